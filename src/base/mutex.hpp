@@ -1,0 +1,52 @@
+// base: a mutex that clang's thread-safety analysis understands.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define VPMM_THREAD_ATTRIBUTE(x) __attribute__((x))
+#else
+#define VPMM_THREAD_ATTRIBUTE(x)
+#endif
+#define VPMM_GUARDED_BY(m) VPMM_THREAD_ATTRIBUTE(guarded_by(m))
+#define VPMM_REQUIRES(...) VPMM_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
+#define VPMM_EXCLUDES(...) VPMM_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
+
+namespace vpmm {
+
+class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
+ public:
+  void lock() VPMM_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
+  void unlock() VPMM_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
+  bool try_lock() VPMM_THREAD_ATTRIBUTE(try_acquire_capability(true)) { return mutex_.try_lock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+// Holds a Mutex for a scope; unlock() and lock() leave and re-enter it inside the scope.
+class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) VPMM_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void unlock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
+    mutex_.unlock();
+    held_ = false;
+  }
+  void lock() VPMM_THREAD_ATTRIBUTE(acquire_capability()) {
+    mutex_.lock();
+    held_ = true;
+  }
+
+ private:
+  Mutex& mutex_;
+  bool held_ = true;
+};
+
+}  // namespace vpmm

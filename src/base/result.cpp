@@ -1,0 +1,24 @@
+// base: names of error codes.
+#include "base/result.hpp"
+
+namespace vpmm {
+
+const char* to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return "invalid argument";
+    case ErrorCode::invalid_pointer: return "invalid pointer";
+    case ErrorCode::out_of_memory: return "out of device memory";
+    case ErrorCode::host_out_of_memory: return "out of host memory";
+    case ErrorCode::bad_configuration: return "bad configuration";
+    case ErrorCode::unsupported: return "unsupported";
+    case ErrorCode::no_driver: return "no CUDA driver";
+    case ErrorCode::driver_failed: return "driver call failed";
+    case ErrorCode::poisoned: return "GPU context is broken";
+    case ErrorCode::process_ending: return "process is ending";
+    case ErrorCode::capture_active: return "stream capture is active";
+    case ErrorCode::bad_file: return "bad file";
+  }
+  return "unknown error";
+}
+
+}  // namespace vpmm
