@@ -1,0 +1,40 @@
+// region: one run of address space in one state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/address.hpp"
+#include "time/stamp.hpp"
+
+namespace vpmm::region {
+
+enum class RegionState : std::uint8_t {
+  hole,       // reserved, nothing mapped                                   [*n]
+  free,       // mapped, owned by nobody, usable once its stamp allows      [-n]
+  allocated,  // mapped, owned by a user                                    [n]
+  zombie,     // the old mapping of chunks that moved, until its stamp allows unmapping  [~n]
+  in_flight,  // taken out by a request that is mapping or unmapping it     [#n]
+};
+
+// Whose allocation it is.
+struct Tenant {
+  Bytes requested = 0;                          // what the user asked for; the region is this rounded up
+  std::optional<time::TimelineId> timeline;     // of the allocating stream; none: any-stream
+  std::vector<time::TimelineId> other_uses;     // streams named with record_use
+  std::uint64_t capture = 0;                    // allocated in this stream capture; 0: none
+};
+
+// A node of RegionIndex; its fields are changed by RegionIndex only.
+struct Region {
+  AddressRange range;
+  RegionState state = RegionState::hole;
+  time::Stamp stamp;        // free, zombie: what must have finished
+  std::uint64_t age = 0;    // free: order of becoming free, smaller is older
+  Tenant tenant;            // allocated
+  Region* previous = nullptr;  // neighbours in the same reservation, by address
+  Region* next = nullptr;
+};
+
+}  // namespace vpmm::region

@@ -1,0 +1,102 @@
+// region: all regions of a pool: a partition of the reserved address space, searchable by size, stamp, age and address.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/address.hpp"
+#include "region/region.hpp"
+#include "time/stamp.hpp"
+
+namespace vpmm::region {
+
+// Pure bookkeeping: no driver, no lock, no clock, no log. All sizes and addresses are whole pages.
+//
+// Invariants (validate() checks them all):
+// - the regions of a reservation, in list order, tile it without gap or overlap;
+// - no two neighbouring free regions could be one: both complete, or both single-part on one timeline;
+//   no two neighbouring holes; regions of different reservations never merge;
+// - every free region stands in exactly the search structures its stamp calls for;
+// - owner(p) is the allocated region around p, for every p of an allocated region, and null elsewhere;
+// - the sums by state are the sums of the regions.
+class RegionIndex {
+ public:
+  explicit RegionIndex(Bytes page_size);
+  ~RegionIndex();
+  RegionIndex(const RegionIndex&) = delete;
+  RegionIndex& operator=(const RegionIndex&) = delete;
+
+  Bytes page_size() const { return page_size_; }
+
+  // --- address space ---
+  void add_reservation(AddressRange range);  // becomes one hole
+  // Smallest hole in which `size` bytes at `alignment` fit; lowest address among equals.
+  Region* smallest_hole(Bytes size, Bytes alignment) const;
+
+  // --- looking ---
+  // The allocated region around `p`, in O(1); null when there is none.
+  Region* owner(DevicePtr p) const;
+  // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
+  // those single-part on `own`. Among equals the lowest address.
+  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
+  // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
+  static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment);
+  // Maximal runs of two or more adjacent free regions with different stamps, by address. `visit` returns false to stop.
+  void for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const;
+  // Free regions, oldest first. `visit` returns false to stop; it must not change the index.
+  void for_each_free_by_age(const std::function<bool(Region*)>& visit) const;
+  // Zombies in the order they became zombies.
+  void for_each_zombie(const std::function<bool(Region*)>& visit) const;
+  // Every region in ascending address order, over all reservations.
+  void for_each(const std::function<void(const Region&)>& visit) const;
+
+  // --- changing ---
+  // Cuts `part` out of a free region and gives it to `tenant`. What is left keeps stamp and age.
+  Region* allocate(Region* free, AddressRange part, Tenant tenant);
+  // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
+  Region* release(Region* allocated, time::Stamp stamp);
+  // Cuts `part` out of a free region, hole or zombie; the result is in flight and nobody else's. What is left stays as
+  // it was. The detached region remembers stamp and age.
+  Region* detach(Region* region, AddressRange part);
+  // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is returned.
+  Region* attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age = std::nullopt);
+  Region* attach_hole(Region* in_flight);
+  Region* attach_zombie(Region* in_flight, time::Stamp stamp);
+  Region* attach_allocated(Region* in_flight, Tenant tenant);
+  // Splits an in-flight region at `at`; returns {front, back}, both in flight.
+  std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
+  // Joins two neighbouring in-flight regions into one.
+  Region* join_in_flight(Region* front, Region* back);
+  // All numbers up to `sequence` of `timeline` are complete: drops those parts from stamps (free and zombie), merges.
+  void advance(time::TimelineId timeline, std::uint64_t sequence);
+  // The oldest number still pending on `timeline` in a free region or zombie; none: nothing pending.
+  std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
+
+  // --- figures, all O(1) except largest_free ---
+  Bytes bytes(RegionState state) const;
+  std::uint64_t count(RegionState state) const;
+  Bytes pending_bytes() const;                      // free and not complete
+  Bytes pending_bytes(time::TimelineId timeline) const;  // free, filed under a part on this timeline
+  Bytes requested_bytes() const;                    // sum over allocated regions of what users asked for
+  Bytes largest_free() const;
+
+  // The first broken invariant as text; empty when all hold.
+  std::string validate() const;
+  // "[4][-6][1][*10][~2]" in units of `unit` (default: pages), reservations concatenated; the hole at the very end of
+  // each reservation is left out, as the specification's pictures do.
+  std::string picture(Bytes unit = 0) const;
+
+ private:
+  struct Private;
+  Bytes page_size_;
+  std::unique_ptr<Private> private_;
+};
+
+}  // namespace vpmm::region
