@@ -1,0 +1,210 @@
+/* vpmm: the C ABI. One GPU memory pool for everything in a process.
+ *
+ * Rules for all functions, unless said otherwise:
+ * - Thread-safe. Any CUDA context, or none, may be current; it is left as it was.
+ * - Sizes are bytes. Device pointers are CUdeviceptr values as void*.
+ * - A stream is a CUstream / cudaStream_t value (0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD included). The pool never
+ *   keeps it beyond the call.
+ * - No function waits for the GPU unless memory would otherwise run out.
+ * - On failure nothing has changed; vpmm_last_error() describes it. Output parameters are written on success only.
+ * - Structs begin with `size`: set it to sizeof the struct as you compiled it. Older, shorter structs keep working.
+ */
+#ifndef VPMM_VPMM_H
+#define VPMM_VPMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define VPMM_API __attribute__((visibility("default")))
+#else
+#define VPMM_API
+#endif
+
+#define VPMM_VERSION_MAJOR 0
+#define VPMM_VERSION_MINOR 1
+#define VPMM_VERSION_PATCH 0
+
+typedef enum vpmm_status {
+  VPMM_OK = 0,
+  VPMM_ERROR_INVALID_ARGUMENT = 1,    /* a size, alignment, ordinal or null pointer that is not allowed */
+  VPMM_ERROR_INVALID_POINTER = 2,     /* not a live allocation of this pool: foreign, freed already */
+  VPMM_ERROR_OUT_OF_MEMORY = 3,       /* device memory */
+  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4,  /* memory of the process itself */
+  VPMM_ERROR_BAD_CONFIGURATION = 5,   /* a setting has a value that is not allowed; the message names it */
+  VPMM_ERROR_UNSUPPORTED = 6,         /* this device or driver cannot do it */
+  VPMM_ERROR_NO_DRIVER = 7,           /* no CUDA driver on this machine */
+  VPMM_ERROR_DRIVER_FAILED = 8,       /* a driver call failed */
+  VPMM_ERROR_POISONED = 9,            /* the GPU context is broken by a sticky error; no more driver calls are made */
+  VPMM_ERROR_PROCESS_ENDING = 10,     /* the process exits, or this is a forked child */
+  VPMM_ERROR_CAPTURE_ACTIVE = 11,     /* not possible while a stream is being captured */
+  VPMM_ERROR_BAD_FILE = 12            /* a file is missing, malformed or cannot be written */
+} vpmm_status;
+
+typedef struct vpmm_pool vpmm_pool; /* opaque */
+typedef void* vpmm_stream;
+
+/* Settings of a pool; vpmm_config_init fills in the defaults or the environment's values. */
+typedef struct vpmm_config {
+  size_t size;
+  uint64_t page_size;         /* VPMM_PAGE_SIZE; 0: the device's granularity; UINT64_MAX: pool off, all stream-ordered */
+  uint64_t pages;             /* VPMM_PAGES: preallocated at the first allocation, best effort */
+  uint64_t va_size;           /* VPMM_VA_SIZE: bytes of one reservation */
+  uint64_t chunk_max;         /* VPMM_CHUNK_MAX: bytes of the largest chunk; 0: `page`, the specification's policy */
+  uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep memory for life */
+  uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
+  uint64_t capacity;          /* most bytes the pool may map; UINT64_MAX: what the GPU has */
+  const char* small;          /* VPMM_SMALL: "stream_ordered" */
+  const char* any_stream;     /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
+  const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
+  const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */
+  int unnamed_free_on_allocating_stream; /* 1: vpmm_deallocate_any_stream means the stream it was allocated on */
+} vpmm_config;
+
+/* Figures of a pool; docs/reference/statistics.md explains each. */
+typedef struct vpmm_statistics {
+  size_t size;
+  uint32_t version; /* 1 */
+  uint32_t reserved;
+  uint64_t mapped_bytes;
+  uint64_t peak_mapped_bytes;
+  uint64_t live_bytes;
+  uint64_t peak_live_bytes;
+  uint64_t allocated_bytes;
+  uint64_t free_bytes;
+  uint64_t pending_bytes;
+  uint64_t largest_free_bytes;
+  uint64_t reserved_bytes;
+  uint64_t hole_bytes;
+  uint64_t zombie_bytes;
+  uint64_t stream_ordered_bytes;
+  uint64_t quarantined_bytes;
+  uint64_t live_allocations;
+  uint64_t free_regions;
+  uint64_t zombie_regions;
+  uint64_t chunks;
+  uint64_t peak_chunks;
+  uint64_t mappings;
+  uint64_t peak_mappings;
+  uint64_t timelines;
+  uint64_t outstanding_events;
+  uint64_t allocations;
+  uint64_t deallocations;
+  uint64_t failed_allocations;
+  uint64_t caller_mistakes;
+  uint64_t hits;
+  uint64_t plans;
+  uint64_t failed_plans;
+  uint64_t chunks_created;
+  uint64_t chunks_released;
+  uint64_t chunks_moved;
+  uint64_t bytes_moved;
+  uint64_t gpu_waits;
+  uint64_t host_waits;
+  uint64_t events_recorded;
+  uint64_t driver_calls;
+  uint64_t driver_ns;
+} vpmm_statistics;
+
+typedef enum vpmm_region_state {
+  VPMM_REGION_HOLE = 0,
+  VPMM_REGION_FREE = 1,
+  VPMM_REGION_ALLOCATED = 2,
+  VPMM_REGION_ZOMBIE = 3,
+  VPMM_REGION_IN_FLIGHT = 4
+} vpmm_region_state;
+
+typedef struct vpmm_region {
+  void* begin;
+  uint64_t bytes;
+  uint64_t requested; /* allocated: what was asked for */
+  int state;          /* vpmm_region_state */
+  int complete;       /* free, zombie: 1 when nothing pending stands against it */
+} vpmm_region;
+
+typedef struct vpmm_allocation_info {
+  size_t size;
+  void* begin;
+  uint64_t requested;
+  uint64_t usable;
+} vpmm_allocation_info;
+
+/* Called without any lock held when an allocation of `bytes` would fail; may free memory of the pool and call any vpmm
+ * function. Returns nonzero: memory was freed, try again. */
+typedef int (*vpmm_out_of_memory_callback)(void* argument, int device, uint64_t bytes);
+
+/* --- versions and errors --- */
+VPMM_API const char* vpmm_version(void);                    /* "0.1.0" */
+VPMM_API const char* vpmm_last_error(void);                 /* of the calling thread; valid until its next vpmm call */
+VPMM_API const char* vpmm_status_string(vpmm_status status);
+
+/* --- pools --- */
+VPMM_API vpmm_status vpmm_config_init(vpmm_config* config);             /* the built-in defaults */
+VPMM_API vpmm_status vpmm_config_from_environment(vpmm_config* config); /* and what the VPMM_ variables change */
+VPMM_API vpmm_status vpmm_device_count(int* count);                     /* with the driver that VPMM_DRIVER names */
+/* The process-wide pool of a device, opened from the environment at the first call. Never destroyed. */
+VPMM_API vpmm_status vpmm_default_pool(int device, vpmm_pool** pool);
+/* The same pool with settings of your own. When it is open already with others: an error that names the difference. */
+VPMM_API vpmm_status vpmm_default_pool_open(int device, const vpmm_config* config, vpmm_pool** pool);
+/* A private pool. `config` null: from the environment. Destroy it when nothing of it is in use any more. */
+VPMM_API vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpmm_pool** pool);
+VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; null does nothing */
+
+/* --- allocating --- */
+/* Memory that work queued on `stream` after the call may use. At least 256-byte aligned, page-aligned from one page up.
+ * Zero bytes give null. */
+VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
+VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr);
+/* Memory that any work queued on any stream after the call may use. `alignment` 0: the default. */
+VPMM_API vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
+/* Work queued on `stream` before the call is the last to use the memory. Null does nothing. */
+VPMM_API vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream);
+/* Work queued on any stream before the call may be the last to use it. */
+VPMM_API vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr);
+/* The same for finalizers and callbacks: no lock, no driver call, no wait. Mistakes are counted, not reported. */
+VPMM_API void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr);
+/* Work on `stream` uses the memory too; freeing it will wait for what is queued there by then. */
+VPMM_API vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream);
+/* Any address inside an allocation. */
+VPMM_API vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info);
+VPMM_API vpmm_status vpmm_usable_size(vpmm_pool* pool, const void* ptr, size_t* bytes);
+
+/* --- stream capture --- */
+/* Bracket captures on streams that are never passed to the pool. */
+VPMM_API vpmm_status vpmm_capture_begin(vpmm_pool* pool);
+VPMM_API vpmm_status vpmm_capture_end(vpmm_pool* pool);
+/* `capture_id` as cuStreamGetCaptureInfo gave it. Normally the graph's destruction does this. */
+VPMM_API vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id);
+
+/* --- limits --- */
+VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released); /* bytes_released may be null */
+VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
+VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes); /* UINT64_MAX: no limit of ours */
+VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument);
+VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
+VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
+
+/* --- observing --- */
+VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
+VPMM_API vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
+VPMM_API vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics);
+VPMM_API vpmm_status vpmm_reset_peaks(vpmm_pool* pool);
+/* Copies up to `capacity` regions in ascending address order; *count is how many there are. */
+VPMM_API vpmm_status vpmm_snapshot(vpmm_pool* pool, vpmm_region* regions, size_t capacity, size_t* count);
+/* Text or JSON; the caller frees it with vpmm_string_free. */
+VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
+VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
+VPMM_API void vpmm_string_free(char* text);
+/* Records allocations to a gzip CSV file that `vpmm replay` reads. */
+VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
+VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

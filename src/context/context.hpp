@@ -1,0 +1,89 @@
+// context: one pool on one device, as users see it: routes a request and owns everything the device has.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/address.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "observe/snapshot.hpp"
+#include "observe/statistics.hpp"
+#include "pool/config.hpp"
+
+namespace vpmm::context {
+
+// The stream a call is ordered by; none: any-stream (the user names no stream).
+using Stream = std::optional<driver::StreamHandle>;
+
+struct Request {
+  Bytes bytes = 0;
+  Bytes alignment = 0;  // power of two; 0: the default (256 below a page, a page from there up)
+  Stream stream;
+};
+
+struct AllocationInfo {
+  DevicePtr begin{};
+  Bytes requested = 0;
+  Bytes usable = 0;  // what may be used: the request rounded up
+};
+
+struct OutOfMemory {
+  Bytes requested = 0;
+  int device = 0;
+};
+// May free memory of this pool (it runs without any lock). Returns true: try again.
+using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
+
+// All methods are thread-safe and may be called with any or no CUDA context current; the caller's current context is
+// restored. None waits for the GPU unless memory would otherwise run out (and synchronise, reset).
+class Context {
+ public:
+  // `driver` must outlive the context. Nothing is reserved or created before the first allocation.
+  static Result<std::unique_ptr<Context>> create(driver::Driver& driver, driver::DeviceOrdinal device,
+                                                 const pool::Config& config);
+  virtual ~Context() = default;  // waits for the GPU and gives everything back, unless the process is ending
+
+  // Memory that work queued on `stream` after the call may use. Zero bytes: null.
+  virtual Result<DevicePtr> allocate(const Request& request) = 0;
+  // Work queued before the call on `stream` (and on streams named with record_use) is the last to use the memory.
+  virtual Result<void> deallocate(DevicePtr ptr, Stream stream) = 0;
+  // For finalizers: pushes onto a lock-free list and returns; no lock, no driver call, no wait. Any-stream.
+  virtual void deallocate_deferred(DevicePtr ptr) noexcept = 0;
+  virtual Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) = 0;
+
+  // Announce stream captures that the pool cannot see; pairs, may nest and overlap.
+  virtual Result<void> capture_begin() = 0;
+  virtual Result<void> capture_end() = 0;
+  // The graph made from capture `id` will not be launched any more; its memory is free (normally the graph says so itself).
+  virtual Result<void> capture_release(driver::CaptureId id) = 0;
+
+  virtual Result<AllocationInfo> query(DevicePtr ptr) const = 0;  // `ptr` may point inside an allocation
+  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or no more is idle. Returns bytes given back.
+  virtual Result<Bytes> trim(Bytes bytes_to_keep) = 0;
+  virtual Result<void> preallocate(Bytes bytes) = 0;  // maps at least this much in all
+  virtual void set_capacity(std::optional<Bytes> bytes) = 0;
+  virtual void set_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
+  virtual Result<void> synchronize() = 0;  // waits for all work of the device's context and settles what it frees
+  // Waits, gives up events, then resets the device's primary context. Chunks and addresses survive; streams do not.
+  virtual Result<void> reset() = 0;
+
+  virtual Result<driver::MemInfo> memory_info() = 0;  // free = free for the pool: the driver's and ours
+  virtual observe::Statistics statistics() const = 0;
+  virtual void reset_peaks() = 0;
+  virtual observe::PoolSnapshot snapshot() const = 0;
+  virtual const pool::Config& config() const = 0;  // as in force
+  virtual driver::DeviceOrdinal device() const = 0;
+  virtual driver::Driver& driver() = 0;
+  // First broken invariant of any structure inside, as text; empty when all hold.
+  virtual std::string validate() const = 0;
+
+  // Writes every allocation and deallocation to a gzip CSV file that `vpmm replay` reads.
+  virtual Result<void> start_recording(const std::string& path) = 0;
+  virtual Result<void> stop_recording() = 0;
+};
+
+}  // namespace vpmm::context
