@@ -1,0 +1,39 @@
+// driver: the base of decorators: passes every call to another driver, with one hook before and after.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "driver/driver.hpp"
+
+namespace vpmm::driver {
+
+// `inner` must outlive this. As thread-safe as the hooks are.
+class ForwardingDriver : public Driver {
+ public:
+  explicit ForwardingDriver(Driver& inner) : inner_(inner) {}
+
+  const char* name() const override { return inner_.name(); }
+  bool has(Call call) const override { return inner_.has(call); }
+  std::uint64_t now_ns() override { return inner_.now_ns(); }
+  MemoryObserver* memory_observer() override { return inner_.memory_observer(); }
+
+#define VPMM_DRIVER_METHOD(name, parameters, arguments) CuResult name parameters override;
+#include "driver/methods.def"
+#undef VPMM_DRIVER_METHOD
+
+ protected:
+  // A value is given to the caller and the inner driver is not called.
+  virtual std::optional<CuResult> before(Call /*call*/) { return std::nullopt; }
+  // `duration_ns` is by now_ns(), measured for memory calls only and otherwise 0. Other threads may
+  // have advanced a virtual clock meanwhile. Not called for a call that before() answered.
+  virtual void after(Call /*call*/, CuResult /*result*/, std::uint64_t /*duration_ns*/) {}
+
+ private:
+  template <typename F>
+  CuResult forward(Call call, F&& call_inner);
+
+  Driver& inner_;
+};
+
+}  // namespace vpmm::driver
