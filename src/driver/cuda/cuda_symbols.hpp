@@ -1,0 +1,39 @@
+// driver/cuda: the entry points of libcuda, looked up once.
+#pragma once
+
+#include <functional>
+
+#include "base/result.hpp"
+#include "driver/cuda/cuda_abi.hpp"
+#include "driver/driver.hpp"
+
+namespace vpmm::driver::cuda {
+
+// Finds what libcuda exports by name; dlsym, except in tests.
+using ExportLookup = std::function<void*(const char* name)>;
+
+// Finds entry points by name and interface version through cuGetProcAddress. Always the legacy default
+// stream's variants: handle 0 must mean the same here as in the caller's own CUDA calls.
+class SymbolFinder {
+ public:
+  static Result<SymbolFinder> create(const ExportLookup& exports);
+
+  // Null, with the driver's answer in `result`, if this driver has no such entry point.
+  void* find(const char* symbol, int version, CuResult& result) const;
+
+ private:
+  GetProcAddress current_ = nullptr;
+  GetProcAddressV1 old_ = nullptr;  // only where `current_` is null
+};
+
+// A pointer per call, null where an optional symbol is missing.
+struct CudaSymbols {
+#define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters) CuResult(*call) parameters = nullptr;
+#include "driver/cuda/cuda_symbols.def"
+#undef VPMM_CUDA_SYMBOL
+
+  static Result<CudaSymbols> load(const SymbolFinder& finder);
+  bool has(Call call) const;
+};
+
+}  // namespace vpmm::driver::cuda
