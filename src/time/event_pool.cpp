@@ -1,0 +1,42 @@
+// time: lending events and taking them back.
+#include "time/event_pool.hpp"
+
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::time {
+
+using driver::Call;
+using driver::CuResult;
+
+Event::~Event() { pool_.give_back(context_, handle_); }
+
+Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context, driver::ContextId id) {
+  std::vector<driver::EventHandle>& spares = spares_[static_cast<std::uint64_t>(id)];
+  driver::EventHandle handle{};
+  if (!spares.empty()) {
+    handle = spares.back();
+    spares.pop_back();
+  } else {
+    const driver::ContextScope scope(driver_, context);
+    VPMM_TRY(driver::checked(Call::ctx_set_current, scope.result()));
+    VPMM_TRY(driver::checked(Call::event_create, driver_.event_create(handle)));
+  }
+  return std::make_shared<Event>(*this, id, handle);
+}
+
+void EventPool::give_back(driver::ContextId context, driver::EventHandle handle) {
+  const auto found = spares_.find(static_cast<std::uint64_t>(context));
+  if (found != spares_.end()) found->second.push_back(handle);
+}
+
+void EventPool::forget_context(driver::ContextId id) { spares_.erase(static_cast<std::uint64_t>(id)); }
+
+void EventPool::destroy_spares() {
+  for (auto& [context, spares] : spares_) {
+    for (const driver::EventHandle handle : spares) driver_.event_destroy(handle);
+    spares.clear();
+  }
+}
+
+}  // namespace vpmm::time

@@ -1,0 +1,52 @@
+// time: events that are used again instead of being created for every use.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+
+namespace vpmm::time {
+
+class EventPool;
+
+// One event of one context, on loan from the pool; goes back when the last owner lets go.
+class Event {
+ public:
+  Event(EventPool& pool, driver::ContextId context, driver::EventHandle handle)
+      : pool_(pool), context_(context), handle_(handle) {}
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  driver::EventHandle handle() const { return handle_; }
+  driver::ContextId context() const { return context_; }
+
+ private:
+  EventPool& pool_;
+  driver::ContextId context_;
+  driver::EventHandle handle_;
+};
+
+// Holds: the context's lock, for every method and for the end of every Event.
+class EventPool {
+ public:
+  explicit EventPool(driver::Driver& driver) : driver_(driver) {}
+
+  // An event of `context`, which is made current for the call if need be.
+  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id);
+  // The context has died and its events with it: they may not be touched any more, destroying included.
+  void forget_context(driver::ContextId id);
+  // Destroys the spare events.
+  void destroy_spares();
+
+ private:
+  friend class Event;
+  void give_back(driver::ContextId context, driver::EventHandle handle);
+
+  driver::Driver& driver_;
+  std::unordered_map<std::uint64_t, std::vector<driver::EventHandle>> spares_;  // by ContextId, live contexts only
+};
+
+}  // namespace vpmm::time

@@ -1,0 +1,302 @@
+// time: numbering frees, closing them with events, finding out what is complete.
+#include "time/timelines.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::time {
+
+using driver::Call;
+using driver::CuResult;
+
+Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule) : driver_(driver), rule_(rule), events_(driver) {}
+
+void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id) {
+  primary_ = context;
+  primary_id_ = id;
+}
+
+Timeline& Timelines::begin(driver::ContextHandle context, driver::ContextId id,
+                           std::optional<driver::StreamId> stream) {
+  auto timeline = std::make_unique<Timeline>();
+  timeline->id = TimelineId{next_id_++};
+  timeline->context = context;
+  timeline->context_id = id;
+  timeline->stream = stream;
+  Timeline& begun = *timeline;
+  by_id_.emplace(static_cast<std::uint64_t>(begun.id), std::move(timeline));
+  if (stream) by_stream_[static_cast<std::uint64_t>(*stream)] = &begun;
+  return begun;
+}
+
+Result<Timeline*> Timelines::of(driver::StreamHandle stream) {
+  driver::StreamId id{};
+  VPMM_TRY(driver::checked(Call::stream_get_id, driver_.stream_get_id(stream, id)));
+  if (const auto found = by_stream_.find(static_cast<std::uint64_t>(id)); found != by_stream_.end())
+    return found->second;
+  driver::ContextHandle context = primary_;
+  driver::ContextId context_id = primary_id_;
+  const bool is_default =
+      stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
+  if (!is_default) {
+    VPMM_TRY(driver::checked(Call::stream_get_ctx, driver_.stream_get_ctx(stream, context)));
+    if (context != primary_ && driver_.has(Call::ctx_get_id))
+      VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context, context_id)));
+  }
+  return &begin(context, context_id, id);
+}
+
+Timeline& Timelines::any_stream() {
+  if (any_ == nullptr) any_ = &begin(primary_, primary_id_, std::nullopt);
+  return *any_;
+}
+
+Timeline* Timelines::find(TimelineId id) {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(id));
+  return found == by_id_.end() ? nullptr : found->second.get();
+}
+
+StampPart Timelines::next(Timeline& timeline, Bytes bytes) {
+  timeline.frees_since_event += 1;
+  timeline.bytes_since_event += bytes;
+  return {timeline.id, ++timeline.last};
+}
+
+Stamp Timelines::reduce(const Stamp& stamp) const {
+  Stamp rest = stamp;
+  for (const StampPart& part : stamp.parts()) {
+    const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
+    if (found == by_id_.end() || found->second->complete >= part.sequence)
+      rest = rest.without(part.timeline, part.sequence);
+  }
+  return rest;
+}
+
+bool Timelines::is_due(const Timeline& timeline) const {
+  if (timeline.last == timeline.waitable) return false;
+  if (timeline.wanted) return true;
+  if (!rule_.even_alone && by_id_.size() < 2) return false;
+  return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= rule_.bytes;
+}
+
+Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
+  VPMM_TRY_ASSIGN(auto event, events_.take(timeline.context, timeline.context_id));
+  VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), stream)));
+  if (timeline.closings.empty()) poll_order_.push_back(timeline.id);
+  timeline.closings.push_back({timeline.last, std::move(event)});
+  timeline.waitable = timeline.last;
+  timeline.provable = timeline.last;
+  timeline.frees_since_event = 0;
+  timeline.bytes_since_event = 0;
+  timeline.wanted = false;
+  ++recorded_;
+  ++outstanding_;
+  return {};
+}
+
+Result<void> Timelines::close_all(Everything how) {
+  VPMM_TRY_ASSIGN(auto event, events_.take(primary_, primary_id_));
+  if (how == Everything::context_event)
+    VPMM_TRY(driver::checked(Call::ctx_record_event, driver_.ctx_record_event(primary_, event->handle())));
+  else
+    VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), driver::kLegacyStream)));
+  ContextClosing closing{primary_id_, std::move(event), {}};
+  for (auto& [key, timeline] : by_id_) {
+    if (timeline->context_id != primary_id_ || timeline->provable == timeline->last) continue;
+    // The legacy stream waits for blocking streams only, so it proves nothing about anybody else's timeline.
+    if (how == Everything::legacy_stream && timeline->stream) continue;
+    closing.covers.push_back({timeline->id, timeline->last});
+    timeline->provable = timeline->last;
+    if (!timeline->stream) timeline->frees_since_event = timeline->bytes_since_event = 0;
+  }
+  context_closings_.push_back(std::move(closing));
+  ++recorded_;
+  ++outstanding_;
+  return {};
+}
+
+Result<bool> Timelines::is_done(const Event& event) {
+  const CuResult result = driver_.event_query(event.handle());
+  if (result == CuResult::success) return true;
+  if (result == CuResult::not_ready) return false;
+  return driver::driver_error(Call::event_query, result);
+}
+
+void Timelines::complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done) {
+  if (sequence <= timeline.complete) return;
+  timeline.complete = sequence;
+  timeline.provable = std::max(timeline.provable, sequence);
+  timeline.waitable = std::max(timeline.waitable, sequence);
+  done.push_back({timeline.id, sequence});
+}
+
+Result<void> Timelines::poll_timeline(Timeline& timeline, std::vector<StampPart>& done) {
+  while (!timeline.closings.empty()) {
+    VPMM_TRY_ASSIGN(const bool finished, is_done(*timeline.closings.front().event));
+    if (!finished) break;
+    const std::uint64_t sequence = timeline.closings.front().sequence;
+    timeline.closings.pop_front();
+    --outstanding_;
+    complete(timeline, sequence, done);
+  }
+  return {};
+}
+
+Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
+  while (!context_closings_.empty()) {
+    VPMM_TRY_ASSIGN(const bool finished, is_done(*context_closings_.front().event));
+    if (!finished) break;
+    const ContextClosing closing = std::move(context_closings_.front());
+    context_closings_.pop_front();
+    --outstanding_;
+    for (const StampPart& part : closing.covers)
+      if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
+  }
+  return {};
+}
+
+Result<std::vector<StampPart>> Timelines::poll(std::size_t limit) {
+  std::vector<StampPart> done;
+  if (outstanding_ == 0) return done;
+  const driver::RelaxedCaptureScope relaxed(driver_);
+  VPMM_TRY(poll_context_closings(done));
+  for (std::size_t asked = 0, known = poll_order_.size(); asked < std::min(limit, known); ++asked) {
+    const TimelineId id = poll_order_.front();
+    Timeline* timeline = find(id);
+    if (timeline != nullptr) VPMM_TRY(poll_timeline(*timeline, done));
+    poll_order_.pop_front();
+    if (timeline != nullptr && !timeline->closings.empty()) poll_order_.push_back(id);
+  }
+  return done;
+}
+
+std::vector<StampPart> Timelines::complete_all(driver::ContextId context) {
+  std::vector<StampPart> done;
+  for (auto& [key, timeline] : by_id_) {
+    if (timeline->context_id != context) continue;
+    outstanding_ -= timeline->closings.size();
+    timeline->closings.clear();
+    timeline->frees_since_event = timeline->bytes_since_event = 0;
+    timeline->wanted = false;
+    complete(*timeline, timeline->last, done);
+  }
+  const auto of_context = [&](const ContextClosing& closing) { return closing.context == context; };
+  outstanding_ -= static_cast<std::uint64_t>(std::count_if(context_closings_.begin(), context_closings_.end(), of_context));
+  std::erase_if(context_closings_, of_context);
+  std::erase_if(poll_order_, [&](TimelineId id) {
+    const Timeline* timeline = find(id);
+    return timeline == nullptr || timeline->closings.empty();
+  });
+  return done;
+}
+
+std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
+  events_.forget_context(context);
+  std::vector<StampPart> done = complete_all(context);
+  for (auto& [key, timeline] : by_id_)
+    if (timeline->context_id == context && timeline->stream) by_stream_.erase(static_cast<std::uint64_t>(*timeline->stream));
+  if (any_ != nullptr && any_->context_id == context) {
+    // The any-stream timeline belongs to whatever the primary context is now; set_primary has been told or will be.
+    any_ = nullptr;
+  }
+  return done;
+}
+
+std::vector<std::pair<driver::ContextHandle, driver::ContextId>> Timelines::foreign_contexts() const {
+  std::vector<std::pair<driver::ContextHandle, driver::ContextId>> contexts;
+  for (const auto& [key, timeline] : by_id_) {
+    const std::pair context{timeline->context, timeline->context_id};
+    if (timeline->context_id == primary_id_ || timeline->last == timeline->complete) continue;
+    if (std::find(contexts.begin(), contexts.end(), context) == contexts.end()) contexts.push_back(context);
+  }
+  return contexts;
+}
+
+bool Timelines::is_waitable(const StampPart& part) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
+  return found == by_id_.end() || found->second->waitable >= part.sequence;
+}
+
+Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart& part) {
+  Timeline* timeline = find(part.timeline);
+  if (timeline == nullptr || timeline->complete >= part.sequence) return {};
+  for (const Timeline::Closing& closing : timeline->closings) {
+    if (closing.sequence < part.sequence) continue;
+    return driver::checked(Call::stream_wait_event, driver_.stream_wait_event(stream, closing.event->handle()));
+  }
+  return Error{ErrorCode::invalid_argument, fmt::format("no event stands for {}", describe(part))};
+}
+
+std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
+  if (found == by_id_.end()) return nullptr;
+  for (const Timeline::Closing& closing : found->second->closings)
+    if (closing.sequence >= part.sequence) return closing.event;
+  for (const ContextClosing& closing : context_closings_)
+    for (const StampPart& covered : closing.covers)
+      if (covered.timeline == part.timeline && covered.sequence >= part.sequence) return closing.event;
+  return nullptr;
+}
+
+std::shared_ptr<Event> Timelines::oldest_proof() const {
+  if (!context_closings_.empty()) return context_closings_.front().event;
+  for (const TimelineId id : poll_order_) {
+    const auto found = by_id_.find(static_cast<std::uint64_t>(id));
+    if (found != by_id_.end() && !found->second->closings.empty()) return found->second->closings.front().event;
+  }
+  return nullptr;
+}
+
+void Timelines::retire_idle(std::size_t keep) {
+  if (by_id_.size() <= keep) return;
+  std::erase_if(by_id_, [&](const auto& entry) {
+    const Timeline& timeline = *entry.second;
+    if (&timeline == any_ || timeline.tenants != 0 || timeline.last != timeline.complete || !timeline.closings.empty())
+      return false;
+    if (timeline.stream) {
+      const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));
+      if (found != by_stream_.end() && found->second == &timeline) by_stream_.erase(found);
+    }
+    return true;
+  });
+}
+
+void Timelines::destroy_events() {
+  for (auto& [key, timeline] : by_id_) timeline->closings.clear();
+  context_closings_.clear();
+  poll_order_.clear();
+  outstanding_ = 0;
+  events_.destroy_spares();
+}
+
+std::string Timelines::describe(const StampPart& part) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
+  if (found == by_id_.end()) return fmt::format("a past timeline up to {}", part.sequence);
+  const std::optional<driver::StreamId>& stream = found->second->stream;
+  if (!stream) return fmt::format("any stream up to {}", part.sequence);
+  return fmt::format("stream {} up to {}", static_cast<std::uint64_t>(*stream), part.sequence);
+}
+
+std::string Timelines::validate() const {
+  std::uint64_t closings = context_closings_.size();
+  for (const auto& [key, timeline] : by_id_) {
+    closings += timeline->closings.size();
+    if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
+        timeline->waitable > timeline->provable)
+      return fmt::format("timeline {}: complete {} waitable {} provable {} last {} out of order", key, timeline->complete,
+                         timeline->waitable, timeline->provable, timeline->last);
+    std::uint64_t previous = 0;
+    for (const Timeline::Closing& closing : timeline->closings) {
+      if (closing.sequence < previous) return fmt::format("timeline {}: events out of order", key);
+      previous = closing.sequence;
+    }
+  }
+  if (closings != outstanding_) return fmt::format("{} events outstanding, {} counted", closings, outstanding_);
+  return {};
+}
+
+}  // namespace vpmm::time

@@ -1,0 +1,135 @@
+// time: the timelines of a pool: who frees on which stream, which events close their frees, and what is complete.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "time/event_pool.hpp"
+#include "time/stamp.hpp"
+
+namespace vpmm::time {
+
+// When a timeline closes its frees with an event of its own, if more than one timeline is known.
+struct ClosingRule {
+  std::uint64_t frees = 16;      // after this many frees
+  Bytes bytes = 32 * kMiB;       // or this many bytes freed
+  bool even_alone = false;       // also while the pool has seen one timeline only
+};
+
+// Numbers 1..last were given to frees. complete <= provable <= last and waitable <= provable:
+//   waitable  an event recorded on this stream itself covers them: another stream may wait for it
+//   provable  some event, perhaps a context-wide one, covers them: the host can find out
+//   complete  seen done by the host
+struct Timeline {
+  TimelineId id{};
+  driver::ContextHandle context{};
+  driver::ContextId context_id{};
+  std::optional<driver::StreamId> stream;  // none: the any-stream timeline, closed by context-wide events only
+  std::uint64_t last = 0;
+  std::uint64_t waitable = 0;
+  std::uint64_t provable = 0;
+  std::uint64_t complete = 0;
+  std::uint64_t frees_since_event = 0;
+  Bytes bytes_since_event = 0;
+  std::uint64_t tenants = 0;       // live allocations that name this timeline; it is not retired before they end
+  bool wanted = false;             // somebody needs proof: close at the next call of this stream
+  std::uint64_t wanted_since = 0;  // miss counter when it became wanted
+  struct Closing {
+    std::uint64_t sequence;
+    std::shared_ptr<Event> event;
+  };
+  std::deque<Closing> closings;    // own events, oldest first
+};
+
+// Holds: every method runs under the context's lock. No method waits for the GPU but the wait half of HostWait, which
+// the caller runs unlocked.
+class Timelines {
+ public:
+  Timelines(driver::Driver& driver, const ClosingRule& rule);
+
+  // The context that handles 0, 1 and 2 belong to, and that context-wide events are recorded in.
+  void set_primary(driver::ContextHandle context, driver::ContextId id);
+  driver::ContextHandle primary() const { return primary_; }
+  driver::ContextId primary_id() const { return primary_id_; }
+
+  Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
+  Timeline& any_stream();
+  Timeline* find(TimelineId id);
+  std::size_t count() const { return by_id_.size(); }
+  std::uint64_t outstanding_events() const { return outstanding_; }
+  std::uint64_t events_recorded() const { return recorded_; }
+
+  // The number of a free that happens now.
+  StampPart next(Timeline& timeline, Bytes bytes);
+  // `stamp` without the parts that are complete.
+  Stamp reduce(const Stamp& stamp) const;
+
+  bool is_due(const Timeline& timeline) const;
+  // Closes all numbers so far by an event on `stream`, which must be the timeline's and not capturing.
+  Result<void> close(Timeline& timeline, driver::StreamHandle stream);
+  // Closes every timeline of the primary context by one context-wide event (or, `legacy`, by one on the legacy stream).
+  // No stream of the context may be capturing.
+  enum class Everything { context_event, legacy_stream };
+  Result<void> close_all(Everything how);
+  bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
+
+  // Asks finished events, oldest first, at most `limit` timelines; returns what became complete since the last call.
+  Result<std::vector<StampPart>> poll(std::size_t limit);
+  // Everything up to now is complete: the context was synchronised, or has died.
+  std::vector<StampPart> complete_all(driver::ContextId context);
+  // The context is gone with its streams and events: forgets them untouched; all of it is complete.
+  std::vector<StampPart> forget_context(driver::ContextId context);
+  // Contexts, other than the primary one, of which there are timelines.
+  std::vector<std::pair<driver::ContextHandle, driver::ContextId>> foreign_contexts() const;
+
+  bool is_waitable(const StampPart& part) const;
+  // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
+  Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part);
+  // The event that will prove `part`, kept alive for the caller to synchronise on without the lock; null: nothing will.
+  std::shared_ptr<Event> proof_of(const StampPart& part) const;
+  // Oldest outstanding event over all timelines; null: none.
+  std::shared_ptr<Event> oldest_proof() const;
+
+  // Forgets timelines with nothing pending when there are many; ids are not reused.
+  void retire_idle(std::size_t keep);
+  // Destroys all events (while the driver may still be called).
+  void destroy_events();
+  std::string describe(const StampPart& part) const;
+  std::string validate() const;
+
+ private:
+  struct ContextClosing {
+    driver::ContextId context;
+    std::shared_ptr<Event> event;
+    std::vector<StampPart> covers;
+  };
+  Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
+  void complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done);
+  Result<bool> is_done(const Event& event);
+  Result<void> poll_context_closings(std::vector<StampPart>& done);
+  Result<void> poll_timeline(Timeline& timeline, std::vector<StampPart>& done);
+
+  driver::Driver& driver_;
+  ClosingRule rule_;
+  EventPool events_;
+  driver::ContextHandle primary_{};
+  driver::ContextId primary_id_{};
+  std::uint64_t next_id_ = 1;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
+  std::unordered_map<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver
+  Timeline* any_ = nullptr;
+  std::deque<ContextClosing> context_closings_;  // oldest first
+  std::deque<TimelineId> poll_order_;            // timelines with own closings, next to be asked first
+  std::uint64_t outstanding_ = 0;
+  std::uint64_t recorded_ = 0;
+};
+
+}  // namespace vpmm::time
