@@ -1,0 +1,37 @@
+// pool: chunk policy: when to move idle chunks, when to create new ones, and of what size.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "pool/config.hpp"
+
+namespace vpmm::pool {
+
+// What the policy may look at. All in bytes, rounded to pages.
+struct Demand {
+  Bytes request = 0;       // the span asked for
+  Bytes missing = 0;       // part of it that no free range in place covers
+  Bytes idle = 0;          // free memory whose chunks could be moved at once
+  Bytes mapped = 0;        // all chunks
+  Bytes peak_used = 0;     // largest sum of live and pending bytes so far, this request included
+};
+
+class ChunkPolicy {
+ public:
+  virtual ~ChunkPolicy() = default;
+  virtual const char* name() const = 0;
+  // How many of `demand.missing` bytes to cover with new chunks even though idle ones could be moved.
+  virtual Bytes grow_first(const Demand& demand) const = 0;
+  // Sizes of new chunks that together cover `shortfall` exactly.
+  virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
+  // May memory that other streams still use be taken, with a wait of the GPU, before new chunks are created?
+  enum class Prefer { waiting, growing };
+  virtual Prefer preference() const = 0;
+};
+
+// `page`: the specification read literally. `adaptive`: chunks sized by the shortfall within a footprint budget.
+std::unique_ptr<ChunkPolicy> make_chunk_policy(const Config& config, Bytes page_size);
+
+}  // namespace vpmm::pool

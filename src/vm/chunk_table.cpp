@@ -1,0 +1,99 @@
+// vm: bookkeeping of chunks and mappings.
+#include "vm/chunk_table.hpp"
+
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+
+namespace vpmm::vm {
+
+Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
+  auto chunk = std::make_unique<Chunk>();
+  chunk->handle = handle;
+  chunk->size = size;
+  Chunk* added = chunk.get();
+  chunks_.emplace(added, std::move(chunk));
+  chunk_bytes_ += size;
+  return added;
+}
+
+void ChunkTable::map(Chunk* chunk, DevicePtr at) {
+  const bool is_new = mappings_.emplace(at, chunk).second;
+  VPMM_CHECK(is_new, "two chunks mapped at one address");
+  ++chunk->mappings;
+}
+
+void ChunkTable::unmap(AddressRange range) {
+  auto mapping = mappings_.lower_bound(range.begin);
+  while (mapping != mappings_.end() && mapping->first < range.end()) {
+    Chunk* chunk = mapping->second;
+    VPMM_CHECK(mapping->first + chunk->size <= range.end(), "part of a mapping forgotten");
+    mapping = mappings_.erase(mapping);
+    --chunk->mappings;
+    if (chunk->mappings == 0 && !chunk->handle_held) forget(chunk);
+  }
+}
+
+void ChunkTable::handle_released(Chunk* chunk) {
+  chunk->handle_held = false;
+  if (chunk->mappings == 0) forget(chunk);
+}
+
+void ChunkTable::forget(Chunk* chunk) {
+  chunk_bytes_ -= chunk->size;
+  chunks_.erase(chunk);
+}
+
+void ChunkTable::for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const {
+  for (auto mapping = mappings_.lower_bound(range.begin); mapping != mappings_.end(); ++mapping) {
+    if (mapping->first + mapping->second->size > range.end()) return;
+    if (!visit({mapping->first, mapping->second})) return;
+  }
+}
+
+std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
+  std::vector<Mapping> found;
+  for_each_inside(range, [&](const Mapping& mapping) {
+    found.push_back(mapping);
+    return true;
+  });
+  return found;
+}
+
+bool ChunkTable::is_whole(AddressRange range) const {
+  DevicePtr reached = range.begin;
+  for_each_inside(range, [&](const Mapping& mapping) {
+    if (mapping.at != reached) return false;
+    reached = mapping.range().end();
+    return true;
+  });
+  return reached == range.end();
+}
+
+void ChunkTable::for_each_chunk(const std::function<void(const Chunk&)>& visit) const {
+  for (const auto& [key, chunk] : chunks_) visit(*chunk);
+}
+
+void ChunkTable::for_each_mapping(const std::function<void(const Mapping&)>& visit) const {
+  for (const auto& [at, chunk] : mappings_) visit({at, chunk});
+}
+
+std::string ChunkTable::validate() const {
+  Bytes bytes = 0;
+  std::uint64_t mapped = 0;
+  for (const auto& [key, chunk] : chunks_) {
+    bytes += chunk->size;
+    mapped += chunk->mappings;
+    if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
+  }
+  if (bytes != chunk_bytes_) return fmt::format("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
+  if (mapped != mappings_.size()) return fmt::format("{} mappings, chunks say {}", mappings_.size(), mapped);
+  DevicePtr reached{};
+  for (const auto& [at, chunk] : mappings_) {
+    if (at < reached) return fmt::format("mappings overlap at {:#x}", to_integer(at));
+    reached = at + chunk->size;
+  }
+  return {};
+}
+
+}  // namespace vpmm::vm

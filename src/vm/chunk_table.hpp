@@ -1,0 +1,65 @@
+// vm: which chunks exist and where each is mapped.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/address.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::vm {
+
+// One cuMemCreate handle. It exists until its handle is released and its last mapping gone.
+struct Chunk {
+  driver::ChunkHandle handle{};
+  Bytes size = 0;
+  std::uint32_t mappings = 0;  // two while a zombie of it lives
+  bool handle_held = true;     // false: released, alive only through its mappings
+};
+
+// A chunk at an address. Mappings are whole chunks and never overlap.
+struct Mapping {
+  DevicePtr at{};
+  Chunk* chunk = nullptr;
+  AddressRange range() const { return {at, chunk->size}; }
+};
+
+// Pure bookkeeping. Holds: the context's lock.
+// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings.
+class ChunkTable {
+ public:
+  Chunk* add(driver::ChunkHandle handle, Bytes size);
+  void map(Chunk* chunk, DevicePtr at);
+  // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its last.
+  void unmap(AddressRange range);
+  // The handle was given back to the driver; the chunk goes when no mapping is left.
+  void handle_released(Chunk* chunk);
+
+  // The whole mappings that lie inside `range`, by address.
+  std::vector<Mapping> inside(AddressRange range) const;
+  // Visits them in order until `visit` returns false.
+  void for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const;
+  // True when `range` starts and ends at mapping borders and is mapped without gap.
+  bool is_whole(AddressRange range) const;
+
+  Bytes chunk_bytes() const { return chunk_bytes_; }
+  std::uint64_t chunk_count() const { return chunks_.size(); }
+  std::uint64_t mapping_count() const { return mappings_.size(); }
+  void for_each_chunk(const std::function<void(const Chunk&)>& visit) const;
+  void for_each_mapping(const std::function<void(const Mapping&)>& visit) const;
+  std::string validate() const;
+
+ private:
+  void forget(Chunk* chunk);
+
+  std::unordered_map<const Chunk*, std::unique_ptr<Chunk>> chunks_;
+  std::map<DevicePtr, Chunk*> mappings_;
+  Bytes chunk_bytes_ = 0;
+};
+
+}  // namespace vpmm::vm

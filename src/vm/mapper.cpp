@@ -1,0 +1,82 @@
+// vm: mapping with undo, and the retry of NOT_READY.
+#include "vm/mapper.hpp"
+
+#include <thread>
+
+#include "driver/driver_error.hpp"
+
+namespace vpmm::vm {
+
+using driver::Call;
+using driver::CuResult;
+
+namespace {
+constexpr int kAttempts = 100;
+}
+
+Mapper::Mapper(driver::Driver& driver, const driver::ChunkProperties& properties)
+    : driver_(driver), properties_(properties) {}
+
+// Note [NOT_READY is retried]
+// cuMemMap and cuMemSetAccess were seen to answer NOT_READY on a busy GPU; it is not sticky and goes away.
+template <typename F>
+CuResult Mapper::retried(F call) {
+  CuResult result = call();
+  for (int attempt = 1; result == CuResult::not_ready && attempt < kAttempts; ++attempt) {
+    std::this_thread::yield();
+    result = call();
+  }
+  return result;
+}
+
+Result<AddressRange> Mapper::reserve(Bytes size, Bytes alignment) {
+  DevicePtr begin{};
+  const CuResult result = retried([&] { return driver_.mem_address_reserve(size, alignment, DevicePtr{}, begin); });
+  VPMM_TRY(driver::checked(Call::mem_address_reserve, result));
+  return AddressRange{begin, size};
+}
+
+Result<void> Mapper::free_reservation(AddressRange reservation) {
+  return driver::checked(Call::mem_address_free, driver_.mem_address_free(reservation));
+}
+
+Result<driver::ChunkHandle> Mapper::create(Bytes size) {
+  const MutexLock lock(mapping_);
+  driver::ChunkHandle chunk{};
+  const CuResult result = retried([&] { return driver_.mem_create(size, properties_, chunk); });
+  VPMM_TRY(driver::checked(Call::mem_create, result));
+  return chunk;
+}
+
+Result<void> Mapper::release(driver::ChunkHandle chunk) {
+  const MutexLock lock(mapping_);
+  return driver::checked(Call::mem_release, retried([&] { return driver_.mem_release(chunk); }));
+}
+
+std::vector<Placement> Mapper::undo(const std::vector<Placement>& placements, std::size_t mapped) {
+  std::vector<Placement> stuck;
+  for (std::size_t i = mapped; i-- > 0;)
+    if (retried([&] { return driver_.mem_unmap(placements[i].range); }) != CuResult::success)
+      stuck.push_back(placements[i]);
+  return stuck;
+}
+
+MapOutcome Mapper::map_run(AddressRange whole, const std::vector<Placement>& placements) {
+  const MutexLock lock(mapping_);
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    const CuResult result = retried([&] { return driver_.mem_map(placements[i].range, 0, placements[i].handle); });
+    if (result != CuResult::success) return {driver::driver_error(Call::mem_map, result), undo(placements, i)};
+  }
+  const driver::AccessDescriptor access{properties_.device};
+  const CuResult result = retried([&] { return driver_.mem_set_access(whole, {&access, 1}); });
+  if (result != CuResult::success)
+    return {driver::driver_error(Call::mem_set_access, result), undo(placements, placements.size())};
+  return {};
+}
+
+Result<void> Mapper::unmap(AddressRange range) {
+  const MutexLock lock(mapping_);
+  return driver::checked(Call::mem_unmap, retried([&] { return driver_.mem_unmap(range); }));
+}
+
+}  // namespace vpmm::vm
