@@ -1,0 +1,278 @@
+// context: the table of settings, and the only place where the environment is read.
+#include "context/config.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace vpmm::context {
+namespace {
+
+using pool::Config;
+
+constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
+constexpr std::uint64_t kFewestMappings = 16;
+
+template <typename Enum>
+using Name = std::pair<Enum, const char*>;
+constexpr std::array kDriverNames{Name<pool::DriverKind>{pool::DriverKind::automatic, "auto"},
+                                  Name<pool::DriverKind>{pool::DriverKind::cuda, "cuda"},
+                                  Name<pool::DriverKind>{pool::DriverKind::sim, "sim"}};
+constexpr std::array kSmallNames{Name<pool::SmallRequests>{pool::SmallRequests::stream_ordered, "stream_ordered"}};
+constexpr std::array kAnyStreamNames{Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::context, "context"},
+                                     Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::legacy, "legacy"},
+                                     Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::park, "park"}};
+constexpr std::array kLogNames{
+    Name<pool::LogLevel>{pool::LogLevel::quiet, "quiet"}, Name<pool::LogLevel>{pool::LogLevel::error, "error"},
+    Name<pool::LogLevel>{pool::LogLevel::warning, "warning"}, Name<pool::LogLevel>{pool::LogLevel::info, "info"},
+    Name<pool::LogLevel>{pool::LogLevel::debug, "debug"}};
+constexpr std::array kUnnamedFreeNames{
+    Name<pool::UnnamedFree>{pool::UnnamedFree::any_stream, "any_stream"},
+    Name<pool::UnnamedFree>{pool::UnnamedFree::allocating_stream, "allocating_stream"}};
+
+template <typename Names, typename Enum>
+const char* name_of(const Names& names, Enum value) {
+  for (const auto& [candidate, name] : names) {
+    if (candidate == value) return name;
+  }
+  return "unknown";
+}
+
+// The setters below return false when the text is not allowed; the caller knows the variable and words the error.
+template <typename Names, typename Enum>
+bool set_by_name(const Names& names, std::string_view text, Enum& value) {
+  for (const auto& [candidate, name] : names) {
+    if (text != name) continue;
+    value = candidate;
+    return true;
+  }
+  return false;
+}
+
+bool set_bytes(std::string_view text, Bytes& value) {
+  const auto bytes = parse_bytes(text);
+  if (!bytes || bytes.value() == 0) return false;
+  value = bytes.value();
+  return true;
+}
+
+bool set_optional_bytes(std::string_view text, std::optional<Bytes>& value) {
+  Bytes bytes = 0;
+  if (text == "none") return value.reset(), true;
+  if (!set_bytes(text, bytes)) return false;
+  value = bytes;
+  return true;
+}
+
+bool set_threshold(std::string_view text, std::optional<Bytes>& value) {
+  if (text == "none") return value.reset(), true;
+  const auto bytes = parse_bytes(text);
+  if (!bytes) return false;
+  value = bytes.value();  // 0 is meaningful: give everything back as soon as it is idle
+  return true;
+}
+
+bool set_count(std::string_view text, std::uint64_t least, std::uint64_t& value) {
+  std::uint64_t count = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (problem != std::errc{} || end != text.data() + text.size() || count < least) return false;
+  value = count;
+  return true;
+}
+
+bool set_page_size(Config& config, std::string_view text) {
+  Bytes bytes = kMaxBytes;
+  if (text != "max" && !set_bytes(text, bytes)) return false;
+  config.pool_enabled = bytes != kMaxBytes;
+  config.page_size.reset();
+  if (config.pool_enabled) config.page_size = bytes;
+  return true;
+}
+
+bool set_chunk_max(Config& config, std::string_view text) {
+  if (text == "page") return config.page_chunks = true;
+  if (!set_bytes(text, config.chunk_max)) return false;
+  config.page_chunks = false;
+  return true;
+}
+
+std::string show_page_size(const Config& config) {
+  if (!config.pool_enabled) return "max";
+  return config.page_size ? format_bytes(*config.page_size) : "the device's granularity";
+}
+
+std::string show_optional(const std::optional<Bytes>& bytes) { return bytes ? format_bytes(*bytes) : "none"; }
+
+struct Setting {
+  const char* name;
+  const char* allowed;  // reads well after "must be"
+  const char* meaning;
+  bool (*set)(Config&, std::string_view);  // null: a field of the config struct without a variable
+  std::string (*show)(const Config&);
+};
+
+// Every setting, once: the environment, the error texts, `vpmm info` and comparisons derive from this list.
+constexpr Setting kSettings[] = {
+    {"VPMM_DRIVER", "\"cuda\", \"sim\" or \"auto\"",
+     "which driver the pool talks to; auto is cuda and never silently sim",
+     [](Config& c, std::string_view text) { return set_by_name(kDriverNames, text, c.driver); },
+     [](const Config& c) -> std::string { return to_string(c.driver); }},
+    {"VPMM_PAGE_SIZE", "a multiple of the device granularity such as 2MiB, or \"max\" to switch the pool off",
+     "the rounding unit; smaller requests are stream-ordered", set_page_size, show_page_size},
+    {"VPMM_PAGES", "a number of pages, 0 or more",
+     "pages mapped ahead at the first allocation, as far as memory allows",
+     [](Config& c, std::string_view text) { return set_count(text, 0, c.pages); },
+     [](const Config& c) { return std::to_string(c.pages); }},
+    {"VPMM_VA_SIZE", "a multiple of the device granularity such as 8TiB",
+     "address space taken by one reservation, larger where one request needs more; no memory",
+     [](Config& c, std::string_view text) { return set_bytes(text, c.va_size); },
+     [](const Config& c) { return format_bytes(c.va_size); }},
+    {"VPMM_CHUNK_MAX", "\"page\" or a multiple of the device granularity such as 256MiB",
+     "largest piece of physical memory; page: one piece per page", set_chunk_max,
+     [](const Config& c) { return c.page_chunks ? "page" : format_bytes(c.chunk_max); }},
+    {"VPMM_RELEASE_THRESHOLD", "a size such as 4GiB, or \"none\"",
+     "idle memory is given back while more than this is mapped; none: it is kept",
+     [](Config& c, std::string_view text) { return set_threshold(text, c.release_threshold); },
+     [](const Config& c) { return show_optional(c.release_threshold); }},
+    {"VPMM_MAX_MAPPINGS", "a number, 16 or more",
+     "most mappings alive at once; the system limits all processes together",
+     [](Config& c, std::string_view text) { return set_count(text, kFewestMappings, c.max_mappings); },
+     [](const Config& c) { return std::to_string(c.max_mappings); }},
+    {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"", "most memory the pool may map; none: what the GPU has",
+     [](Config& c, std::string_view text) { return set_optional_bytes(text, c.capacity); },
+     [](const Config& c) { return show_optional(c.capacity); }},
+    {"VPMM_SMALL", "\"stream_ordered\"", "who serves requests below a page: the driver's stream-ordered allocator",
+     [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
+     [](const Config& c) -> std::string { return to_string(c.small); }},
+    {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",
+     "what must finish before memory freed without naming a stream is used again",
+     [](Config& c, std::string_view text) { return set_by_name(kAnyStreamNames, text, c.any_stream); },
+     [](const Config& c) -> std::string { return to_string(c.any_stream); }},
+    {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"", "what is written to standard error",
+     [](Config& c, std::string_view text) { return set_by_name(kLogNames, text, c.log); },
+     [](const Config& c) -> std::string { return to_string(c.log); }},
+    {"unnamed_free", "\"any_stream\" or \"allocating_stream\"",
+     "whose work ends the use of memory freed without naming a stream", nullptr,
+     [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
+};
+
+Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
+  return {ErrorCode::bad_configuration, fmt::format("{}={}: must be {}", name, value, allowed)};
+}
+
+Result<void> set(Config& config, const Setting& setting, std::string_view text) {
+  if (setting.set(config, text)) return {};
+  return bad_setting(setting.name, text, setting.allowed);
+}
+
+std::optional<Bytes> unit_of(std::string_view unit) {
+  constexpr std::pair<std::string_view, Bytes> kUnits[] = {
+      {"", 1},       {"B", 1},      {"KiB", kKiB},     {"MiB", kMiB},         {"GiB", kGiB},
+      {"TiB", kTiB}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}, {"TB", 1'000'000'000'000}};
+  for (const auto& [name, bytes] : kUnits) {
+    if (name == unit) return bytes;
+  }
+  return std::nullopt;
+}
+
+Error bad_size(std::string_view text) {
+  return {ErrorCode::invalid_argument,
+          fmt::format("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
+}
+
+}  // namespace
+
+Result<Bytes> parse_bytes(std::string_view text) {
+  Bytes number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit, problem] = std::from_chars(text.data(), end, number);
+  if (problem == std::errc::result_out_of_range) {
+    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is larger than any size", text)};
+  }
+  if (problem != std::errc{}) return bad_size(text);
+  const auto factor = unit_of(text.substr(static_cast<std::size_t>(unit - text.data())));
+  if (!factor) return bad_size(text);
+  if (number > kMaxBytes / *factor) {
+    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is larger than any size", text)};
+  }
+  return number * *factor;
+}
+
+std::string format_bytes(Bytes bytes) {
+  constexpr std::pair<Bytes, const char*> kUnits[] = {{kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
+  for (const auto& [unit, name] : kUnits) {
+    if (bytes != 0 && is_multiple(bytes, unit)) return fmt::format("{}{}", bytes / unit, name);
+  }
+  return fmt::format("{}B", bytes);
+}
+
+const char* to_string(pool::DriverKind kind) { return name_of(kDriverNames, kind); }
+const char* to_string(pool::SmallRequests small) { return name_of(kSmallNames, small); }
+const char* to_string(pool::AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
+const char* to_string(pool::LogLevel level) { return name_of(kLogNames, level); }
+const char* to_string(pool::UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
+
+Result<pool::Config> config_from_environment() {
+  Config config;
+  for (const Setting& setting : kSettings) {
+    if (setting.set == nullptr) continue;
+    const char* const text = std::getenv(setting.name);
+    if (text == nullptr || *text == '\0') continue;
+    VPMM_TRY(set(config, setting, text));
+  }
+  return config;
+}
+
+Result<void> set(pool::Config& config, std::string_view variable, std::string_view text) {
+  for (const Setting& setting : kSettings) {
+    if (setting.set != nullptr && setting.name == variable) return set(config, setting, text);
+  }
+  return Error{ErrorCode::bad_configuration, fmt::format("{} is not a setting", variable)};
+}
+
+Result<void> validate(const pool::Config& config, Bytes granularity) {
+  const std::string unit = format_bytes(granularity);
+  if (config.max_mappings < kFewestMappings) {
+    return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings), "a number, 16 or more");
+  }
+  if (!config.pool_enabled) return {};
+  const Bytes page = config.page_size.value_or(granularity);
+  if (page == 0 || !is_multiple(page, granularity)) {
+    return bad_setting(
+        "VPMM_PAGE_SIZE", format_bytes(page),
+        fmt::format("a multiple of the device granularity ({}), or \"max\" to switch the pool off", unit));
+  }
+  if (config.va_size == 0 || !is_multiple(config.va_size, granularity)) {
+    return bad_setting("VPMM_VA_SIZE", format_bytes(config.va_size),
+                       fmt::format("a multiple of the device granularity ({})", unit));
+  }
+  if (!config.page_chunks && (config.chunk_max == 0 || !is_multiple(config.chunk_max, granularity))) {
+    return bad_setting("VPMM_CHUNK_MAX", format_bytes(config.chunk_max),
+                       fmt::format("\"page\" or a multiple of the device granularity ({})", unit));
+  }
+  return {};
+}
+
+std::string difference(const pool::Config& in_force, const pool::Config& asked) {
+  for (const Setting& setting : kSettings) {
+    const std::string is = setting.show(in_force);
+    const std::string wanted = setting.show(asked);
+    if (is != wanted) return fmt::format("{} is {}, not {}", setting.name, is, wanted);
+  }
+  return {};
+}
+
+std::vector<SettingInForce> list_settings(const pool::Config& config) {
+  std::vector<SettingInForce> list;
+  for (const Setting& setting : kSettings) {
+    list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning});
+  }
+  return list;
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,43 @@
+// context: the settings: read from the environment, checked, compared and listed.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/result.hpp"
+#include "pool/config.hpp"
+
+namespace vpmm::context {
+
+// "4096", "4096B", "64MiB", "2GB": a whole number and an optional unit, B, KiB to TiB (powers of 1024) or KB to TB
+// (powers of 1000). Bare letters ("64M") are refused because programs disagree on what they mean.
+Result<Bytes> parse_bytes(std::string_view text);
+// The shortest text that parse_bytes turns into exactly `bytes`, in powers of 1024: "64MiB", "1500B".
+std::string format_bytes(Bytes bytes);
+
+const char* to_string(pool::DriverKind kind);
+const char* to_string(pool::SmallRequests small);
+const char* to_string(pool::AnyStreamOrder order);
+const char* to_string(pool::LogLevel level);
+const char* to_string(pool::UnnamedFree rule);
+
+// The defaults, changed by what the VPMM_ variables say. An empty variable counts as not set.
+Result<pool::Config> config_from_environment();
+// Changes one setting by its variable's name, from text as the variable would hold it.
+Result<void> set(pool::Config& config, std::string_view variable, std::string_view text);
+// What can only be judged with the device at hand. Whoever opens a pool calls it, wherever the settings came from.
+Result<void> validate(const pool::Config& config, Bytes granularity);
+// The first setting that differs, as "VPMM_PAGES is 0, not 16"; empty when none does.
+std::string difference(const pool::Config& in_force, const pool::Config& asked);
+
+struct SettingInForce {
+  std::string name;  // the environment variable, or the field of the config struct where there is no variable
+  std::string value;
+  std::string allowed;
+  std::string meaning;
+};
+std::vector<SettingInForce> list_settings(const pool::Config& config);
+
+}  // namespace vpmm::context

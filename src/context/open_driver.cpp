@@ -1,0 +1,53 @@
+// context: opens the real driver or the simulator.
+#include "context/open_driver.hpp"
+
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "context/process_gate.hpp"
+#include "driver/cuda/cuda_driver.hpp"
+#include "driver/sim/sim_driver.hpp"
+
+namespace vpmm::context {
+namespace {
+
+// Leaked on purpose: pools and threads may outlive static destruction.
+struct ProcessDrivers {
+  Mutex mutex;
+  driver::Driver* cuda VPMM_GUARDED_BY(mutex) = nullptr;
+  driver::Driver* sim VPMM_GUARDED_BY(mutex) = nullptr;
+};
+
+ProcessDrivers& process_drivers() {
+  static auto* const drivers = new ProcessDrivers;
+  return *drivers;
+}
+
+Result<std::unique_ptr<driver::Driver>> open_sim() {
+  return std::unique_ptr<driver::Driver>(std::make_unique<driver::sim::SimDriver>());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<driver::Driver>> open_driver(pool::DriverKind kind, OnMissingCuda on_missing) {
+  if (kind == pool::DriverKind::sim) return open_sim();
+  auto cuda = driver::cuda::open_cuda_driver();
+  const bool missing = !cuda && cuda.error().code == ErrorCode::no_driver;
+  if (missing && kind == pool::DriverKind::automatic && on_missing == OnMissingCuda::simulate) return open_sim();
+  return cuda;
+}
+
+Result<driver::Driver*> process_driver(pool::DriverKind kind) {
+  ProcessDrivers& drivers = process_drivers();
+  const MutexLock lock(drivers.mutex);
+  driver::Driver*& slot = kind == pool::DriverKind::sim ? drivers.sim : drivers.cuda;
+  if (slot == nullptr) {
+    VPMM_TRY_ASSIGN(auto opened, open_driver(kind));
+    slot = opened.release();
+    // CUDA has just registered its own exit handlers. Handlers run last in, first out: ours must come before them.
+    close_gate_at_exit();
+  }
+  return slot;
+}
+
+}  // namespace vpmm::context
