@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Checks that what the documents name exists: files, headings, ./dev verbs, presets, settings, vpmm verbs and options.
+
+A document cannot go stale silently: rename a file or a setting, and this fails until the page follows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*.md", "tests/**/*.md"]
+SETTINGS_PAGE = "docs/settings.md"
+CONFIG = "src/context/config.cpp"
+KNOWN_SUFFIXES = (
+    ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
+)
+# Roots a path in a document may be relative to, besides the document's own folder.
+ROOTS = ["", "src", "include"]
+
+LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+SETTING = re.compile(r"\bVPMM_[A-Z0-9_]*[A-Z0-9]\b")
+STRING_SETTING = re.compile(r'"(VPMM_[A-Z0-9_]+)"')
+DEV_COMMAND = re.compile(r"\./dev ([a-z][\w-]*)")
+PRESET = re.compile(r"--preset[ =]([\w-]+)")
+VPMM_COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:\S*/)?vpmm ((?:[a-z-])[^|;&#\n]*)", re.MULTILINE)
+LONG_OPTION = re.compile(r"(?<!\S)(--[a-z][\w-]*)")
+PATH = re.compile(r"[\w.*+-]+(?:/[\w.*+-]+)*/?")
+
+
+@dataclass
+class Known:
+    """What exists, read from the sources; None where the source is not written yet, and nothing is checked."""
+
+    root: Path
+    dev_verbs: set[str] = field(default_factory=set)
+    presets: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    settings: set[str] | None = None
+    cli_verbs: set[str] | None = None
+    cli_options: set[str] = field(default_factory=set)
+
+
+def read_all(root: Path, patterns: list[str]) -> str:
+    files = sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
+    return "\n".join(path.read_text(errors="replace") for path in files)
+
+
+def dev_verbs(script: str) -> set[str]:
+    """The labels of the `case` over the verb: lines such as `  gpu-test) gpu_test "$@" ;;`."""
+    return {
+        verb
+        for labels in re.findall(r"^  ([a-z][a-z |-]*)\) ", script, re.MULTILINE)
+        for verb in labels.replace(" ", "").split("|")
+    }
+
+
+def preset_names(text: str) -> set[str]:
+    data = json.loads(text)
+    return {preset["name"] for key, presets in data.items() if key.endswith("Presets") for preset in presets}
+
+
+def learn(root: Path) -> Known:
+    known = Known(root)
+    known.dev_verbs = dev_verbs(read_all(root, ["dev"]))
+    presets = read_all(root, ["CMakePresets.json"])
+    known.presets = preset_names(presets) if presets else set()
+    code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*"]
+    build = ["dev", "CMakeLists.txt", "*/CMakeLists.txt", "cmake/*", "tools/*.py"]
+    known.names = set(SETTING.findall(read_all(root, code + build)))
+    if (root / CONFIG).exists():
+        known.settings = set(STRING_SETTING.findall((root / CONFIG).read_text()))
+    cli = read_all(root, ["cli/*.cpp", "cli/*.hpp"])
+    if cli:
+        known.cli_verbs = set(re.findall(r'add_subcommand\(\s*"([\w-]+)"', cli))
+        known.cli_options = set(re.findall(r"--[a-z][\w-]*", cli)) | {"--help", "--version"}
+    return known
+
+
+def blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def code_parts(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Every piece of code in a page: its offset, its text, and whether it is a span rather than a block."""
+    for match in FENCE.finditer(text):
+        yield match.start(2), match.group(2), False
+    prose = FENCE.sub(blank, text)
+    for match in CODE_SPAN.finditer(prose):
+        yield match.start(2), match.group(2), True
+
+
+def anchors(text: str) -> set[str]:
+    """Heading anchors as Git hosts make them: lower case, punctuation dropped, spaces to hyphens."""
+    headings = re.findall(r"^#{1,6} +(.+?) *#*$", FENCE.sub(blank, text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_link(known: Known, page: Path, target: str) -> str | None:
+    if re.match(r"[a-z][a-z+.-]*:", target):
+        return None
+    name, _, anchor = target.partition("#")
+    file = (page.parent / name) if name else page
+    if not file.exists():
+        return f"link to {target}: no such file"
+    if anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
+        return f"link to {target}: no such heading"
+    return None
+
+
+def is_path(known: Known, text: str) -> bool:
+    """Whether a code span claims to be a file or folder of this tree."""
+    if not PATH.fullmatch(text) or text.startswith(("/", "-", "..")):
+        return False
+    first = text.split("/")[0]
+    if first == "build" or re.fullmatch(r"[\d./*+-]+", text):
+        return False
+    if "/" not in text:
+        return text.endswith(tuple(KNOWN_SUFFIXES)) and not text.startswith(("*", "."))
+    # `gnn/gpt_train` is no path: one begins with a folder we have, or ends like a file of ours.
+    begins = any((known.root / folder / first).is_dir() for folder in ROOTS)
+    return begins or text.endswith(tuple(KNOWN_SUFFIXES))
+
+
+def path_exists(known: Known, page: Path, text: str) -> bool:
+    text = text.rstrip("/")
+    folders = [page.parent, *(known.root / folder for folder in ROOTS)]
+    if any(next(folder.glob(text), None) is not None for folder in folders):
+        return True
+    # A bare file name may stand anywhere in the tree, as `planner.cpp` in a text about its room.
+    return "/" not in text and any(
+        next((known.root / folder).rglob(text), None) is not None
+        for folder in ("src", "include", "cli", "bench", "tests", "tools", "docs", "cmake", "examples")
+    )
+
+
+def command_problems(known: Known, command: str) -> Iterator[str]:
+    """`command` is what follows the program's name: `replay trace.csv --json`."""
+    verb = command.split()[0]
+    if known.cli_verbs is None:
+        return
+    if not verb.startswith("-") and verb not in known.cli_verbs:
+        yield f"vpmm {verb}: no such verb"
+    for option in LONG_OPTION.findall(command):
+        if option not in known.cli_options:
+            yield f"vpmm {verb} {option}: no such option"
+
+
+def code_problems(known: Known, page: Path, code: str, is_span: bool) -> Iterator[str]:
+    if is_span and is_path(known, code) and not path_exists(known, page, code):
+        yield f"`{code}`: no such file or folder"
+    for verb in DEV_COMMAND.findall(code):
+        if verb not in known.dev_verbs:
+            yield f"./dev {verb}: no such verb"
+    for preset in PRESET.findall(code):
+        if preset not in known.presets:
+            yield f"--preset {preset}: no such preset"
+    for match in VPMM_COMMAND.finditer(code.replace("\\\n", " ")):
+        yield from command_problems(known, match.group(1))
+
+
+def setting_problems(known: Known, page: Path, text: str) -> Iterator[tuple[int, str]]:
+    is_settings_page = page == known.root / SETTINGS_PAGE
+    for match in SETTING.finditer(text):
+        name = match.group()
+        if text[match.end() : match.end() + 2] == "_*":
+            continue
+        if name not in known.names and known.settings is not None:
+            yield match.start(), f"{name}: nothing in the sources has this name"
+        elif is_settings_page and known.settings is not None and name not in known.settings:
+            yield match.start(), f"{name}: not a setting of {CONFIG}"
+
+
+def check_page(known: Known, page: Path) -> Iterator[str]:
+    text = page.read_text()
+    found: list[tuple[int, str]] = []
+    for offset, code, is_span in code_parts(text):
+        found.extend((offset, problem) for problem in code_problems(known, page, code, is_span))
+    prose = CODE_SPAN.sub(blank, FENCE.sub(blank, text))
+    for match in LINK.finditer(prose):
+        problem = check_link(known, page, match.group(1) or match.group(2))
+        if problem:
+            found.append((match.start(), problem))
+    found.extend(setting_problems(known, page, text))
+    for offset, problem in sorted(found):
+        line = text.count("\n", 0, offset) + 1
+        yield f"{page.relative_to(known.root)}:{line}: {problem}"
+
+
+def undocumented_settings(known: Known) -> Iterator[str]:
+    page = known.root / SETTINGS_PAGE
+    if known.settings is None or not page.exists():
+        return
+    documented = set(SETTING.findall(page.read_text()))
+    for name in sorted(known.settings - documented):
+        yield f"{SETTINGS_PAGE}:1: {name} of {CONFIG} is not described"
+
+
+def check_tree(root: Path) -> list[str]:
+    known = learn(root)
+    pages = sorted({page for pattern in DOCUMENTS for page in root.glob(pattern) if page.is_file()})
+    problems = [problem for page in pages for problem in check_page(known, page)]
+    return problems + list(undocumented_settings(known))
+
+
+def main() -> int:
+    problems = check_tree(Path(__file__).resolve().parent.parent)
+    for problem in problems:
+        print(problem)
+    print(f"check_docs: {len(problems)} findings")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
+
+Raw results land in one folder: GoogleTest's XML of each suite, one log with everything printed, summary.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+SUITES = ["contract", "contract_reset", "gpu", "property"]
+# The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
+MEMCHECK_SUITES = ["contract", "gpu", "property"]
+MEMCHECK_OPERATIONS = "2000"
+SUITE_SECONDS = 240
+MEMCHECK_SECONDS = 120
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    suite: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    note: str = ""
+
+
+def existing(suites: list[str]) -> list[str]:
+    return [suite for suite in suites if any((ROOT / "tests" / suite).glob("*.cpp"))]
+
+
+def run_logged(command: list[str], seconds: int, log: TextIO, **variables: str) -> tuple[str, int | None]:
+    """Output and exit code; the code is None when time ran out."""
+    log.write(f"\n$ {' '.join(command)}\n")
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env=os.environ | variables,
+            check=False,
+        )
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as expired:
+        output, code = (expired.stdout or b"").decode(errors="replace"), None
+    log.write(output)
+    log.flush()
+    return output, code
+
+
+def read_gtest(report: Path, suite: str, code: int | None, seconds: float) -> Row:
+    """Counts cases in GoogleTest's XML. With a GPU required a skip is a failure, so it is counted as one by exit."""
+    row = Row(suite, 0, 0, 0, seconds)
+    if code is None:
+        row.note = f"stopped after {SUITE_SECONDS} s"
+    elif not report.exists():
+        row.note = f"ended with {code} before it could report"
+    else:
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            if case.find("failure") is not None:
+                row.failed += 1
+            elif case.find("skipped") is not None or case.get("result") == "skipped":
+                row.skipped += 1
+            elif case.get("status") == "run":
+                row.passed += 1
+        if code != 0 and row.failed == 0:
+            row.note = f"ended with {code}"
+    if row.note:
+        row.failed += 1
+    return row
+
+
+def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
+    report = out / f"{suite}.xml"
+    report.unlink(missing_ok=True)
+    command = [str(build / "tests" / f"vpmm_test_{suite}"), f"--gtest_output=xml:{report}"]
+    begin = time.monotonic()
+    output, code = run_logged(command, SUITE_SECONDS, log)
+    row = read_gtest(report, suite, code, round(time.monotonic() - begin, 1))
+    if row.failed:
+        print("\n".join(output.splitlines()[-60:]))
+    return row
+
+
+def find_sanitizer() -> str | None:
+    return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+
+
+def run_memcheck(sanitizer: str, build: Path, suite: str, log: TextIO) -> Row:
+    # Calls that must be refused are part of the contract, hence no API errors.
+    options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "86"]
+    command = [sanitizer, *options, str(build / "tests" / f"vpmm_test_{suite}")]
+    begin = time.monotonic()
+    output, code = run_logged(command, MEMCHECK_SECONDS, log, VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS)
+    row = Row(f"memcheck {suite}", 0, 0, 0, round(time.monotonic() - begin, 1))
+    errors = re.search(r"ERROR SUMMARY: (\d+) error", output)
+    if errors is None:
+        row.note = "stopped: out of time" if code is None else f"no summary, ended with {code}"
+    else:
+        row.note = f"{errors.group(1)} errors" + ("" if code == 0 else f", ended with {code}")
+    clean = errors is not None and errors.group(1) == "0" and code == 0
+    row.passed, row.failed = (1, 0) if clean else (0, 1)
+    if not clean:
+        print("\n".join(output.splitlines()[-40:]))
+    return row
+
+
+def table(rows: list[Row]) -> str:
+    lines = [f"{'suite':24} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}  note"]
+    lines += [f"{r.suite:24} {r.passed:7} {r.failed:7} {r.skipped:8} {r.seconds:8.1f}  {r.note}".rstrip() for r in rows]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    suites = existing(SUITES)
+    targets = [f"vpmm_test_{suite}" for suite in suites]
+    subprocess.run(
+        ["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets], check=True
+    )
+    rows = []
+    with (options.out / "gpu-tests.log").open("w") as log:
+        for suite in suites:
+            print(f"running {suite}", flush=True)
+            rows.append(run_suite(options.build, options.out, suite, log))
+        sanitizer = find_sanitizer()
+        for suite in existing(MEMCHECK_SUITES) if sanitizer else []:
+            print(f"running {suite} under compute-sanitizer", flush=True)
+            rows.append(run_memcheck(str(sanitizer), options.build, suite, log))
+    summary = {"machine": machine.describe(), "rows": [asdict(row) for row in rows]}
+    (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"\n{table(rows)}")
+    if sanitizer is None:
+        print("compute-sanitizer was not found: no memcheck run")
+    return 1 if not rows or any(row.failed or row.skipped for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
