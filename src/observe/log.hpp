@@ -1,0 +1,40 @@
+// observe: messages for people, by level, to one sink. A message that nobody wants is never formatted.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace vpmm::observe {
+
+enum class LogLevel { quiet, error, warning, info, debug };
+const char* to_string(LogLevel level);
+
+// Called from any thread, perhaps several at once, without any lock of this room held. May not log.
+using LogSink = std::function<void(LogLevel level, std::string_view message)>;
+
+// For the whole process: messages above `level` are dropped. Starts at warning.
+void set_log_level(LogLevel level);
+LogLevel log_level();
+
+// For the whole process; an empty sink brings the default back: a line "vpmm: warning: ..." on stderr.
+void set_log_sink(LogSink sink);
+
+// What log() calls once it knows that the message is wanted.
+void write_log(LogLevel level, std::string_view message);
+
+extern std::atomic<LogLevel> current_log_level;  // written by set_log_level only
+
+inline bool logs(LogLevel level) {
+  return level != LogLevel::quiet && level <= current_log_level.load(std::memory_order_relaxed);
+}
+
+template <typename... Args>
+void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+  if (logs(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace vpmm::observe

@@ -1,0 +1,29 @@
+// observe: the figures of Statistics as a table, for everything that prints, exports or documents them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "observe/statistics.hpp"
+
+namespace vpmm::observe {
+
+enum class StatisticKind {
+  current,  // a level
+  peak,     // largest level since start or reset_peaks
+  total,    // only grows
+};
+const char* to_string(StatisticKind kind);
+
+struct StatisticEntry {
+  std::string_view name;  // as the member of Statistics is called
+  StatisticKind kind;
+  std::string_view meaning;
+  std::uint64_t Statistics::*member;
+};
+
+// In the order of statistics.def.
+std::span<const StatisticEntry> statistic_list();
+
+}  // namespace vpmm::observe
