@@ -20,19 +20,20 @@ enum class RegionState : std::uint8_t {
 
 // Whose allocation it is.
 struct Tenant {
-  Bytes requested = 0;                          // what the user asked for; the region is this rounded up
-  std::optional<time::TimelineId> timeline;     // of the allocating stream; none: any-stream
-  std::vector<time::TimelineId> other_uses;     // streams named with record_use
-  std::uint64_t capture = 0;                    // allocated in this stream capture; 0: none
+  Bytes requested = 0;                       // what the user asked for; the region is this rounded up
+  std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
+  std::vector<time::TimelineId> other_uses;  // streams named with record_use
+  std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
 };
 
-// A node of RegionIndex; its fields are changed by RegionIndex only.
+// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses.
+// In flight it remembers stamp and age of what it was cut from.
 struct Region {
   AddressRange range;
   RegionState state = RegionState::hole;
-  time::Stamp stamp;        // free, zombie: what must have finished
-  std::uint64_t age = 0;    // free: order of becoming free, smaller is older
-  Tenant tenant;            // allocated
+  time::Stamp stamp;           // free, zombie: what must have finished
+  std::uint64_t age = 0;       // free, zombie: order of becoming so, smaller is older
+  Tenant tenant;               // allocated
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
 };

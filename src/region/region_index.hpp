@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/address.hpp"
@@ -17,7 +15,14 @@
 
 namespace vpmm::region {
 
-// Pure bookkeeping: no driver, no lock, no clock, no log. All sizes and addresses are whole pages.
+// Pure bookkeeping: no driver, no lock, no clock, no log. All sizes are whole pages, all addresses whole pages from the
+// beginning of their reservation. A broken precondition aborts with the picture of the index.
+//
+// A stamp is taken as it is given: only advance() tells the index that a number is complete, and only of what is in the
+// index at that moment. A part that was complete before it came in is dropped by the next advance() that covers it.
+//
+// Go on with the region that a changing function returns: the one passed in, and free regions and holes next to it, may
+// have become part of another and be gone. What a cut leaves over is found as `previous` and `next` of the result.
 //
 // Invariants (validate() checks them all):
 // - the regions of a reservation, in list order, tile it without gap or overlap;
@@ -48,11 +53,12 @@ class RegionIndex {
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
   static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment);
-  // Maximal runs of two or more adjacent free regions with different stamps, by address. `visit` returns false to stop.
+  // Maximal runs of two or more adjacent free regions (that are not one because of their stamps), by address. `visit`
+  // returns false to stop; none of the visits below may change the index.
   void for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const;
-  // Free regions, oldest first. `visit` returns false to stop; it must not change the index.
+  // Free regions, oldest first, by address among equals. `visit` returns false to stop.
   void for_each_free_by_age(const std::function<bool(Region*)>& visit) const;
-  // Zombies in the order they became zombies.
+  // Zombies in the order they became zombies. `visit` returns false to stop.
   void for_each_zombie(const std::function<bool(Region*)>& visit) const;
   // Every region in ascending address order, over all reservations.
   void for_each(const std::function<void(const Region&)>& visit) const;
@@ -63,16 +69,17 @@ class RegionIndex {
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
   // Cuts `part` out of a free region, hole or zombie; the result is in flight and nobody else's. What is left stays as
-  // it was. The detached region remembers stamp and age.
+  // it was. The detached region remembers stamp and age, so attach_free(r, r->stamp, r->age) takes it back.
   Region* detach(Region* region, AddressRange part);
-  // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is returned.
+  // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is
+  // returned.
   Region* attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age = std::nullopt);
   Region* attach_hole(Region* in_flight);
   Region* attach_zombie(Region* in_flight, time::Stamp stamp);
   Region* attach_allocated(Region* in_flight, Tenant tenant);
   // Splits an in-flight region at `at`; returns {front, back}, both in flight.
   std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
-  // Joins two neighbouring in-flight regions into one.
+  // Joins two neighbouring in-flight regions into one, which remembers the front's stamp and the older age.
   Region* join_in_flight(Region* front, Region* back);
   // All numbers up to `sequence` of `timeline` are complete: drops those parts from stamps (free and zombie), merges.
   void advance(time::TimelineId timeline, std::uint64_t sequence);
@@ -82,19 +89,25 @@ class RegionIndex {
   // --- figures, all O(1) except largest_free ---
   Bytes bytes(RegionState state) const;
   std::uint64_t count(RegionState state) const;
-  Bytes pending_bytes() const;                      // free and not complete
-  Bytes pending_bytes(time::TimelineId timeline) const;  // free, filed under a part on this timeline
-  Bytes requested_bytes() const;                    // sum over allocated regions of what users asked for
+  Bytes pending_bytes() const;                           // free and not complete
+  Bytes pending_bytes(time::TimelineId timeline) const;  // free, with a part on this timeline
+  Bytes requested_bytes() const;                         // sum over allocated regions of what users asked for
   Bytes largest_free() const;
 
   // The first broken invariant as text; empty when all hold.
   std::string validate() const;
-  // "[4][-6][1][*10][~2]" in units of `unit` (default: pages), reservations concatenated; the hole at the very end of
-  // each reservation is left out, as the specification's pictures do.
-  std::string picture(Bytes unit = 0) const;
+  // "[4][-6][1][*10][~2]" in units of `unit` (none: pages), reservations concatenated; the hole at the very end of
+  // each reservation is left out. Zombies, allocated and in-flight regions stand one by one.
+  std::string picture(Bytes unit) const;
+  std::string picture() const { return picture(page_size_); }
 
  private:
   struct Private;
+
+  void check_part(const Region& region, AddressRange part) const;
+  // Takes an in-flight region out of the air; it is `state` now, but not filed.
+  void land(Region* in_flight, RegionState state);
+
   Bytes page_size_;
   std::unique_ptr<Private> private_;
 };

@@ -1,0 +1,78 @@
+// region: RegionIndex::validate, which finds the first broken invariant.
+#include <fmt/format.h>
+
+#include "region/region_index_private.hpp"
+
+namespace vpmm::region {
+namespace {
+
+std::string at(const Region& region, const char* what) {
+  return fmt::format("region at {:#x} {}", to_integer(region.range.begin), what);
+}
+
+std::string broken_fields(const Region& region) {
+  const bool stamped = region.state == RegionState::free || region.state == RegionState::zombie;
+  const bool in_flight = region.state == RegionState::in_flight;
+  if (!stamped && !in_flight && !region.stamp.is_complete()) return at(region, "has a stamp that means nothing");
+  if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");
+  if (region.state == RegionState::allocated) return "";
+  const Tenant& tenant = region.tenant;
+  if (tenant.requested != 0 || tenant.timeline || !tenant.other_uses.empty() || tenant.capture != 0)
+    return at(region, "is not allocated but has a tenant");
+  return "";
+}
+
+std::string broken_owners(const Reservation& reservation, const Region& region, Bytes page_size) {
+  if (region.state != RegionState::allocated) return "";
+  const std::uint64_t first = (region.range.begin - reservation.range.begin) / page_size;
+  for (std::uint64_t page = first; page < first + region.range.size / page_size; ++page)
+    if (reservation.owners.at(page) != &region) return at(region, "does not own all its pages");
+  return "";
+}
+
+// `position`: where the regions before it end.
+std::string broken_place(const Reservation& reservation, const Region& region, DevicePtr position, Bytes page_size) {
+  if (region.range.begin != position) return at(region, "leaves a gap or overlaps the one before it");
+  if (region.range.empty() || !is_multiple(region.range.size, page_size)) return at(region, "is not whole pages");
+  if (!reservation.range.contains(region.range)) return at(region, "reaches out of its reservation");
+  if (region.next == nullptr) return "";
+  if (region.next->previous != &region) return at(region, "is not the previous of its next");
+  if (mergeable(region, *region.next)) return at(region, "should be one with the next");
+  return "";
+}
+
+std::string broken_reservation(const Reservation& reservation, Bytes page_size) {
+  if (reservation.first == nullptr || reservation.first->previous != nullptr)
+    return fmt::format("reservation at {:#x} has no first region", to_integer(reservation.range.begin));
+  DevicePtr position = reservation.range.begin;
+  std::uint64_t allocated_pages = 0;
+  for (const Region* region = reservation.first; region != nullptr; region = region->next) {
+    if (auto broken = broken_place(reservation, *region, position, page_size); !broken.empty()) return broken;
+    if (auto broken = broken_fields(*region); !broken.empty()) return broken;
+    if (auto broken = broken_owners(reservation, *region, page_size); !broken.empty()) return broken;
+    if (region->state == RegionState::allocated) allocated_pages += region->range.size / page_size;
+    position = region->range.end();
+  }
+  if (position != reservation.range.end())
+    return fmt::format("reservation at {:#x} is not tiled to its end", to_integer(reservation.range.begin));
+  // Every allocated page has its owner, so one entry more would be a page that is not allocated.
+  if (reservation.owners.owned_pages() != allocated_pages)
+    return fmt::format("reservation at {:#x} has owners of pages not allocated", to_integer(reservation.range.begin));
+  return "";
+}
+
+}  // namespace
+
+std::string RegionIndex::validate() const {
+  Catalogue expected;
+  const Reservation* before = nullptr;
+  for (const Reservation& reservation : private_->reservations) {
+    if (before != nullptr && before->range.end() > reservation.range.begin) return "reservations are not in order";
+    before = &reservation;
+    if (auto broken = broken_reservation(reservation, page_size_); !broken.empty()) return broken;
+    for (Region* region = reservation.first; region != nullptr; region = region->next) expected.file(region);
+  }
+  return private_->catalogue.difference(expected);
+}
+
+}  // namespace vpmm::region

@@ -1,0 +1,593 @@
+// region tests: what RegionIndex does, one sentence each.
+#include "region/region_index.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "region/region_words.hpp"
+
+namespace vpmm::region {
+namespace {
+
+class RegionIndexTest : public testing::Test {
+ protected:
+  ~RegionIndexTest() override { EXPECT_EQ(index.validate(), ""); }
+
+  // Makes unmapped pages free, as mapping them would.
+  Region* map(std::uint64_t first, std::uint64_t count, time::Stamp stamp = complete()) {
+    return index.attach_free(index.detach(region_at(index, first), pages(first, count)), stamp);
+  }
+  Region* allocate(std::uint64_t first, std::uint64_t count) {
+    return index.allocate(region_at(index, first), pages(first, count), Tenant{count * kPage, A, {}, 0});
+  }
+  // The pages at which the free regions begin, oldest first.
+  std::vector<std::uint64_t> by_age() const {
+    std::vector<std::uint64_t> begins;
+    index.for_each_free_by_age([&](Region* region) {
+      begins.push_back((region->range.begin - kStart) / kPage);
+      return true;
+    });
+    return begins;
+  }
+  std::vector<std::vector<std::uint64_t>> runs() const {
+    std::vector<std::vector<std::uint64_t>> all;
+    index.for_each_run([&](const std::vector<Region*>& run) {
+      all.emplace_back();
+      for (const Region* region : run) all.back().push_back((region->range.begin - kStart) / kPage);
+      return true;
+    });
+    return all;
+  }
+
+  RegionIndex index{kPage};
+};
+
+// Twenty pages: [4][-6][1][*9], as small examples need them.
+class MappedRegionIndex : public RegionIndexTest {
+ protected:
+  MappedRegionIndex() {
+    index.add_reservation(pages(0, 20));
+    map(0, 11);
+    allocate(0, 4);
+    allocate(10, 1);
+  }
+};
+
+using RegionIndexReservation = RegionIndexTest;
+using RegionIndexMerge = RegionIndexTest;
+using RegionIndexFit = RegionIndexTest;
+using RegionIndexRuns = RegionIndexTest;
+using RegionIndexAge = RegionIndexTest;
+using RegionIndexAdvance = RegionIndexTest;
+using RegionIndexFlight = RegionIndexTest;
+using RegionIndexOwner = RegionIndexTest;
+using RegionIndexFigures = RegionIndexTest;
+using RegionIndexPicture = RegionIndexTest;
+using RegionIndexValidate = RegionIndexTest;
+using RegionIndexDeathTest = RegionIndexTest;
+
+// --- reservations ---
+
+TEST_F(RegionIndexReservation, a_new_reservation_is_one_hole_that_the_picture_leaves_out) {
+  index.add_reservation(pages(0, 20));
+  EXPECT_EQ(index.picture(), "");
+  EXPECT_EQ(index.bytes(RegionState::hole), 20 * kPage);
+  EXPECT_EQ(index.count(RegionState::hole), 1U);
+}
+
+TEST_F(RegionIndexReservation, regions_of_adjacent_reservations_never_merge) {
+  index.add_reservation(pages(4, 4));
+  index.add_reservation(pages(0, 4));
+  EXPECT_EQ(index.count(RegionState::hole), 2U);
+  map(0, 4);
+  map(4, 4);
+  EXPECT_EQ(index.picture(), "[-4][-4]");
+  EXPECT_EQ(index.best_fit(5 * kPage, kPage, std::nullopt), nullptr);
+  EXPECT_EQ(runs().size(), 0U);
+}
+
+TEST_F(RegionIndexReservation, a_reservation_that_starts_between_pages_counts_pages_from_its_start) {
+  RegionIndex odd(6 * kMiB);
+  const DevicePtr start = kStart + 2 * kMiB;
+  odd.add_reservation({start, 5 * 6 * kMiB});
+  Region* const free = odd.attach_free(odd.detach(odd.smallest_hole(12 * kMiB, 256), {start, 12 * kMiB}), complete());
+  Region* const region = odd.allocate(free, {start + 6 * kMiB, 6 * kMiB}, Tenant{});
+  EXPECT_EQ(odd.picture(), "[-1][1]");
+  EXPECT_EQ(odd.owner(start + 12 * kMiB - 1), region);
+  EXPECT_EQ(odd.owner(start + 6 * kMiB - 1), nullptr);
+  EXPECT_EQ(odd.validate(), "");
+}
+
+TEST_F(RegionIndexReservation, eight_tebibytes_are_reserved_and_used_at_both_ends) {
+  index.add_reservation({kStart, 8 * kTiB});
+  const std::uint64_t last = 8 * kTiB / kPage - 1;
+  map(0, 1);
+  map(last, 1);
+  Region* const region = allocate(last, 1);
+  EXPECT_EQ(index.owner(page(last) + (kPage - 1)), region);
+  EXPECT_EQ(index.owner(page(last / 2)), nullptr);
+  EXPECT_EQ(index.picture(kTiB), "[-0.00][*8][0.00]");
+}
+
+TEST_F(RegionIndexReservation, the_smallest_hole_that_fits_is_found_lowest_first) {
+  index.add_reservation(pages(0, 20));
+  for (const std::uint64_t at : {0, 4, 7, 10}) map(at, 1);
+  ASSERT_EQ(index.picture(), "[-1][*3][-1][*2][-1][*2][-1]");
+  EXPECT_EQ(index.smallest_hole(kPage, kPage)->range, pages(5, 2));
+  EXPECT_EQ(index.smallest_hole(3 * kPage, kPage)->range, pages(1, 3));
+  EXPECT_EQ(index.smallest_hole(4 * kPage, kPage)->range, pages(11, 9));
+  EXPECT_EQ(index.smallest_hole(10 * kPage, kPage), nullptr);
+}
+
+TEST_F(RegionIndexReservation, a_hole_too_small_for_the_alignment_is_passed_over) {
+  index.add_reservation(pages(0, 20));
+  for (const std::uint64_t at : {0, 4, 8}) map(at, 1);
+  ASSERT_EQ(index.picture(), "[-1][*3][-1][*3][-1]");
+  EXPECT_EQ(index.smallest_hole(3 * kPage, 2 * kPage)->range, pages(9, 11));
+  EXPECT_EQ(index.smallest_hole(2 * kPage, 2 * kPage)->range, pages(1, 3));
+}
+
+// --- allocate and release ---
+
+TEST_F(MappedRegionIndex, an_allocation_leaves_what_it_does_not_need_on_both_sides) {
+  allocate(6, 2);
+  EXPECT_EQ(index.picture(), "[4][-2][2][-2][1]");
+}
+
+TEST_F(MappedRegionIndex, leftovers_keep_stamp_and_age) {
+  index.release(region_at(index, 0), on(A, 1));
+  index.release(region_at(index, 10), on(A, 2));
+  ASSERT_EQ(by_age(), (std::vector<std::uint64_t>{4, 0, 10}));
+  allocate(1, 2);
+  EXPECT_EQ(index.picture(), "[-1][2][-1][-6][-1]");
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{4, 0, 3, 10}));
+  EXPECT_EQ(region_at(index, 3)->stamp, on(A, 1));
+}
+
+TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
+  Region* const region = index.allocate(region_at(index, 4), pages(4, 1), Tenant{kPage - 7, B, {C}, 9});
+  EXPECT_EQ(region->tenant.other_uses, std::vector{C});
+  EXPECT_EQ(index.requested_bytes(), 6 * kPage - 7);
+  index.release(region, on(B, 1));
+  EXPECT_EQ(region_at(index, 4)->tenant.timeline, std::nullopt);
+  EXPECT_EQ(index.requested_bytes(), 5 * kPage);
+}
+
+// --- merging ---
+
+TEST_F(RegionIndexMerge, freed_neighbours_on_one_stream_become_one_region_with_the_later_number) {
+  index.add_reservation(pages(0, 6));
+  map(0, 6);
+  Region* const regions[] = {allocate(0, 2), allocate(2, 2), allocate(4, 2)};
+  index.release(regions[0], on(A, 7));
+  index.release(regions[2], on(A, 5));
+  EXPECT_EQ(index.picture(), "[-2][2][-2]");
+  const Region* const merged = index.release(regions[1], on(A, 6));
+  EXPECT_EQ(index.picture(), "[-6]");
+  EXPECT_EQ(merged->range, pages(0, 6));
+  EXPECT_EQ(merged->stamp, on(A, 7));
+}
+
+TEST_F(RegionIndexMerge, a_merged_region_is_as_old_as_its_oldest_part) {
+  index.add_reservation(pages(0, 8));
+  map(0, 8);
+  Region* const regions[] = {allocate(0, 1), allocate(1, 1), allocate(4, 1)};
+  index.release(regions[0], on(A, 1));
+  index.release(regions[2], on(B, 1));
+  index.release(regions[1], on(A, 2));
+  EXPECT_EQ(index.picture(), "[-2][-2][-1][-3]");
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{2, 5, 0, 4}));
+}
+
+TEST_F(RegionIndexMerge, complete_neighbours_become_one_region) {
+  index.add_reservation(pages(0, 6));
+  map(0, 2);
+  map(4, 2);
+  EXPECT_EQ(index.picture(), "[-2][*2][-2]");
+  map(2, 2);
+  EXPECT_EQ(index.picture(), "[-6]");
+}
+
+TEST_F(RegionIndexMerge, pending_regions_of_different_streams_stay_apart) {
+  index.add_reservation(pages(0, 6));
+  map(0, 2, on(A, 1));
+  map(2, 2, on(B, 1));
+  map(4, 2, complete());
+  EXPECT_EQ(index.picture(), "[-2][-2][-2]");
+}
+
+TEST_F(RegionIndexMerge, regions_with_two_parts_stay_apart_even_from_their_like) {
+  index.add_reservation(pages(0, 6));
+  map(0, 2, on(A, 1, B, 1));
+  map(2, 2, on(A, 1, B, 1));
+  map(4, 2, on(A, 1));
+  EXPECT_EQ(index.picture(), "[-2][-2][-2]");
+}
+
+TEST_F(RegionIndexMerge, holes_become_one_and_zombies_do_not) {
+  index.add_reservation(pages(0, 6));
+  map(0, 6);
+  Region* const all = index.detach(region_at(index, 0), pages(0, 6));
+  const auto [front, rest] = index.split_in_flight(all, page(1));
+  const auto [second, third] = index.split_in_flight(rest, page(2));
+  index.attach_zombie(front, on(A, 1));
+  index.attach_zombie(second, on(A, 1));
+  EXPECT_EQ(index.picture(), "[~1][~1][#4]");
+  const auto [hole, last] = index.split_in_flight(third, page(4));
+  index.attach_hole(hole);
+  EXPECT_EQ(index.picture(), "[~1][~1][*2][#2]");
+  EXPECT_EQ(index.attach_hole(last)->range, pages(2, 4));
+  EXPECT_EQ(index.count(RegionState::hole), 1U);
+}
+
+// --- best fit ---
+
+TEST_F(RegionIndexFit, the_smallest_region_that_fits_wins_and_the_lowest_among_equals) {
+  index.add_reservation(pages(0, 30));
+  map(0, 5);
+  map(6, 3);
+  map(10, 3);
+  map(14, 8);
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, std::nullopt)->range, pages(6, 3));
+  EXPECT_EQ(index.best_fit(4 * kPage, kPage, std::nullopt)->range, pages(0, 5));
+  EXPECT_EQ(index.best_fit(6 * kPage, kPage, std::nullopt)->range, pages(14, 8));
+  EXPECT_EQ(index.best_fit(9 * kPage, kPage, std::nullopt), nullptr);
+}
+
+TEST_F(RegionIndexFit, a_stream_gets_its_own_pending_memory_and_nobody_elses) {
+  index.add_reservation(pages(0, 30));
+  map(0, 5);
+  map(6, 3, on(A, 1));
+  map(10, 2, on(B, 1));
+  map(13, 1, on(A, 1, B, 1));
+  EXPECT_EQ(index.best_fit(kPage, kPage, A)->range, pages(6, 3));
+  EXPECT_EQ(index.best_fit(kPage, kPage, B)->range, pages(10, 2));
+  EXPECT_EQ(index.best_fit(kPage, kPage, C)->range, pages(0, 5));
+  EXPECT_EQ(index.best_fit(kPage, kPage, std::nullopt)->range, pages(0, 5));
+}
+
+TEST_F(RegionIndexFit, of_complete_and_own_regions_of_one_size_the_lowest_wins) {
+  index.add_reservation(pages(0, 30));
+  map(0, 3, on(B, 1));
+  map(4, 3);
+  map(8, 3, on(A, 1));
+  EXPECT_EQ(index.best_fit(3 * kPage, kPage, B)->range, pages(0, 3));
+  EXPECT_EQ(index.best_fit(3 * kPage, kPage, A)->range, pages(4, 3));
+}
+
+TEST_F(RegionIndexFit, large_alignments_pass_over_regions_they_do_not_fit_in) {
+  index.add_reservation(pages(0, 30));
+  map(1, 3);
+  map(5, 4);
+  map(13, 6);
+  const Region* const found = index.best_fit(3 * kPage, 4 * kPage, std::nullopt);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->range, pages(13, 6));
+  EXPECT_EQ(RegionIndex::aligned_start(*found, 3 * kPage, 4 * kPage), page(16));
+  EXPECT_EQ(RegionIndex::aligned_start(*found, 4 * kPage, 4 * kPage), std::nullopt);
+  EXPECT_EQ(index.best_fit(kPage, 4 * kPage, std::nullopt)->range, pages(5, 4));
+}
+
+// --- runs ---
+
+TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {
+  index.add_reservation(pages(0, 20));
+  map(0, 1, on(A, 1));
+  map(1, 1, on(B, 1));
+  map(2, 1, complete());
+  map(5, 2, on(A, 2));
+  map(8, 1, complete());
+  map(9, 1, on(A, 3, B, 3));
+  EXPECT_EQ(runs(), (std::vector<std::vector<std::uint64_t>>{{0, 1, 2}, {8, 9}}));
+  allocate(1, 1);
+  EXPECT_EQ(runs(), (std::vector<std::vector<std::uint64_t>>{{8, 9}}));
+}
+
+TEST_F(RegionIndexRuns, the_visit_stops_when_told) {
+  index.add_reservation(pages(0, 20));
+  for (const std::uint64_t at : {0, 4, 8}) {
+    map(at, 1, on(A, 1));
+    map(at + 1, 1, on(B, 1));
+  }
+  int visits = 0;
+  index.for_each_run([&](const std::vector<Region*>&) { return ++visits < 2; });
+  EXPECT_EQ(visits, 2);
+}
+
+// --- age ---
+
+TEST_F(RegionIndexAge, a_region_taken_back_is_as_old_as_it_was) {
+  index.add_reservation(pages(0, 20));
+  map(0, 2);
+  map(4, 2, on(A, 4));
+  map(8, 2);
+  Region* const flying = index.detach(region_at(index, 4), pages(4, 2));
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 8}));
+  index.attach_free(flying, flying->stamp, flying->age);
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 4, 8}));
+  EXPECT_EQ(region_at(index, 4)->stamp, on(A, 4));
+}
+
+TEST_F(RegionIndexAge, part_of_a_region_taken_back_restores_the_picture) {
+  index.add_reservation(pages(0, 20));
+  map(0, 6, on(A, 4));
+  map(8, 2);
+  Region* const flying = index.detach(region_at(index, 0), pages(2, 2));
+  EXPECT_EQ(index.picture(), "[-2][#2][-2][*2][-2]");
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 4, 8}));
+  index.attach_free(flying, flying->stamp, flying->age);
+  EXPECT_EQ(index.picture(), "[-6][*2][-2]");
+  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 8}));
+}
+
+TEST_F(RegionIndexAge, zombies_come_in_the_order_they_were_made) {
+  index.add_reservation(pages(0, 20));
+  map(0, 6);
+  for (const std::uint64_t at : {4, 0, 2})
+    index.attach_zombie(index.detach(region_at(index, at), pages(at, 1)), on(A, at + 1));
+  std::vector<std::uint64_t> order;
+  index.for_each_zombie([&](Region* zombie) {
+    order.push_back((zombie->range.begin - kStart) / kPage);
+    return true;
+  });
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{4, 0, 2}));
+}
+
+TEST_F(RegionIndexAge, what_is_left_of_a_zombie_stays_a_zombie_in_its_place) {
+  index.add_reservation(pages(0, 20));
+  map(0, 8);
+  index.attach_zombie(index.detach(region_at(index, 4), pages(4, 3)), on(A, 2));
+  index.attach_zombie(index.detach(region_at(index, 0), pages(0, 1)), on(A, 1));
+  index.attach_hole(index.detach(region_at(index, 5), pages(5, 1)));
+  EXPECT_EQ(index.picture(), "[~1][-3][~1][*1][~1][-1]");
+  std::vector<std::uint64_t> order;
+  index.for_each_zombie([&](Region* zombie) {
+    order.push_back((zombie->range.begin - kStart) / kPage);
+    return true;
+  });
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{4, 6, 0}));
+}
+
+// --- advance ---
+
+TEST_F(RegionIndexAdvance, completed_neighbours_become_one_region) {
+  index.add_reservation(pages(0, 10));
+  map(0, 2, on(A, 3));
+  map(2, 2, on(B, 1));
+  map(4, 2, on(A, 5));
+  index.advance(A, 3);
+  EXPECT_EQ(index.picture(), "[-2][-2][-2]");
+  EXPECT_TRUE(region_at(index, 0)->stamp.is_complete());
+  index.advance(B, 1);
+  EXPECT_EQ(index.picture(), "[-4][-2]");
+  index.advance(A, 5);
+  EXPECT_EQ(index.picture(), "[-6]");
+  EXPECT_EQ(index.oldest_pending(A), std::nullopt);
+}
+
+TEST_F(RegionIndexAdvance, the_number_itself_is_complete_and_the_next_is_not) {
+  index.add_reservation(pages(0, 10));
+  map(0, 2, on(A, 3));
+  index.advance(A, 2);
+  EXPECT_FALSE(region_at(index, 0)->stamp.is_complete());
+  index.advance(A, 3);
+  EXPECT_TRUE(region_at(index, 0)->stamp.is_complete());
+}
+
+TEST_F(RegionIndexAdvance, a_region_that_loses_one_of_two_parts_joins_its_neighbours_of_the_other_stream) {
+  index.add_reservation(pages(0, 10));
+  map(0, 2, on(B, 9));
+  map(2, 2, on(A, 1, B, 4));
+  map(4, 2, on(B, 2));
+  index.advance(A, 1);
+  EXPECT_EQ(index.picture(), "[-6]");
+  EXPECT_EQ(region_at(index, 0)->stamp, on(B, 9));
+}
+
+TEST_F(RegionIndexAdvance, either_of_two_parts_may_complete_first) {
+  index.add_reservation(pages(0, 10));
+  map(0, 2, on(A, 1, B, 1));
+  map(4, 2, on(A, 1, B, 1));
+  index.advance(B, 1);
+  EXPECT_EQ(region_at(index, 0)->stamp, on(A, 1));
+  EXPECT_EQ(index.best_fit(kPage, kPage, A)->range, pages(0, 2));
+  index.advance(A, 1);
+  EXPECT_TRUE(region_at(index, 4)->stamp.is_complete());
+}
+
+TEST_F(RegionIndexAdvance, zombies_lose_their_parts_too) {
+  index.add_reservation(pages(0, 10));
+  map(0, 4);
+  index.attach_zombie(index.detach(region_at(index, 0), pages(0, 2)), on(A, 1, B, 6));
+  EXPECT_EQ(index.oldest_pending(B), 6U);
+  index.advance(A, 4);
+  EXPECT_EQ(region_at(index, 0)->stamp, on(B, 6));
+  index.advance(B, 6);
+  EXPECT_TRUE(region_at(index, 0)->stamp.is_complete());
+  EXPECT_EQ(index.picture(), "[~2][-2]");
+}
+
+TEST_F(RegionIndexAdvance, the_oldest_pending_number_is_the_smallest_of_the_timeline) {
+  index.add_reservation(pages(0, 10));
+  map(0, 1, on(A, 8));
+  map(2, 1, on(A, 6, B, 2));
+  map(4, 1, on(A, 7));
+  EXPECT_EQ(index.oldest_pending(A), 6U);
+  EXPECT_EQ(index.oldest_pending(B), 2U);
+  EXPECT_EQ(index.oldest_pending(C), std::nullopt);
+  index.advance(A, 6);
+  EXPECT_EQ(index.oldest_pending(A), 7U);
+}
+
+TEST_F(RegionIndexAdvance, what_is_attached_later_waits_for_the_next_advance) {
+  index.add_reservation(pages(0, 10));
+  map(0, 1);
+  Region* const flying = index.detach(region_at(index, 0), pages(0, 1));
+  index.advance(A, 5);
+  index.attach_free(flying, on(A, 4));
+  EXPECT_EQ(index.pending_bytes(), kPage);
+  index.advance(A, 5);
+  EXPECT_EQ(index.pending_bytes(), 0U);
+}
+
+TEST_F(RegionIndexAdvance, timelines_that_come_and_go_do_not_disturb_each_other) {
+  index.add_reservation(pages(0, 10));
+  map(0, 4);
+  for (std::uint64_t stream = 1; stream <= 200; ++stream) {
+    const time::TimelineId timeline{stream};
+    index.release(allocate(stream % 2 * 2, 1), on(timeline, stream));
+    if (stream > 1) index.advance(time::TimelineId{stream - 1}, stream - 1);
+    ASSERT_EQ(index.validate(), "");
+    ASSERT_EQ(index.pending_bytes(timeline), kPage);
+  }
+  EXPECT_EQ(index.pending_bytes(), kPage);
+}
+
+// --- flights ---
+
+TEST_F(RegionIndexFlight, what_is_in_flight_is_found_by_no_search) {
+  index.add_reservation(pages(0, 10));
+  map(0, 4, on(A, 1));
+  index.detach(region_at(index, 0), pages(0, 4));
+  index.detach(region_at(index, 4), pages(4, 6));
+  EXPECT_EQ(index.picture(), "[#4][#6]");
+  EXPECT_EQ(index.best_fit(kPage, kPage, A), nullptr);
+  EXPECT_EQ(index.smallest_hole(kPage, kPage), nullptr);
+  EXPECT_EQ(index.oldest_pending(A), std::nullopt);
+  EXPECT_EQ(index.owner(page(0)), nullptr);
+  EXPECT_EQ(index.bytes(RegionState::in_flight), 10 * kPage);
+}
+
+TEST_F(RegionIndexFlight, flights_split_and_join) {
+  index.add_reservation(pages(0, 10));
+  map(0, 4, on(A, 1));
+  Region* const flying = index.detach(region_at(index, 0), pages(0, 4));
+  const std::uint64_t age = flying->age;
+  const auto [front, back] = index.split_in_flight(flying, page(1));
+  EXPECT_EQ(index.picture(), "[#1][#3]");
+  EXPECT_EQ(back->stamp, on(A, 1));
+  EXPECT_EQ(back->age, age);
+  EXPECT_EQ(index.join_in_flight(front, back)->range, pages(0, 4));
+  EXPECT_EQ(index.picture(), "[#4]");
+}
+
+TEST_F(RegionIndexFlight, harvested_pages_land_as_an_allocation_behind_their_zombie) {
+  index.add_reservation(pages(0, 12));
+  map(0, 4);
+  Region* const source = index.detach(region_at(index, 0), pages(0, 3));
+  Region* const target = index.detach(index.smallest_hole(3 * kPage, kPage), pages(4, 3));
+  EXPECT_EQ(index.picture(), "[#3][-1][#3]");
+  index.attach_zombie(source, on(A, 1));
+  index.attach_allocated(target, Tenant{3 * kPage, A, {}, 0});
+  EXPECT_EQ(index.picture(), "[~3][-1][3]");
+  EXPECT_EQ(index.owner(page(6))->range, pages(4, 3));
+  index.advance(A, 1);
+  index.attach_hole(index.detach(region_at(index, 0), pages(0, 3)));
+  EXPECT_EQ(index.picture(), "[*3][-1][3]");
+}
+
+// --- owner ---
+
+TEST_F(RegionIndexOwner, every_byte_of_an_allocation_has_its_owner_and_no_other_byte) {
+  index.add_reservation(pages(2, 10));
+  map(2, 6);
+  Region* const region = allocate(3, 2);
+  EXPECT_EQ(index.owner(page(3)), region);
+  EXPECT_EQ(index.owner(page(5) - 1), region);
+  EXPECT_EQ(index.owner(page(3) - 1), nullptr);
+  EXPECT_EQ(index.owner(page(5)), nullptr);
+  EXPECT_EQ(index.owner(page(1)), nullptr);
+  EXPECT_EQ(index.owner(page(12)), nullptr);
+  EXPECT_EQ(index.owner(DevicePtr{}), nullptr);
+  index.release(region, complete());
+  EXPECT_EQ(index.owner(page(3)), nullptr);
+}
+
+// --- figures ---
+
+TEST_F(RegionIndexFigures, pending_bytes_count_a_region_once_in_all_and_once_on_each_of_its_streams) {
+  index.add_reservation(pages(0, 20));
+  map(0, 1, complete());
+  map(2, 2, on(A, 1));
+  map(5, 3, on(A, 2, B, 2));
+  index.attach_zombie(index.detach(region_at(index, 10), pages(10, 4)), on(A, 3));
+  EXPECT_EQ(index.pending_bytes(), 5 * kPage);
+  EXPECT_EQ(index.pending_bytes(A), 5 * kPage);
+  EXPECT_EQ(index.pending_bytes(B), 3 * kPage);
+  EXPECT_EQ(index.pending_bytes(C), 0U);
+}
+
+TEST_F(RegionIndexFigures, the_largest_free_region_may_have_any_stamp) {
+  index.add_reservation(pages(0, 20));
+  EXPECT_EQ(index.largest_free(), 0U);
+  map(0, 2, complete());
+  EXPECT_EQ(index.largest_free(), 2 * kPage);
+  map(3, 3, on(A, 1));
+  EXPECT_EQ(index.largest_free(), 3 * kPage);
+  map(7, 4, on(A, 1, B, 1));
+  EXPECT_EQ(index.largest_free(), 4 * kPage);
+}
+
+// --- pictures ---
+
+TEST_F(RegionIndexPicture, sizes_are_in_the_unit_asked_for_with_at_most_two_decimals) {
+  index.add_reservation({kStart, 8 * kGiB});
+  map(0, 512);    // 1 GiB
+  map(600, 768);  // 1.5 GiB
+  map(1400, 3);   // 6 MiB
+  EXPECT_EQ(index.picture(kGiB), "[-1][*0.17][-1.5][*0.06][-0.01]");
+  EXPECT_EQ(index.picture(kMiB), "[-1024][*176][-1536][*64][-6]");
+  EXPECT_EQ(index.picture(), "[-512][*88][-768][*32][-3]");
+}
+
+TEST_F(RegionIndexPicture, reservations_follow_one_another_each_without_its_trailing_hole) {
+  index.add_reservation(pages(100, 10));
+  index.add_reservation(pages(0, 10));
+  map(101, 2);
+  map(0, 1);
+  EXPECT_EQ(index.picture(), "[-1][*1][-2]");
+}
+
+// --- broken preconditions ---
+
+TEST_F(RegionIndexDeathTest, releasing_a_free_region_aborts_with_the_picture) {
+  index.add_reservation(pages(0, 10));
+  map(2, 3);
+  EXPECT_DEATH(index.release(region_at(index, 2), complete()), "\\[\\*2\\]\\[-3\\]");
+}
+
+TEST_F(RegionIndexDeathTest, allocating_more_than_the_region_has_aborts) {
+  index.add_reservation(pages(0, 10));
+  map(2, 3);
+  EXPECT_DEATH(index.allocate(region_at(index, 2), pages(4, 2), Tenant{}), "check failed");
+}
+
+TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {
+  index.add_reservation(pages(0, 10));
+  EXPECT_DEATH(index.detach(region_at(index, 2), {page(2), kPage / 2}), "check failed");
+}
+
+TEST_F(RegionIndexDeathTest, reserving_what_is_reserved_aborts) {
+  index.add_reservation(pages(0, 10));
+  EXPECT_DEATH(index.add_reservation(pages(9, 2)), "is reserved already");
+}
+
+// --- validate ---
+
+TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
+  RegionIndex broken(kPage);
+  broken.add_reservation(pages(0, 10));
+  broken.attach_free(broken.detach(region_at(broken, 0), pages(0, 4)), on(A, 1));
+  region_at(broken, 0)->stamp = on(A, 2);
+  EXPECT_EQ(broken.validate(), "regions filed under timeline 1 are not those with a part on it");
+  region_at(broken, 0)->stamp = complete();
+  EXPECT_EQ(broken.validate(), "complete free regions by size are not those regions");
+  region_at(broken, 0)->stamp = on(A, 1);
+  region_at(broken, 0)->range.size += kPage;
+  EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
+}
+
+}  // namespace
+}  // namespace vpmm::region
