@@ -113,7 +113,7 @@ TEST_F(RegionIndexReservation, eight_tebibytes_are_reserved_and_used_at_both_end
 
 TEST_F(RegionIndexReservation, the_smallest_hole_that_fits_is_found_lowest_first) {
   index.add_reservation(pages(0, 20));
-  for (const std::uint64_t at : {0, 4, 7, 10}) map(at, 1);
+  for (const std::uint64_t at : {0U, 4U, 7U, 10U}) map(at, 1);
   ASSERT_EQ(index.picture(), "[-1][*3][-1][*2][-1][*2][-1]");
   EXPECT_EQ(index.smallest_hole(kPage, kPage)->range, pages(5, 2));
   EXPECT_EQ(index.smallest_hole(3 * kPage, kPage)->range, pages(1, 3));
@@ -123,7 +123,7 @@ TEST_F(RegionIndexReservation, the_smallest_hole_that_fits_is_found_lowest_first
 
 TEST_F(RegionIndexReservation, a_hole_too_small_for_the_alignment_is_passed_over) {
   index.add_reservation(pages(0, 20));
-  for (const std::uint64_t at : {0, 4, 8}) map(at, 1);
+  for (const std::uint64_t at : {0U, 4U, 8U}) map(at, 1);
   ASSERT_EQ(index.picture(), "[-1][*3][-1][*3][-1]");
   EXPECT_EQ(index.smallest_hole(3 * kPage, 2 * kPage)->range, pages(9, 11));
   EXPECT_EQ(index.smallest_hole(2 * kPage, 2 * kPage)->range, pages(1, 3));
@@ -287,7 +287,7 @@ TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {
 
 TEST_F(RegionIndexRuns, the_visit_stops_when_told) {
   index.add_reservation(pages(0, 20));
-  for (const std::uint64_t at : {0, 4, 8}) {
+  for (const std::uint64_t at : {0U, 4U, 8U}) {
     map(at, 1, on(A, 1));
     map(at + 1, 1, on(B, 1));
   }
@@ -325,7 +325,7 @@ TEST_F(RegionIndexAge, part_of_a_region_taken_back_restores_the_picture) {
 TEST_F(RegionIndexAge, zombies_come_in_the_order_they_were_made) {
   index.add_reservation(pages(0, 20));
   map(0, 6);
-  for (const std::uint64_t at : {4, 0, 2})
+  for (const std::uint64_t at : {4U, 0U, 2U})
     index.attach_zombie(index.detach(region_at(index, at), pages(at, 1)), on(A, at + 1));
   std::vector<std::uint64_t> order;
   index.for_each_zombie([&](Region* zombie) {
