@@ -42,9 +42,10 @@ class LineReader {
     ++position_.line;
     if (gzgets(file_.get(), buffer_.data(), static_cast<int>(buffer_.size())) == nullptr) return at_end();
     std::string_view line(buffer_.data());
-    // A zero byte ends the string early; what follows must not be skipped in silence.
     if (!line.empty() && line.back() == '\n') return std::optional(line.substr(0, line.size() - 1));
+    // A zero byte ends the string early; what follows must not be skipped in silence.
     if (!gzeof(file_.get())) return position_.error("no line of a trace: too long, or it holds a zero byte");
+    VPMM_TRY(at_end());  // a damaged file may end inside a line too
     return std::optional(line);
   }
   const Position& position() const { return position_; }

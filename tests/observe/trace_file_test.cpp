@@ -1,0 +1,251 @@
+// tests: trace files are read strictly, and what the writer writes the reader reads.
+#include "observe/trace_file.hpp"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace vpmm::observe {
+namespace {
+
+class TraceFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::temp_directory_path() / ("vpmm_trace_" + std::to_string(getpid()) + "_" + test->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& text) const {
+    std::ofstream(path("t.csv"), std::ios::binary) << text;
+    return path("t.csv");
+  }
+  std::string write_gzip(const std::string& text) const {
+    gzFile file = gzopen(path("t.csv.gz").c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+    return path("t.csv.gz");
+  }
+  // The reason behind "FILE:LINE: ", after checking the rest; "" if the trace is accepted.
+  std::string refusal(const std::string& lines, int line) const {
+    const std::string file = write("op,id,bytes,stream,time_us\n" + lines);
+    const auto trace = read_trace(file);
+    if (trace) return "";
+    EXPECT_EQ(trace.error().code, ErrorCode::bad_file);
+    const std::string prefix = file + ":" + std::to_string(line) + ": ";
+    EXPECT_EQ(trace.error().message.substr(0, prefix.size()), prefix) << trace.error().message;
+    return trace.error().message.substr(std::min(prefix.size(), trace.error().message.size()));
+  }
+
+  std::filesystem::path folder_;
+};
+
+constexpr char kSmall[] =
+    "op,id,bytes,stream,time_us\n"
+    "a,70,1024,5,10\n"
+    "a,3,0,9,10\n"
+    "f,70,0,9,12\n"
+    "a,71,2097152,5,40\n";
+
+void expect_small(const Result<Trace>& trace) {
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  const auto& events = trace.value().events;
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(trace.value().allocations, 3u);
+  EXPECT_EQ(trace.value().streams, 2u);
+  EXPECT_EQ(events[0].kind, TraceEvent::Kind::allocate);
+  EXPECT_EQ(events[0].allocation, 0u);
+  EXPECT_EQ(events[0].bytes, 1024u);
+  EXPECT_EQ(events[0].stream, 0u);
+  EXPECT_EQ(events[0].time_us, 10u);
+  EXPECT_EQ(events[1].bytes, 0u);
+  EXPECT_EQ(events[1].stream, 1u);
+  EXPECT_EQ(events[2].kind, TraceEvent::Kind::deallocate);
+  EXPECT_EQ(events[2].allocation, 0u);
+  EXPECT_EQ(events[2].bytes, 1024u);
+  EXPECT_EQ(events[2].stream, 1u);
+  EXPECT_EQ(events[3].allocation, 2u);
+}
+
+TEST_F(TraceFile, is_read_plain) { expect_small(read_trace(write(kSmall))); }
+TEST_F(TraceFile, is_read_gzipped) { expect_small(read_trace(write_gzip(kSmall))); }
+TEST_F(TraceFile, may_end_without_a_line_feed) {
+  const std::string text(kSmall);
+  expect_small(read_trace(write(text.substr(0, text.size() - 1))));
+}
+TEST_F(TraceFile, is_named_without_its_folder) { EXPECT_EQ(read_trace(write(kSmall)).value().name, "t.csv"); }
+TEST_F(TraceFile, may_hold_no_event) {
+  EXPECT_EQ(read_trace(write("op,id,bytes,stream,time_us\n")).value().events.size(), 0u);
+}
+
+TEST_F(TraceFile, that_is_missing_is_refused_by_name) {
+  const auto trace = read_trace(path("none.csv"));
+  ASSERT_FALSE(trace.ok());
+  EXPECT_EQ(trace.error().code, ErrorCode::bad_file);
+  EXPECT_EQ(trace.error().message, path("none.csv") + ": cannot be opened: No such file or directory");
+}
+
+TEST_F(TraceFile, that_is_a_folder_is_refused) { EXPECT_FALSE(read_trace(folder_.string()).ok()); }
+
+TEST_F(TraceFile, with_another_header_is_refused) {
+  for (const char* text : {"", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us\r\n"}) {
+    const auto trace = read_trace(write(text));
+    ASSERT_FALSE(trace.ok()) << text;
+    EXPECT_EQ(trace.error().message, path("t.csv") + ":1: the first line must be `op,id,bytes,stream,time_us`");
+  }
+}
+
+TEST_F(TraceFile, refuses_a_malformed_line_with_its_number_and_the_reason) {
+  EXPECT_EQ(refusal("a,1,64,0,0\nx,2,64,0,0\n", 3), "op `x` is neither `a` nor `f`");
+  EXPECT_EQ(refusal("a,1,64,0,0\na,1,64,0,0\n", 3), "id 1 was allocated before: ids are never reused");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,0,0,0\na,1,64,0,0\n", 4), "id 1 was allocated before: ids are never reused");
+  EXPECT_EQ(refusal("f,4,0,0,0\n", 2), "id 4 is freed but was never allocated");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,0,0,0\nf,1,0,0,0\n", 4), "id 1 was freed before, in line 3");
+  EXPECT_EQ(refusal("a,1,64,0\n", 2), "expected 5 columns (op,id,bytes,stream,time_us), found 4");
+  EXPECT_EQ(refusal("a,1,64,0,0,7\n", 2), "expected 5 columns (op,id,bytes,stream,time_us), found 6");
+  EXPECT_EQ(refusal("a,1,64,0,0\n\n", 3), "expected 5 columns (op,id,bytes,stream,time_us), found 1");
+  EXPECT_EQ(refusal("a,1,18446744073709551616,0,0\n", 2), "bytes `18446744073709551616` does not fit in 64 bits");
+  EXPECT_EQ(refusal("a,1,-64,0,0\n", 2), "bytes `-64` is not a number from 0 up");
+  EXPECT_EQ(refusal("a,1,64,-1,0\n", 2), "stream `-1` is not a number from 0 up");
+  EXPECT_EQ(refusal("a,,64,0,0\n", 2), "id `` is not a number from 0 up");
+  EXPECT_EQ(refusal("a,1,64,0,1.5\n", 2), "time_us `1.5` is not a number from 0 up");
+  EXPECT_EQ(refusal("a,1,64,0, 9\n", 2), "time_us ` 9` is not a number from 0 up");
+  EXPECT_EQ(refusal("a,1,64,0,9\na,2,64,0,8\n", 3), "time_us 8 is before the 9 of an earlier line");
+}
+
+TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
+  const std::string reason = "no line of a trace: too long, or it holds a zero byte";
+  EXPECT_EQ(refusal(std::string(5000, '1') + "\n", 2), reason);
+  EXPECT_EQ(refusal(std::string("a,1,64\0,0,0\na,2,1,0,0\n", 22), 2), reason);
+}
+
+TEST_F(TraceFile, refuses_a_gzip_file_that_is_cut_short) {
+  std::string text(kSmall);
+  for (int i = 100; i < 20'000; ++i) text += "a," + std::to_string(i) + "," + std::to_string(i * 7919) + ",5,50\n";
+  const std::string file = write_gzip(text);
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const auto trace = read_trace(file);
+  ASSERT_FALSE(trace.ok());
+  EXPECT_NE(trace.error().message.find("the compressed data is damaged or cut short"), std::string::npos)
+      << trace.error().message;
+}
+
+TEST_F(TraceFile, reads_the_traces_that_come_with_the_project) {
+  const struct {
+    const char* name;
+    std::size_t allocations;
+    std::size_t streams;
+  } traces[] = {{"gpt_train", 67'647, 1}, {"gnn", 9'150, 1}, {"serve_streams", 102'701, 13}};
+  for (const auto& expected : traces) {
+    const auto trace = read_trace(std::string(VPMM_TEST_SOURCE_DIR "/bench/traces/") + expected.name + ".csv.gz");
+    ASSERT_TRUE(trace.ok()) << trace.error().message;
+    EXPECT_EQ(trace.value().allocations, expected.allocations);
+    EXPECT_EQ(trace.value().streams, expected.streams);
+  }
+}
+
+class TraceWriting : public TraceFile {
+ protected:
+  std::unique_ptr<TraceWriter> start(std::uint64_t now_us = 0) {
+    auto writer = TraceWriter::create(path("w.csv.gz"), now_us);
+    EXPECT_TRUE(writer.ok());
+    return std::move(writer).value();
+  }
+  std::string text() const {
+    gzFile file = gzopen(path("w.csv.gz").c_str(), "rb");
+    std::string content(1 << 16, '\0');
+    content.resize(static_cast<std::size_t>(gzread(file, content.data(), static_cast<unsigned>(content.size()))));
+    gzclose(file);
+    return content;
+  }
+};
+
+constexpr DevicePtr kA{0x10000};
+constexpr DevicePtr kB{0x20000};
+
+TEST_F(TraceWriting, gives_fresh_ids_and_small_stream_numbers) {
+  auto writer = start(1000);
+  writer->record_allocate(kA, 64, 0xdeadbeef, 1000);
+  writer->record_deallocate(kA, 0xdeadbeef, 1005);
+  writer->record_allocate(kA, 128, 0xcafe, 1007);
+  writer->record_allocate(kB, 256, std::nullopt, 1008);
+  writer->record_deallocate(kA, 0xdeadbeef, 1009);
+  writer->record_deallocate(kB, std::nullopt, 1010);
+  ASSERT_TRUE(writer->close().ok());
+  EXPECT_EQ(text(),
+            "op,id,bytes,stream,time_us\n"
+            "a,0,64,0,0\nf,0,0,0,5\na,1,128,1,7\na,2,256,2,8\nf,1,0,0,9\nf,2,0,2,10\n");
+}
+
+TEST_F(TraceWriting, leaves_out_null_and_what_it_never_saw_allocated) {
+  auto writer = start();
+  writer->record_allocate(DevicePtr{}, 0, 1, 1);
+  writer->record_deallocate(kA, 1, 2);
+  writer->record_allocate(kA, 4, 1, 3);
+  writer->record_deallocate(kA, std::nullopt, 4);
+  writer->record_deallocate(kA, std::nullopt, 5);
+  ASSERT_TRUE(writer->close().ok());
+  EXPECT_EQ(text(), "op,id,bytes,stream,time_us\na,0,4,0,3\nf,0,0,0,4\n");
+}
+
+TEST_F(TraceWriting, never_lets_time_run_backwards) {
+  auto writer = start(100);
+  writer->record_allocate(kA, 4, 1, 50);
+  writer->record_allocate(kB, 4, 1, 130);
+  writer->record_deallocate(kA, 1, 120);
+  ASSERT_TRUE(writer->close().ok());
+  EXPECT_EQ(text(), "op,id,bytes,stream,time_us\na,0,4,0,0\na,1,4,0,30\nf,0,0,0,30\n");
+}
+
+TEST_F(TraceWriting, drops_what_comes_after_close) {
+  auto writer = start();
+  ASSERT_TRUE(writer->close().ok());
+  writer->record_allocate(kA, 4, 1, 50);
+  EXPECT_TRUE(writer->close().ok());
+  EXPECT_EQ(text(), "op,id,bytes,stream,time_us\n");
+}
+
+TEST_F(TraceWriting, into_a_folder_that_is_not_there_is_an_error_with_the_name) {
+  const auto writer = TraceWriter::create(path("none/w.csv.gz"), 0);
+  ASSERT_FALSE(writer.ok());
+  EXPECT_EQ(writer.error().code, ErrorCode::bad_file);
+  EXPECT_EQ(writer.error().message, path("none/w.csv.gz") + ": cannot be created: No such file or directory");
+}
+
+TEST_F(TraceWriting, to_a_full_disk_is_reported_by_close) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  auto writer = TraceWriter::create("/dev/full", 0);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  writer.value()->record_allocate(kA, 4, 1, 0);
+  const auto closed = writer.value()->close();
+  ASSERT_FALSE(closed.ok());
+  EXPECT_EQ(closed.error().code, ErrorCode::bad_file);
+}
+
+TEST_F(TraceWriting, of_several_threads_is_a_trace_that_reads_back) {
+  auto writer = start();
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&writer, t] {
+      for (std::uint64_t i = 0; i < 500; ++i) {
+        const DevicePtr ptr{(t + 1) << 32 | i << 12};
+        writer->record_allocate(ptr, i, t, i);
+        if (i % 3 != 0) writer->record_deallocate(ptr, t, i);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  ASSERT_TRUE(writer->close().ok());
+  const auto trace = read_trace(path("w.csv.gz"));
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace.value().allocations, 2000u);
+  EXPECT_EQ(trace.value().streams, 4u);
+}
+
+}  // namespace
+}  // namespace vpmm::observe
