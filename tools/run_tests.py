@@ -70,7 +70,7 @@ def read_junit(path: Path) -> Tally:
 
 
 def run_ctest(build: Path, jobs: int, arguments: list[str]) -> Tally:
-    report = build / "ctest.xml"
+    report = build.resolve() / "ctest.xml"
     report.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", str(build), "-j", str(jobs), "--output-junit", str(report), *arguments]
     if sys.stdout.isatty():

@@ -1,0 +1,104 @@
+"""tests: what `cmake --install` leaves behind is enough for a C and a C++ program, and promises no more than vpmm_*.
+
+VPMM_BUILD_FOLDER names the build to install; the default is that of the dev preset.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
+# What every Linux machine with a C++ program on it has.
+SYSTEM_LIBRARIES = {f"{name}.so" for name in "libstdc++ libgcc_s libc libm libz ld-linux-x86-64 ld-linux-aarch64".split()}
+# No GPU can be seen through these, and nothing outside the staged prefix is found by chance.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VPMM_", "LD_LIBRARY_PATH"))}
+NO_GPU = CLEAN | {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def run(*command: object, environment: dict[str, str] | None = None) -> str:
+    """The output of a command that must succeed."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment or CLEAN, timeout=600, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="vpmm-install-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.scratch = Path(folder.name)
+        cls.prefix = cls.scratch / "prefix"
+        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        libraries = sorted(cls.prefix.rglob("libvpmm.so*"))
+        if not libraries:
+            raise AssertionError(f"{BUILD} installs no libvpmm.so: was everything built?")
+        cls.library = libraries[0].resolve()
+
+    def build_client(self, name: str) -> Path:
+        build = self.scratch / name
+        source = ROOT / "tests/install" / name
+        run("cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        run("cmake", "--build", build)
+        return build / name
+
+    def test_a_c11_program_builds_and_runs(self) -> None:
+        self.assertRegex(run(self.build_client("c_client"), environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
+
+    def test_a_cpp_program_builds_and_runs(self) -> None:
+        self.assertRegex(run(self.build_client("cpp_client"), environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
+
+    def test_another_minor_version_is_refused(self) -> None:
+        source = self.scratch / "version"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(x LANGUAGES C)\nfind_package(vpmm 0.9 REQUIRED)\n"
+        )
+        with self.assertRaisesRegex(AssertionError, "vpmm"):
+            run("cmake", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+
+    def test_only_vpmm_symbols_are_exported(self) -> None:
+        lines = run("nm", "-D", "--defined-only", self.library).splitlines()
+        names = {line.split()[-1].partition("@")[0] for line in lines}
+        self.assertIn("vpmm_version", names)
+        self.assertEqual(sorted(name for name in names if not name.startswith("vpmm_")), [])
+
+    def test_every_function_of_the_header_is_exported_and_nothing_else(self) -> None:
+        header = (self.prefix / "include/vpmm/vpmm.h").read_text()
+        declared = set(re.findall(r"^VPMM_API [^;(]*?\b(vpmm_\w+)\(", header, re.MULTILINE))
+        lines = run("nm", "-D", "--defined-only", self.library).splitlines()
+        self.assertEqual(declared, {line.split()[-1].partition("@")[0] for line in lines})
+
+    def test_the_library_needs_nothing_but_the_system(self) -> None:
+        needed = re.findall(r"\(NEEDED\).*\[(.+?)(?:\.\d+)*\]", run("readelf", "-d", self.library))
+        self.assertEqual(sorted(set(needed) - SYSTEM_LIBRARIES), [])
+
+    def test_the_library_loads_without_a_gpu_and_calls_nothing_at_load(self) -> None:
+        load = f"import ctypes; l = ctypes.CDLL({str(self.library)!r}); l.vpmm_version.restype = ctypes.c_char_p; "
+        # A wrong setting is an error at first use, never at load.
+        environment = NO_GPU | {"VPMM_PAGE_SIZE": "nonsense"}
+        self.assertTrue(run(sys.executable, "-c", load + "print(l.vpmm_version().decode())", environment=environment))
+        mapped = load + "print(open('/proc/self/maps').read())"
+        self.assertNotIn("libcuda", run(sys.executable, "-c", mapped, environment=environment))
+
+    def test_the_installed_headers_are_the_public_ones(self) -> None:
+        installed = {str(path.relative_to(self.prefix / "include")) for path in self.prefix.glob("include/**/*.h*")}
+        public = {str(path.relative_to(ROOT / "include")) for path in ROOT.glob("include/vpmm/*.h*")}
+        self.assertEqual(installed, public)
+
+    def test_the_command_line_is_installed_and_says_its_version(self) -> None:
+        said = run(self.prefix / "bin/vpmm", "--version", environment=NO_GPU)
+        self.assertRegex(said, r"\d+\.\d+\.\d+")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,52 @@
+"""tests: the benchmark's table shows ratios from raw figures, and no footprint that is only a stand-in."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import bench  # noqa: E402
+
+RESULT = {
+    "trace": "bench/traces/gnn.csv.gz",
+    "driver": "sim",
+    "allocator": "vpmm",
+    "operations": 20,
+    "allocations": 10,
+    "failed_allocations": 0,
+    "peak_live_bytes": 4 << 30,
+    "peak_mapped_bytes": 5 << 30,
+    "driver_calls": 12345,
+    "driver_time_us": 2500.0,
+    "worst_allocate_us": 1250.0,
+    "p99_allocate_us": 3.0,
+    "corruptions": 0,
+    "hazards": 0,
+    "mapped_chunks_peak": 7,
+    "seconds": 1.5,
+}
+
+
+class Table(unittest.TestCase):
+    def test_a_row_holds_the_ratio_and_the_units_of_its_heading(self) -> None:
+        row = ["gnn", "vpmm", "4.00", "1.250", "12,345", "2.5", "1.25", "3.0", "0", "0", "0", "1.5"]
+        self.assertEqual(bench.cells(RESULT), row)
+        self.assertEqual(len(row), len(bench.COLUMNS))
+
+    def test_hazards_are_unknown_on_a_gpu(self) -> None:
+        self.assertEqual(bench.cells(RESULT | {"driver": "cuda", "hazards": None})[-2], "-")
+
+    def test_the_simulated_stream_ordered_pool_shows_no_footprint(self) -> None:
+        self.assertEqual(bench.cells(RESULT | {"allocator": "cuda-async"})[3], "-")
+        self.assertEqual(bench.cells(RESULT | {"allocator": "cuda-async", "driver": "cuda"})[3], "1.250")
+
+    def test_a_trace_with_nothing_live_divides_by_nothing(self) -> None:
+        self.assertEqual(bench.cells(RESULT | {"peak_live_bytes": 0})[3], "-")
+
+
+if __name__ == "__main__":
+    unittest.main()

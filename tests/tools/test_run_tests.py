@@ -1,0 +1,104 @@
+"""tests: run_tests counts what ctest and unittest report, and never turns a missing result into a pass."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import run_tests  # noqa: E402
+
+JUNIT = """<testsuite>
+<testcase name="A.passes" status="run"><system-out>ok</system-out></testcase>
+<testcase name="A.fails" status="fail"><failure message=""/><system-out>x.cpp:4: Failure</system-out></testcase>
+<testcase name="A.skips" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
+<system-out>[ RUN      ] A.skips
+t.cpp:2: Skipped
+no GPU:
+  libcuda.so.1 was not found
+
+[  SKIPPED ] A.skips (0 ms)</system-out></testcase>
+<testcase name="B_NOT_BUILT" status="notrun"><skipped message="Unable to find executable"/></testcase>
+<testcase name="A.off" status="disabled"/>
+</testsuite>"""
+
+
+class Junit(unittest.TestCase):
+    def tally(self) -> run_tests.Tally:
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(JUNIT)
+            file.flush()
+            return run_tests.read_junit(Path(file.name))
+
+    def test_each_case_is_counted_once(self) -> None:
+        self.assertEqual(self.tally().last_line(), "1 passed, 2 failed, 2 skipped")
+
+    def test_a_binary_that_was_not_built_is_a_failure(self) -> None:
+        self.assertEqual(self.tally().failed["B_NOT_BUILT"], "Unable to find executable")
+
+    def test_a_skip_keeps_its_reason(self) -> None:
+        self.assertEqual(self.tally().skipped["A.skips"], "no GPU: libcuda.so.1 was not found")
+
+    def test_a_skip_without_a_reason_says_so(self) -> None:
+        self.assertEqual(run_tests.skip_reason("t.cpp:2: Skipped\n\n[  SKIPPED ] x"), "no reason given")
+
+    def test_a_required_gpu_turns_skips_into_failures(self) -> None:
+        tally = self.tally()
+        tally.skips_fail()
+        self.assertEqual(tally.last_line(), "1 passed, 4 failed, 0 skipped")
+
+
+class Sample(unittest.TestCase):
+    """Never collected (load_tests below): its outcomes are what the next class looks at."""
+
+    def test_passes(self) -> None:
+        pass
+
+    def test_fails(self) -> None:
+        self.fail("planted")
+
+    def test_has_one_failing_subtest(self) -> None:
+        for n in range(3):
+            with self.subTest(n=n):
+                self.assertNotEqual(n, 1)
+
+    @unittest.skip("planted reason")
+    def test_skips(self) -> None:
+        pass
+
+
+class BrokenSetUp(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        raise RuntimeError("planted")
+
+    def test_never_runs(self) -> None:
+        pass
+
+
+class Unittest(unittest.TestCase):
+    def run_class(self, case: type[unittest.TestCase]) -> run_tests.Tally:
+        tests = unittest.defaultTestLoader.loadTestsFromTestCase(case)
+        runner = unittest.TextTestRunner(stream=io.StringIO(), resultclass=run_tests.TallyResult)
+        return runner.run(tests).tally  # type: ignore[attr-defined]
+
+    def test_outcomes_are_sorted_and_a_failing_subtest_fails_its_test(self) -> None:
+        tally = self.run_class(Sample)
+        self.assertEqual(tally.last_line(), "1 passed, 2 failed, 1 skipped")
+        self.assertIn("planted reason", tally.skipped.values())
+
+    def test_a_class_that_cannot_be_set_up_is_a_failure(self) -> None:
+        self.assertEqual(self.run_class(BrokenSetUp).last_line(), "0 passed, 1 failed, 0 skipped")
+
+
+def load_tests(loader: unittest.TestLoader, *_: object) -> unittest.TestSuite:
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (Junit, Unittest))
+
+
+if __name__ == "__main__":
+    unittest.main()
