@@ -58,7 +58,7 @@ typedef struct vpmm_config {
   uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep memory for life */
   uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
   uint64_t capacity;          /* most bytes the pool may map; UINT64_MAX: what the GPU has */
-  const char* small;          /* VPMM_SMALL: "stream_ordered" */
+  const char* small;          /* VPMM_SMALL: "stream_ordered". Here and below null means the built-in default */
   const char* any_stream;     /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
   const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
   const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */

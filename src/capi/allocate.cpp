@@ -1,0 +1,80 @@
+// capi: allocating and giving back.
+#include "capi/call.hpp"
+#include "capi/versioned_struct.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+
+namespace {
+
+constexpr std::size_t kFirstInfoVersion = offsetof(vpmm_allocation_info, usable) + sizeof(uint64_t);
+
+vpmm_status allocate(vpmm_pool* pool, const context::Request& request, void** ptr) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const DevicePtr memory, context.allocate(request));
+    *ptr = to_pointer(memory);
+    return {};
+  });
+}
+
+vpmm_status deallocate(vpmm_pool* pool, void* ptr, context::Stream stream) {
+  if (ptr == nullptr) return VPMM_OK;
+  return with_pool(
+      pool, [&](Context& context) { return context.deallocate(to_device_ptr(ptr), stream); }, WhenEnding::do_nothing);
+}
+
+}  // namespace
+
+vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr) {
+  return allocate(pool, {bytes, 0, to_stream(stream)}, ptr);
+}
+
+vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
+  return allocate(pool, {bytes, alignment, to_stream(stream)}, ptr);
+}
+
+vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr) {
+  return allocate(pool, {bytes, alignment, std::nullopt}, ptr);
+}
+
+vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
+  return deallocate(pool, ptr, to_stream(stream));
+}
+
+vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr) { return deallocate(pool, ptr, std::nullopt); }
+
+void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr) {
+  if (pool == nullptr || ptr == nullptr) return;
+  const context::GateEntry entry;
+  if (entry.open()) pool->context->deallocate_deferred(to_device_ptr(ptr));
+}
+
+// Null is what zero bytes gave: nothing can use it.
+vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    if (ptr == nullptr) return {};
+    return context.record_use(to_device_ptr(ptr), to_stream(stream));
+  });
+}
+
+vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(info, "info"));
+    VPMM_TRY(check_size(info->size, kFirstInfoVersion, "vpmm_allocation_info"));
+    VPMM_TRY_ASSIGN(const auto found, context.query(to_device_ptr(ptr)));
+    copy_out(vpmm_allocation_info{0, to_pointer(found.begin), found.requested, found.usable}, info);
+    return {};
+  });
+}
+
+vpmm_status vpmm_usable_size(vpmm_pool* pool, const void* ptr, size_t* bytes) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(bytes, "bytes"));
+    if (ptr == nullptr) return *bytes = 0, Result<void>{};
+    VPMM_TRY_ASSIGN(const auto found, context.query(to_device_ptr(ptr)));
+    *bytes = found.usable;
+    return {};
+  });
+}

@@ -1,0 +1,66 @@
+// capi: what every function of the C ABI does around its work: checks, the gate, errors into statuses.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "base/result.hpp"
+#include "capi/pool.hpp"
+#include "context/process_gate.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::capi {
+
+// Remembers the message for vpmm_last_error of this thread. Neither allocates nor throws.
+vpmm_status fail(vpmm_status status, std::string_view message) noexcept;
+vpmm_status fail(const Error& error) noexcept;
+
+// Whether a call has anything to do once the process is ending: giving memory back has not.
+enum class WhenEnding { fail, do_nothing };
+
+// Runs `work`, which returns Result<void>. No exception passes, whoever threw it (a user's callback may).
+template <typename Work>
+vpmm_status guarded(Work&& work) noexcept {
+  try {
+    const Result<void> result = std::forward<Work>(work)();
+    return result ? VPMM_OK : fail(result.error());
+  } catch (const std::bad_alloc&) {
+    return fail(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
+  } catch (const std::exception& exception) {
+    return fail(VPMM_ERROR_DRIVER_FAILED, exception.what());
+  } catch (...) {
+    return fail(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+  }
+}
+
+// The same behind the gate: for everything that takes a lock or may reach the driver.
+template <typename Work>
+vpmm_status gated(WhenEnding when_ending, Work&& work) noexcept {
+  const context::GateEntry entry;
+  if (entry.open()) return guarded(std::forward<Work>(work));
+  if (when_ending == WhenEnding::do_nothing) return VPMM_OK;
+  return guarded([]() -> Result<void> { return context::process_ending_error(); });
+}
+
+// The same on a pool: `work` gets its context.
+template <typename Work>
+vpmm_status with_pool(vpmm_pool* pool, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
+  if (pool == nullptr) return fail(VPMM_ERROR_INVALID_ARGUMENT, "`pool` is null");
+  return gated(when_ending, [&] { return work(*pool->context); });
+}
+
+// For pointers that must not be null; `name` is the parameter's.
+inline Result<void> require(const void* pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return Error{ErrorCode::invalid_argument, std::string("`") + name + "` is null"};
+}
+
+inline DevicePtr to_device_ptr(const void* ptr) { return DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)}; }
+inline void* to_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(to_integer(ptr))); }
+inline driver::StreamHandle to_stream(vpmm_stream stream) {
+  return driver::StreamHandle{reinterpret_cast<std::uintptr_t>(stream)};
+}
+
+}  // namespace vpmm::capi

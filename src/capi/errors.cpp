@@ -1,0 +1,54 @@
+// capi: versions, statuses and the calling thread's last error.
+#include <algorithm>
+#include <cstring>
+
+#include "capi/call.hpp"
+
+namespace vpmm::capi {
+namespace {
+
+// Plain characters and not a string: this is written by static destructors too, when the thread's objects are gone.
+constexpr std::size_t kLongestMessage = 4096;
+thread_local char last_error[kLongestMessage] = "";
+
+constexpr bool mirrors(ErrorCode code, vpmm_status status) {
+  return static_cast<int>(code) == static_cast<int>(status);
+}
+static_assert(mirrors(ErrorCode::invalid_argument, VPMM_ERROR_INVALID_ARGUMENT));
+static_assert(mirrors(ErrorCode::invalid_pointer, VPMM_ERROR_INVALID_POINTER));
+static_assert(mirrors(ErrorCode::out_of_memory, VPMM_ERROR_OUT_OF_MEMORY));
+static_assert(mirrors(ErrorCode::host_out_of_memory, VPMM_ERROR_HOST_OUT_OF_MEMORY));
+static_assert(mirrors(ErrorCode::bad_configuration, VPMM_ERROR_BAD_CONFIGURATION));
+static_assert(mirrors(ErrorCode::unsupported, VPMM_ERROR_UNSUPPORTED));
+static_assert(mirrors(ErrorCode::no_driver, VPMM_ERROR_NO_DRIVER));
+static_assert(mirrors(ErrorCode::driver_failed, VPMM_ERROR_DRIVER_FAILED));
+static_assert(mirrors(ErrorCode::poisoned, VPMM_ERROR_POISONED));
+static_assert(mirrors(ErrorCode::process_ending, VPMM_ERROR_PROCESS_ENDING));
+static_assert(mirrors(ErrorCode::capture_active, VPMM_ERROR_CAPTURE_ACTIVE));
+static_assert(mirrors(ErrorCode::bad_file, VPMM_ERROR_BAD_FILE));
+
+}  // namespace
+
+vpmm_status fail(vpmm_status status, std::string_view message) noexcept {
+  const std::size_t length = std::min(message.size(), kLongestMessage - 1);
+  std::memcpy(last_error, message.data(), length);
+  last_error[length] = '\0';
+  return status;
+}
+
+vpmm_status fail(const Error& error) noexcept { return fail(static_cast<vpmm_status>(error.code), error.message); }
+
+}  // namespace vpmm::capi
+
+#define VPMM_TEXT_INNER(x) #x
+#define VPMM_TEXT(x) VPMM_TEXT_INNER(x)
+
+const char* vpmm_version(void) {
+  return VPMM_TEXT(VPMM_VERSION_MAJOR) "." VPMM_TEXT(VPMM_VERSION_MINOR) "." VPMM_TEXT(VPMM_VERSION_PATCH);
+}
+
+const char* vpmm_last_error(void) { return vpmm::capi::last_error; }
+
+const char* vpmm_status_string(vpmm_status status) {
+  return status == VPMM_OK ? "ok" : vpmm::to_string(static_cast<vpmm::ErrorCode>(status));
+}

@@ -1,0 +1,89 @@
+// capi: opens pools, and keeps the one that each device has for the whole process.
+#include "capi/pool.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "context/config.hpp"
+#include "context/open_driver.hpp"
+#include "observe/log.hpp"
+
+namespace vpmm::capi {
+namespace {
+
+constexpr int kMaxDevices = 128;
+
+// Leaked on purpose, pools and all: whoever still uses one during static destruction must find it. The slots make the
+// second and every later look-up a plain load.
+struct ProcessPools {
+  Mutex opening;
+  std::array<std::atomic<vpmm_pool*>, kMaxDevices> slots{};
+};
+
+ProcessPools& process_pools() {
+  static auto* const pools = new ProcessPools;
+  return *pools;
+}
+
+observe::LogLevel to_observe(pool::LogLevel level) {
+  switch (level) {
+    case pool::LogLevel::quiet: return observe::LogLevel::quiet;
+    case pool::LogLevel::error: return observe::LogLevel::error;
+    case pool::LogLevel::warning: return observe::LogLevel::warning;
+    case pool::LogLevel::info: return observe::LogLevel::info;
+    case pool::LogLevel::debug: return observe::LogLevel::debug;
+  }
+  return observe::LogLevel::warning;
+}
+
+Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
+  if (device >= 0 && device < kMaxDevices) return &process_pools().slots[static_cast<std::size_t>(device)];
+  return Error{ErrorCode::invalid_argument, fmt::format("there is no device {}", device)};
+}
+
+// Two ways of asking for the same thing are no difference: no page size, and the page size that it came to.
+Result<void> check_same(int device, const vpmm_pool& open, const pool::Config& config) {
+  if (config == open.asked || config == open.context->config()) return {};
+  const std::string how = context::difference(open.asked, config);
+  return Error{ErrorCode::bad_configuration,
+               fmt::format("the process-wide pool of device {} is already open with other settings: {}", device, how)};
+}
+
+Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool::Config& config) {
+  VPMM_TRY_ASSIGN(auto pool, open_pool(device, config, Ownership::process_wide));
+  slot.store(pool.get(), std::memory_order_release);
+  return pool.release();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<vpmm_pool>> open_pool(int device, const pool::Config& config, Ownership ownership) {
+  observe::set_log_level(to_observe(config.log));
+  VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
+  VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
+  return std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
+}
+
+Result<vpmm_pool*> process_pool(int device) {
+  VPMM_TRY_ASSIGN(auto* const slot, slot_of(device));
+  if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
+  const MutexLock lock(process_pools().opening);
+  if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
+  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  return open_in(*slot, device, config);
+}
+
+Result<vpmm_pool*> process_pool(int device, const pool::Config& config) {
+  VPMM_TRY_ASSIGN(auto* const slot, slot_of(device));
+  const MutexLock lock(process_pools().opening);
+  vpmm_pool* const open = slot->load(std::memory_order_acquire);
+  if (open == nullptr) return open_in(*slot, device, config);
+  VPMM_TRY(check_same(device, *open, config));
+  return open;
+}
+
+}  // namespace vpmm::capi

@@ -1,0 +1,31 @@
+// capi: what a vpmm_pool is.
+#pragma once
+
+#include <memory>
+
+#include "context/context.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::capi {
+
+enum class Ownership { process_wide, of_the_caller };
+
+}  // namespace vpmm::capi
+
+struct vpmm_pool {
+  std::unique_ptr<vpmm::context::Context> context;
+  vpmm::capi::Ownership ownership;
+  vpmm::pool::Config asked;  // as it was opened; context->config() is what that came to
+};
+
+namespace vpmm::capi {
+
+// A pool on the driver that the process shares.
+Result<std::unique_ptr<vpmm_pool>> open_pool(int device, const pool::Config& config, Ownership ownership);
+
+// The process-wide pool of `device`, opened from the environment at the first call.
+Result<vpmm_pool*> process_pool(int device);
+// The same with settings. bad_configuration: it is open already with others.
+Result<vpmm_pool*> process_pool(int device, const pool::Config& config);
+
+}  // namespace vpmm::capi

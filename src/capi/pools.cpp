@@ -1,0 +1,127 @@
+// capi: opening and destroying pools, and what belongs to a whole pool: limits, captures, synchronisation.
+#include "capi/call.hpp"
+#include "capi/pool.hpp"
+#include "capi/settings.hpp"
+#include "context/config.hpp"
+#include "context/open_driver.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+
+namespace {
+
+Result<int> count_devices() {
+  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
+  int count = 0;
+  driver::CuResult result = driver->init();
+  if (result == driver::CuResult::success) result = driver->device_get_count(count);
+  if (result == driver::CuResult::success) return count;
+  return Error{ErrorCode::driver_failed, std::string("counting devices failed: ") + driver::to_string(result)};
+}
+
+Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_pool** pool) {
+  VPMM_TRY(require(pool, "pool"));
+  VPMM_TRY_ASSIGN(const auto config, settings != nullptr ? to_config(settings) : context::config_from_environment());
+  VPMM_TRY_ASSIGN(auto opened, open_pool(device, config, Ownership::of_the_caller));
+  *pool = opened.release();
+  return {};
+}
+
+}  // namespace
+
+vpmm_status vpmm_device_count(int* count) {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(count, "count"));
+    VPMM_TRY_ASSIGN(*count, count_devices());
+    return {};
+  });
+}
+
+vpmm_status vpmm_default_pool(int device, vpmm_pool** pool) {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(pool, "pool"));
+    VPMM_TRY_ASSIGN(*pool, process_pool(device));
+    return {};
+  });
+}
+
+vpmm_status vpmm_default_pool_open(int device, const vpmm_config* config, vpmm_pool** pool) {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(pool, "pool"));
+    VPMM_TRY_ASSIGN(const auto settings, to_config(config));
+    VPMM_TRY_ASSIGN(*pool, process_pool(device, settings));
+    return {};
+  });
+}
+
+vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpmm_pool** pool) {
+  return gated(WhenEnding::fail, [&] { return create_private_pool(device, config, pool); });
+}
+
+// While the process ends the pool is left as it is: giving its memory back would need CUDA.
+vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
+  if (pool == nullptr) return VPMM_OK;
+  return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
+    if (pool->ownership == Ownership::process_wide) {
+      return Error{ErrorCode::invalid_argument, "the process-wide pool of a device is never destroyed"};
+    }
+    delete pool;
+    return {};
+  });
+}
+
+vpmm_status vpmm_capture_begin(vpmm_pool* pool) {
+  return with_pool(pool, [](Context& context) { return context.capture_begin(); });
+}
+
+vpmm_status vpmm_capture_end(vpmm_pool* pool) {
+  return with_pool(pool, [](Context& context) { return context.capture_end(); });
+}
+
+vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id) {
+  return with_pool(
+      pool, [&](Context& context) { return context.capture_release(driver::CaptureId{capture_id}); },
+      WhenEnding::do_nothing);
+}
+
+vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY_ASSIGN(const Bytes released, context.trim(bytes_to_keep));
+    if (bytes_released != nullptr) *bytes_released = released;
+    return {};
+  });
+}
+
+vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
+  return with_pool(pool, [&](Context& context) { return context.preallocate(bytes); });
+}
+
+vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    context.set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
+    return {};
+  });
+}
+
+vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    context::OutOfMemoryCallback function;
+    if (callback != nullptr) {
+      function = [callback, argument](const context::OutOfMemory& event) {
+        return callback(argument, event.device, event.requested) != 0;
+      };
+    }
+    context.set_out_of_memory_callback(std::move(function));
+    return {};
+  });
+}
+
+vpmm_status vpmm_synchronize(vpmm_pool* pool) {
+  return with_pool(pool, [](Context& context) { return context.synchronize(); });
+}
+
+vpmm_status vpmm_reset(vpmm_pool* pool) {
+  return with_pool(pool, [](Context& context) { return context.reset(); });
+}

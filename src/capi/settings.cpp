@@ -1,0 +1,110 @@
+// capi: vpmm_config to and from the pool's settings.
+#include "capi/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <limits>
+#include <string>
+
+#include "capi/call.hpp"
+#include "capi/versioned_struct.hpp"
+#include "context/config.hpp"
+
+namespace vpmm::capi {
+namespace {
+
+constexpr std::uint64_t kUnset = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kFirstVersion = offsetof(vpmm_config, unnamed_free_on_allocating_stream) + sizeof(int);
+
+vpmm_config to_settings(const pool::Config& config) {
+  vpmm_config settings{};
+  settings.page_size = config.pool_enabled ? config.page_size.value_or(0) : kUnset;
+  settings.pages = config.pages;
+  settings.va_size = config.va_size;
+  settings.chunk_max = config.page_chunks ? 0 : config.chunk_max;
+  settings.release_threshold = config.release_threshold.value_or(kUnset);
+  settings.max_mappings = config.max_mappings;
+  settings.capacity = config.capacity.value_or(kUnset);
+  settings.small = context::to_string(config.small);
+  settings.any_stream = context::to_string(config.any_stream);
+  settings.log = context::to_string(config.log);
+  settings.driver = context::to_string(config.driver);
+  settings.unnamed_free_on_allocating_stream = config.unnamed_free == pool::UnnamedFree::allocating_stream;
+  return settings;
+}
+
+// A number as its variable would hold it, so that both ways of setting it meet the same checks and error texts.
+std::string text_of(std::uint64_t number, std::uint64_t special, const char* name_of_special) {
+  return number == special ? name_of_special : std::to_string(number);
+}
+
+Result<void> set_numbers(const vpmm_config& settings, pool::Config& config) {
+  if (settings.page_size != 0) {
+    VPMM_TRY(context::set(config, "VPMM_PAGE_SIZE", text_of(settings.page_size, kUnset, "max")));
+  }
+  VPMM_TRY(context::set(config, "VPMM_PAGES", std::to_string(settings.pages)));
+  VPMM_TRY(context::set(config, "VPMM_VA_SIZE", std::to_string(settings.va_size)));
+  VPMM_TRY(context::set(config, "VPMM_CHUNK_MAX", text_of(settings.chunk_max, 0, "page")));
+  VPMM_TRY(context::set(config, "VPMM_RELEASE_THRESHOLD", text_of(settings.release_threshold, kUnset, "none")));
+  VPMM_TRY(context::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
+  return context::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
+}
+
+Result<void> set_name(pool::Config& config, const char* variable, const char* name) {
+  if (name == nullptr) return {};
+  return context::set(config, variable, name);
+}
+
+Result<void> set_names(const vpmm_config& settings, pool::Config& config) {
+  VPMM_TRY(set_name(config, "VPMM_SMALL", settings.small));
+  VPMM_TRY(set_name(config, "VPMM_ANY_STREAM", settings.any_stream));
+  VPMM_TRY(set_name(config, "VPMM_LOG", settings.log));
+  return set_name(config, "VPMM_DRIVER", settings.driver);
+}
+
+Result<void> set_unnamed_free(int on_allocating_stream, pool::Config& config) {
+  if (on_allocating_stream != 0 && on_allocating_stream != 1) {
+    return Error{ErrorCode::bad_configuration,
+                 fmt::format("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
+  }
+  config.unnamed_free =
+      on_allocating_stream == 1 ? pool::UnnamedFree::allocating_stream : pool::UnnamedFree::any_stream;
+  return {};
+}
+
+}  // namespace
+
+Result<pool::Config> to_config(const vpmm_config* settings) {
+  VPMM_TRY(require(settings, "config"));
+  VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
+  pool::Config config;
+  vpmm_config known = to_settings(config);
+  VPMM_TRY(copy_in(settings, known, "vpmm_config"));
+  VPMM_TRY(set_numbers(known, config));
+  VPMM_TRY(set_names(known, config));
+  VPMM_TRY(set_unnamed_free(known.unnamed_free_on_allocating_stream, config));
+  return config;
+}
+
+Result<void> from_config(const pool::Config& config, vpmm_config* settings) {
+  VPMM_TRY(require(settings, "config"));
+  VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
+  copy_out(to_settings(config), settings);
+  return {};
+}
+
+}  // namespace vpmm::capi
+
+using vpmm::capi::guarded;
+
+vpmm_status vpmm_config_init(vpmm_config* config) {
+  return guarded([&] { return vpmm::capi::from_config(vpmm::pool::Config{}, config); });
+}
+
+vpmm_status vpmm_config_from_environment(vpmm_config* config) {
+  return guarded([&]() -> vpmm::Result<void> {
+    VPMM_TRY_ASSIGN(const auto from_environment, vpmm::context::config_from_environment());
+    return vpmm::capi::from_config(from_environment, config);
+  });
+}

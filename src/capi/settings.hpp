@@ -1,0 +1,14 @@
+// capi: the settings struct of the C ABI and the pool's own.
+#pragma once
+
+#include "base/result.hpp"
+#include "pool/config.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::capi {
+
+Result<pool::Config> to_config(const vpmm_config* settings);
+// Writes the caller's struct as far as its size goes. Its texts live for ever.
+Result<void> from_config(const pool::Config& config, vpmm_config* settings);
+
+}  // namespace vpmm::capi
