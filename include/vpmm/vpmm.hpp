@@ -1,0 +1,403 @@
+// vpmm: header-only C++17 over the C ABI: pools, buffers, and two forms of every call that can fail.
+//
+// allocate(...) throws, try_allocate(...) returns a vpmm::result. Exceptions are vpmm::error; those about memory are
+// std::bad_alloc too. What vpmm.h says about streams, sizes and threads holds here; see docs/reference/cpp.md.
+#ifndef VPMM_VPMM_HPP
+#define VPMM_VPMM_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vpmm/vpmm.h"
+
+namespace vpmm {
+
+// What every exception of this library is, beside a standard exception: catch it to get the status. It is no
+// std::exception itself, so that catching std::exception or std::bad_alloc is never ambiguous.
+class error {
+ public:
+  virtual ~error() = default;
+  virtual const char* what() const noexcept = 0;
+  vpmm_status status() const noexcept { return status_; }
+
+ protected:
+  explicit error(vpmm_status status) noexcept : status_(status) {}
+  error(const error&) = default;
+  error& operator=(const error&) = default;
+
+ private:
+  vpmm_status status_;
+};
+
+// VPMM_ERROR_OUT_OF_MEMORY and VPMM_ERROR_HOST_OUT_OF_MEMORY.
+class out_of_memory : public std::bad_alloc, public error {
+ public:
+  out_of_memory(vpmm_status status, const std::string& message) : error(status), message_(message) {}
+  const char* what() const noexcept override { return message_.what(); }
+
+ private:
+  std::runtime_error message_;  // its copy cannot throw, a string's can
+};
+
+// Everything else.
+class failure : public std::runtime_error, public error {
+ public:
+  failure(vpmm_status status, const std::string& message) : std::runtime_error(message), error(status) {}
+  const char* what() const noexcept override { return std::runtime_error::what(); }
+};
+
+[[noreturn]] inline void throw_error(vpmm_status status, const std::string& message) {
+  if (status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
+    throw out_of_memory(status, message);
+  }
+  throw failure(status, message);
+}
+
+// For calls into the C ABI: throws what went wrong.
+inline void check(vpmm_status status) {
+  if (status != VPMM_OK) throw_error(status, vpmm_last_error());
+}
+
+// A value, or a status and a message.
+template <typename T>
+class [[nodiscard]] result {
+ public:
+  result(T value) : value_(std::move(value)) {}
+  // The calling thread's last error.
+  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
+
+  bool ok() const noexcept { return status_ == VPMM_OK; }
+  explicit operator bool() const noexcept { return ok(); }
+  vpmm_status status() const noexcept { return status_; }
+  const std::string& message() const noexcept { return message_; }
+
+  // Throws what went wrong when there is no value.
+  T& value() & { return require(), *value_; }
+  const T& value() const& { return require(), *value_; }
+  T&& value() && { return require(), std::move(*value_); }
+
+ private:
+  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
+  void require() const {
+    if (!ok()) throw_error(status_, message_);
+  }
+
+  std::optional<T> value_;
+  vpmm_status status_ = VPMM_OK;
+  std::string message_;
+};
+
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  result() = default;
+  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
+
+  bool ok() const noexcept { return status_ == VPMM_OK; }
+  explicit operator bool() const noexcept { return ok(); }
+  vpmm_status status() const noexcept { return status_; }
+  const std::string& message() const noexcept { return message_; }
+  void value() const {
+    if (!ok()) throw_error(status_, message_);
+  }
+
+ private:
+  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
+
+  vpmm_status status_ = VPMM_OK;
+  std::string message_;
+};
+
+// In place of a stream: memory whose users name no stream.
+struct any_stream_t {
+  explicit constexpr any_stream_t() = default;
+};
+inline constexpr any_stream_t any_stream{};
+
+struct memory_information {
+  std::uint64_t free_bytes = 0;   // free for the pool: the driver's and the pool's own
+  std::uint64_t total_bytes = 0;  // of the device
+};
+
+// The built-in defaults. Change fields, then open a pool.
+inline vpmm_config default_settings() {
+  vpmm_config settings{};
+  settings.size = sizeof(settings);
+  check(vpmm_config_init(&settings));
+  return settings;
+}
+
+// The defaults and what the VPMM_ variables change.
+inline vpmm_config settings_from_environment() {
+  vpmm_config settings{};
+  settings.size = sizeof(settings);
+  check(vpmm_config_from_environment(&settings));
+  return settings;
+}
+
+inline int device_count() {
+  int count = 0;
+  check(vpmm_device_count(&count));
+  return count;
+}
+
+// A pool owned by somebody else: a value to pass around. All methods are thread-safe.
+class pool_ref {
+ public:
+  explicit pool_ref(vpmm_pool* handle) noexcept : handle_(handle) {}
+  vpmm_pool* handle() const noexcept { return handle_; }
+
+  // --- allocating ---
+  // Memory that work queued on `stream` after the call may use. `alignment` 0: 256 bytes, a page from one page up.
+  // Zero bytes: null.
+  void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));
+    return ptr;
+  }
+  void* allocate(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    check(vpmm_allocate_any_stream(handle_, bytes, alignment, &ptr));
+    return ptr;
+  }
+  result<void*> try_allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    return finish(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr), ptr);
+  }
+  result<void*> try_allocate(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    return finish(vpmm_allocate_any_stream(handle_, bytes, alignment, &ptr), ptr);
+  }
+
+  // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
+  void deallocate(void* ptr, vpmm_stream stream) const { check(vpmm_deallocate(handle_, ptr, stream)); }
+  void deallocate(void* ptr, any_stream_t) const { check(vpmm_deallocate_any_stream(handle_, ptr)); }
+  result<void> try_deallocate(void* ptr, vpmm_stream stream) const {
+    return finish(vpmm_deallocate(handle_, ptr, stream));
+  }
+  result<void> try_deallocate(void* ptr, any_stream_t) const {
+    return finish(vpmm_deallocate_any_stream(handle_, ptr));
+  }
+  // For finalizers: no lock, no driver call, no wait. Mistakes are counted, not reported.
+  void deallocate_deferred(void* ptr) const noexcept { vpmm_deallocate_deferred(handle_, ptr); }
+  // Work on `stream` uses the memory too.
+  void record_use(void* ptr, vpmm_stream stream) const { check(vpmm_record_use(handle_, ptr, stream)); }
+
+  // The allocation around any address inside it.
+  vpmm_allocation_info query(const void* ptr) const {
+    vpmm_allocation_info info{};
+    info.size = sizeof(info);
+    check(vpmm_query(handle_, ptr, &info));
+    return info;
+  }
+  std::size_t usable_size(const void* ptr) const {
+    std::size_t bytes = 0;
+    check(vpmm_usable_size(handle_, ptr, &bytes));
+    return bytes;
+  }
+
+  // --- limits ---
+  // Returns the bytes given back.
+  std::size_t trim(std::size_t bytes_to_keep = 0) const {
+    std::size_t released = 0;
+    check(vpmm_trim(handle_, bytes_to_keep, &released));
+    return released;
+  }
+  void preallocate(std::size_t bytes) const { check(vpmm_preallocate(handle_, bytes)); }
+  result<void> try_preallocate(std::size_t bytes) const { return finish(vpmm_preallocate(handle_, bytes)); }
+  // None: no limit of ours.
+  void set_capacity(std::optional<std::uint64_t> bytes) const {
+    check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
+  }
+  // A plain function and its argument, which must live as long as they are set; null takes it away.
+  void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
+    check(vpmm_set_out_of_memory_callback(handle_, callback, argument));
+  }
+  // Waits for the device's context.
+  void synchronize() const { check(vpmm_synchronize(handle_)); }
+  // Resets the device's primary context; allocations survive, streams and events do not.
+  void reset() const { check(vpmm_reset(handle_)); }
+  void capture_release(std::uint64_t capture_id) const { check(vpmm_capture_release(handle_, capture_id)); }
+
+  // --- observing ---
+  int device() const {
+    int device = 0;
+    check(vpmm_pool_device(handle_, &device));
+    return device;
+  }
+  memory_information memory_info() const {
+    memory_information info;
+    check(vpmm_memory_info(handle_, &info.free_bytes, &info.total_bytes));
+    return info;
+  }
+  vpmm_statistics statistics() const {
+    vpmm_statistics statistics{};
+    statistics.size = sizeof(statistics);
+    check(vpmm_get_statistics(handle_, &statistics));
+    return statistics;
+  }
+  void reset_peaks() const { check(vpmm_reset_peaks(handle_)); }
+  // Every region in ascending address order.
+  std::vector<vpmm_region> snapshot() const;
+  std::string dump_text() const { return dump(vpmm_dump_text); }
+  std::string dump_json() const { return dump(vpmm_dump_json); }
+  void start_recording(const std::string& path) const { check(vpmm_record_start(handle_, path.c_str())); }
+  void stop_recording() const { check(vpmm_record_stop(handle_)); }
+
+ private:
+  static result<void*> finish(vpmm_status status, void* ptr) {
+    return status == VPMM_OK ? result<void*>(ptr) : result<void*>::failed(status);
+  }
+  static result<void> finish(vpmm_status status) {
+    return status == VPMM_OK ? result<void>() : result<void>::failed(status);
+  }
+  std::string dump(vpmm_status (*render)(vpmm_pool*, char**)) const;
+
+  vpmm_pool* handle_;
+};
+
+// Asks again while the pool grows between the two calls.
+inline std::vector<vpmm_region> pool_ref::snapshot() const {
+  std::vector<vpmm_region> regions(64);
+  for (;;) {
+    std::size_t count = 0;
+    check(vpmm_snapshot(handle_, regions.data(), regions.size(), &count));
+    const bool complete = count <= regions.size();
+    regions.resize(count);
+    if (complete) return regions;
+  }
+}
+
+inline std::string pool_ref::dump(vpmm_status (*render)(vpmm_pool*, char**)) const {
+  struct text_owner {
+    char* text = nullptr;
+    ~text_owner() { vpmm_string_free(text); }
+  } owner;
+  check(render(handle_, &owner.text));
+  return owner.text;
+}
+
+// The process-wide pool of a device, opened from the environment at the first call; never destroyed.
+inline pool_ref default_pool(int device = 0) {
+  vpmm_pool* handle = nullptr;
+  check(vpmm_default_pool(device, &handle));
+  return pool_ref(handle);
+}
+
+// The same pool with settings of your own. Throws when it is open already with others.
+inline pool_ref open_default_pool(int device, const vpmm_config& settings) {
+  vpmm_pool* handle = nullptr;
+  check(vpmm_default_pool_open(device, &settings, &handle));
+  return pool_ref(handle);
+}
+
+// A private pool. Its destructor waits for the GPU and gives all memory back, live allocations included.
+class memory_pool : public pool_ref {
+ public:
+  explicit memory_pool(int device = 0) : pool_ref(create(device, nullptr)) {}  // settings from the environment
+  memory_pool(int device, const vpmm_config& settings) : pool_ref(create(device, &settings)) {}
+  memory_pool(memory_pool&& other) noexcept
+      : pool_ref(std::exchange(static_cast<pool_ref&>(other), pool_ref(nullptr))) {}
+  memory_pool& operator=(memory_pool&& other) noexcept {
+    std::swap(static_cast<pool_ref&>(*this), static_cast<pool_ref&>(other));
+    return *this;
+  }
+  ~memory_pool() { (void)vpmm_pool_destroy(handle()); }
+
+ private:
+  static vpmm_pool* create(int device, const vpmm_config* settings) {
+    vpmm_pool* handle = nullptr;
+    check(vpmm_pool_create(device, settings, &handle));
+    return handle;
+  }
+};
+
+// An allocation that gives itself back, on the stream it remembers. Movable; one thread at a time, as any value.
+class buffer {
+ public:
+  buffer() noexcept = default;
+  buffer(pool_ref pool, std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0)
+      : pool_(pool), data_(pool.allocate(bytes, stream, alignment)), size_(bytes), stream_(stream) {}
+  buffer(pool_ref pool, std::size_t bytes, any_stream_t, std::size_t alignment = 0)
+      : pool_(pool), data_(pool.allocate(bytes, any_stream, alignment)), size_(bytes) {}
+  // Takes over memory that was allocated from `pool`.
+  static buffer adopt(pool_ref pool, void* data, std::size_t bytes, std::optional<vpmm_stream> stream) noexcept {
+    buffer adopted;
+    adopted.pool_ = pool;
+    adopted.data_ = data;
+    adopted.size_ = bytes;
+    adopted.stream_ = stream;
+    return adopted;
+  }
+  buffer(buffer&& other) noexcept { swap(other); }
+  buffer& operator=(buffer&& other) noexcept {
+    buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~buffer() { reset(); }
+
+  void* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }  // bytes, as asked for
+  bool empty() const noexcept { return size_ == 0; }
+  std::optional<vpmm_stream> stream() const noexcept { return stream_; }  // none: any stream
+  pool_ref pool() const noexcept { return pool_; }
+
+  // Where the memory will be given back; does not order one stream behind the other: have `stream` wait for what the
+  // old one still does with the memory, or name the old one with record_use.
+  void set_stream(vpmm_stream stream) noexcept { stream_ = stream; }
+  void set_stream(any_stream_t) noexcept { stream_.reset(); }
+  void record_use(vpmm_stream stream) const { pool_.record_use(data_, stream); }
+
+  // Gives the memory back now. A destructor cannot report, and nothing of the caller's can make this fail.
+  void reset() noexcept {
+    if (data_ != nullptr && stream_) (void)vpmm_deallocate(pool_.handle(), data_, *stream_);
+    if (data_ != nullptr && !stream_) (void)vpmm_deallocate_any_stream(pool_.handle(), data_);
+    data_ = nullptr;
+    size_ = 0;
+  }
+  // The memory is the caller's from now on.
+  [[nodiscard]] void* release() noexcept {
+    size_ = 0;
+    return std::exchange(data_, nullptr);
+  }
+  void swap(buffer& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(stream_, other.stream_);
+  }
+
+ private:
+  pool_ref pool_{nullptr};
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::optional<vpmm_stream> stream_;
+};
+
+inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) {
+  const result<void*> memory = pool.try_allocate(bytes, stream, alignment);
+  if (!memory) return result<buffer>::failed(memory.status());
+  return buffer::adopt(pool, memory.value(), bytes, stream);
+}
+
+// Announces, for a scope, captures on streams that are never passed to the pool.
+class capture_guard {
+ public:
+  explicit capture_guard(pool_ref pool) : pool_(pool) { check(vpmm_capture_begin(pool_.handle())); }
+  ~capture_guard() { (void)vpmm_capture_end(pool_.handle()); }
+  capture_guard(const capture_guard&) = delete;
+  capture_guard& operator=(const capture_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+};
+
+}  // namespace vpmm
+
+#endif
