@@ -1,0 +1,251 @@
+// context: the settings: what is accepted, what is refused and with which words.
+#include "context/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "base/bytes.hpp"
+
+namespace vpmm::context {
+namespace {
+
+using pool::Config;
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// Without the variables that the shell may have set.
+class ConfigFromEnvironment : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const SettingInForce& setting : list_settings(Config{})) unsetenv(setting.name.c_str());
+  }
+};
+
+std::string message_of(const Result<void>& result) { return result ? "ok" : result.error().message; }
+
+TEST(ParseBytes, accepts_bare_numbers_and_every_unit) {
+  const std::pair<const char*, Bytes> cases[] = {{"0", 0},
+                                                 {"4096", 4096},
+                                                 {"4096B", 4096},
+                                                 {"3KiB", 3 * kKiB},
+                                                 {"64MiB", 64 * kMiB},
+                                                 {"5GiB", 5 * kGiB},
+                                                 {"8TiB", 8 * kTiB},
+                                                 {"3KB", 3'000},
+                                                 {"3MB", 3'000'000},
+                                                 {"3GB", 3'000'000'000},
+                                                 {"3TB", 3'000'000'000'000},
+                                                 {"18446744073709551615", ~Bytes{0}}};
+  for (const auto& [text, bytes] : cases) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.value(), bytes) << text;
+  }
+}
+
+TEST(ParseBytes, refuses_everything_else) {
+  for (const char* text : {"", " ", "MiB", "64M", "64m", "1k", "2g", "1.5GiB", "-1", "+1", " 1", "1 ", "1 MiB", "64mib",
+                           "0x10", "1MiBx", "max", "1e3"}) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
+  }
+}
+
+TEST(ParseBytes, refuses_sizes_that_overflow) {
+  for (const char* text :
+       {"18446744073709551616", "16777216TiB", "18446744073709551615KiB", "99999999999999999999999"}) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_NE(parsed.error().message.find("larger than any size"), std::string::npos) << parsed.error().message;
+  }
+  EXPECT_TRUE(parse_bytes("16777215TiB").ok());
+}
+
+TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
+  for (const Bytes bytes : {Bytes{0}, Bytes{1}, Bytes{1500}, kKiB, 3 * kMiB, 2 * kGiB, 8 * kTiB, kTiB + 1, ~Bytes{0}}) {
+    const auto parsed = parse_bytes(format_bytes(bytes));
+    ASSERT_TRUE(parsed.ok()) << format_bytes(bytes);
+    EXPECT_EQ(parsed.value(), bytes);
+  }
+  EXPECT_EQ(format_bytes(3 * kMiB), "3MiB");
+  EXPECT_EQ(format_bytes(1500), "1500B");
+}
+
+TEST_F(ConfigFromEnvironment, without_variables_is_the_default) {
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(difference(config.value(), Config{}), "");
+  EXPECT_EQ(config.value(), Config{});
+}
+
+TEST_F(ConfigFromEnvironment, reads_every_variable) {
+  const Variable variables[] = {
+      {"VPMM_DRIVER", "sim"},      {"VPMM_PAGE_SIZE", "4MiB"},  {"VPMM_PAGES", "16"},
+      {"VPMM_VA_SIZE", "1TiB"},    {"VPMM_CHUNK_MAX", "64MiB"}, {"VPMM_RELEASE_THRESHOLD", "0"},
+      {"VPMM_MAX_MAPPINGS", "16"}, {"VPMM_CAPACITY", "10GB"},   {"VPMM_SMALL", "stream_ordered"},
+      {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"}};
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  Config expected;
+  expected.driver = pool::DriverKind::sim;
+  expected.page_size = 4 * kMiB;
+  expected.pages = 16;
+  expected.va_size = kTiB;
+  expected.chunk_max = 64 * kMiB;
+  expected.release_threshold = 0;
+  expected.max_mappings = 16;
+  expected.capacity = Bytes{10'000'000'000};
+  expected.any_stream = pool::AnyStreamOrder::park;
+  expected.log = pool::LogLevel::debug;
+  EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
+}
+
+TEST_F(ConfigFromEnvironment, takes_an_empty_variable_as_not_set) {
+  const Variable page_size("VPMM_PAGE_SIZE", "");
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config.value(), Config{});
+}
+
+TEST_F(ConfigFromEnvironment, switches_the_pool_off_for_max_and_for_the_largest_number) {
+  for (const char* text : {"max", "18446744073709551615"}) {
+    const Variable page_size("VPMM_PAGE_SIZE", text);
+    const auto config = config_from_environment();
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_FALSE(config.value().pool_enabled) << text;
+    EXPECT_FALSE(config.value().page_size.has_value());
+  }
+}
+
+TEST_F(ConfigFromEnvironment, takes_the_huge_page_size_that_sends_every_request_to_the_driver) {
+  const Variable page_size("VPMM_PAGE_SIZE", "34359738368");
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config.value().page_size, 32 * kGiB);
+  EXPECT_TRUE(validate(config.value(), 2 * kMiB).ok());
+}
+
+TEST_F(ConfigFromEnvironment, page_chunks_are_the_word_page) {
+  const Variable chunk_max("VPMM_CHUNK_MAX", "page");
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_TRUE(config.value().page_chunks);
+}
+
+TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) {
+  const std::pair<const char*, const char*> cases[] = {{"VPMM_DRIVER", "opencl"},
+                                                       {"VPMM_PAGE_SIZE", "64M"},
+                                                       {"VPMM_PAGE_SIZE", "0"},
+                                                       {"VPMM_PAGES", "-1"},
+                                                       {"VPMM_PAGES", "1.5"},
+                                                       {"VPMM_VA_SIZE", "0"},
+                                                       {"VPMM_VA_SIZE", "lots"},
+                                                       {"VPMM_CHUNK_MAX", "pages"},
+                                                       {"VPMM_CHUNK_MAX", "0"},
+                                                       {"VPMM_CAPACITY", "0"},
+                                                       {"VPMM_RELEASE_THRESHOLD", "no"},
+                                                       {"VPMM_MAX_MAPPINGS", "15"},
+                                                       {"VPMM_SMALL", "pool"},
+                                                       {"VPMM_ANY_STREAM", "Context"},
+                                                       {"VPMM_LOG", "verbose"},
+                                                       {"VPMM_MAX_MAPPINGS", "64MiB"}};
+  const auto settings = list_settings(Config{});
+  for (const auto& [name, value] : cases) {
+    const Variable variable(name, value);
+    const auto config = config_from_environment();
+    ASSERT_FALSE(config.ok()) << name << "=" << value;
+    EXPECT_EQ(config.error().code, ErrorCode::bad_configuration);
+    const auto setting = std::find_if(settings.begin(), settings.end(), [&](const auto& s) { return s.name == name; });
+    ASSERT_NE(setting, settings.end());
+    EXPECT_EQ(config.error().message, std::string(name) + "=" + value + ": must be " + setting->allowed);
+  }
+}
+
+TEST(ConfigValidate, accepts_the_defaults) { EXPECT_EQ(message_of(validate(Config{}, 2 * kMiB)), "ok"); }
+
+TEST(ConfigValidate, wants_sizes_in_multiples_of_the_granularity) {
+  Config page_size;
+  page_size.page_size = 3 * kMiB;
+  EXPECT_EQ(
+      message_of(validate(page_size, 2 * kMiB)),
+      "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity (2MiB), or \"max\" to switch the pool off");
+  Config va_size;
+  va_size.va_size = 5 * kMiB;
+  EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)),
+            "VPMM_VA_SIZE=5MiB: must be a multiple of the device granularity (2MiB)");
+  Config chunk_max;
+  chunk_max.chunk_max = 1500;
+  EXPECT_EQ(message_of(validate(chunk_max, 2 * kMiB)),
+            "VPMM_CHUNK_MAX=1500B: must be \"page\" or a multiple of the device granularity (2MiB)");
+}
+
+TEST(ConfigValidate, ignores_sizes_of_the_pool_when_it_is_off) {
+  Config config;
+  config.pool_enabled = false;
+  config.va_size = 1;
+  config.chunk_max = 1;
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
+}
+
+TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
+  Config config;
+  config.max_mappings = 15;
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
+}
+
+TEST(ConfigSet, refuses_a_name_that_is_no_setting) {
+  Config config;
+  EXPECT_EQ(message_of(set(config, "VPMM_PAGESIZE", "2MiB")), "VPMM_PAGESIZE is not a setting");
+  EXPECT_EQ(config, Config{});
+}
+
+TEST(ConfigSet, leaves_the_setting_alone_when_the_text_is_bad) {
+  Config config;
+  EXPECT_FALSE(set(config, "VPMM_PAGE_SIZE", "oops").ok());
+  EXPECT_FALSE(set(config, "VPMM_CHUNK_MAX", "oops").ok());
+  EXPECT_FALSE(set(config, "VPMM_RELEASE_THRESHOLD", "oops").ok());
+  EXPECT_EQ(config, Config{});
+}
+
+TEST(ConfigDifference, names_the_first_setting_that_differs) {
+  Config asked;
+  asked.pages = 16;
+  EXPECT_EQ(difference(Config{}, asked), "VPMM_PAGES is 0, not 16");
+  asked.page_size = 4 * kMiB;
+  EXPECT_EQ(difference(Config{}, asked), "VPMM_PAGE_SIZE is the device's granularity, not 4MiB");
+}
+
+TEST(ConfigDifference, sees_the_field_that_has_no_variable) {
+  Config asked;
+  asked.unnamed_free = pool::UnnamedFree::allocating_stream;
+  EXPECT_EQ(difference(Config{}, asked), "unnamed_free is any_stream, not allocating_stream");
+}
+
+TEST(ListSettings, shows_the_value_in_force_and_explains_it) {
+  Config config;
+  config.page_chunks = true;
+  bool found = false;
+  for (const SettingInForce& setting : list_settings(config)) {
+    EXPECT_FALSE(setting.meaning.empty()) << setting.name;
+    EXPECT_FALSE(setting.allowed.empty()) << setting.name;
+    if (setting.name == "VPMM_CHUNK_MAX") found = setting.value == "page";
+  }
+  EXPECT_TRUE(found);
+}
+
+}  // namespace
+}  // namespace vpmm::context

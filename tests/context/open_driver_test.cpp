@@ -1,0 +1,64 @@
+// context: which driver is opened for which setting.
+#include "context/open_driver.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace vpmm::context {
+namespace {
+
+using pool::DriverKind;
+
+bool cuda_is_usable() { return open_driver(DriverKind::cuda).ok(); }
+
+TEST(OpenDriver, sim_is_the_simulator) {
+  const auto driver = open_driver(DriverKind::sim);
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  EXPECT_STREQ(driver.value()->name(), "sim");
+}
+
+TEST(OpenDriver, automatic_is_cuda_or_its_error_never_silently_the_simulator) {
+  const auto automatic = open_driver(DriverKind::automatic);
+  const auto cuda = open_driver(DriverKind::cuda);
+  ASSERT_EQ(automatic.ok(), cuda.ok());
+  if (cuda.ok()) {
+    EXPECT_STREQ(automatic.value()->name(), "cuda");
+  } else {
+    EXPECT_EQ(automatic.error().message, cuda.error().message);
+  }
+}
+
+TEST(OpenDriver, the_error_without_a_gpu_names_the_way_to_the_simulator) {
+  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU";
+  const auto driver = open_driver(DriverKind::cuda);
+  EXPECT_NE(driver.error().message.find("VPMM_DRIVER=sim"), std::string::npos) << driver.error().message;
+}
+
+TEST(OpenDriver, automatic_simulates_without_a_gpu_only_when_asked_to) {
+  const auto driver = open_driver(DriverKind::automatic, OnMissingCuda::simulate);
+  ASSERT_TRUE(driver.ok()) << driver.error().message;
+  EXPECT_STREQ(driver.value()->name(), cuda_is_usable() ? "cuda" : "sim");
+}
+
+TEST(OpenDriver, cuda_never_becomes_the_simulator) {
+  const auto driver = open_driver(DriverKind::cuda, OnMissingCuda::simulate);
+  EXPECT_EQ(driver.ok(), cuda_is_usable());
+}
+
+TEST(ProcessDriver, is_opened_once) {
+  const auto first = process_driver(DriverKind::sim);
+  const auto second = process_driver(DriverKind::sim);
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  ASSERT_TRUE(second.ok()) << second.error().message;
+  EXPECT_EQ(first.value(), second.value());
+}
+
+TEST(ProcessDriver, tries_again_after_a_failure) {
+  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
+  EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
+}
+
+}  // namespace
+}  // namespace vpmm::context

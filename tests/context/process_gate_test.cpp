@@ -1,0 +1,166 @@
+// context: what exit and fork do to calls into the library.
+//
+// Gates close for good, so each of these runs in a child process and reports through its exit status.
+#include "context/process_gate.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+namespace vpmm::context {
+namespace {
+
+// The exit status of a forked child that runs `body` and leaves with what it returns; 255 when it died otherwise.
+template <typename Body>
+int status_of_child(Body body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 255;
+  return WEXITSTATUS(status);
+}
+
+TEST(ProcessGate, is_open_while_the_process_runs) {
+  const GateEntry entry;
+  EXPECT_TRUE(entry.open());
+  EXPECT_FALSE(process_is_ending());
+}
+
+TEST(ProcessGate, entries_nest) {
+  const GateEntry outer;
+  const GateEntry inner;
+  EXPECT_TRUE(outer.open());
+  EXPECT_TRUE(inner.open());
+}
+
+TEST(ProcessGate, is_closed_in_a_forked_child_also_when_the_parent_was_inside_a_call) {
+  const GateEntry parent;
+  ASSERT_TRUE(parent.open());
+  EXPECT_EQ(status_of_child([] {
+              const GateEntry entry;
+              return !entry.open() && process_is_ending() ? 0 : 1;
+            }),
+            0);
+  EXPECT_FALSE(process_is_ending());
+}
+
+TEST(ProcessGate, says_in_the_child_that_it_is_a_child) {
+  { const GateEntry first_use; }
+  EXPECT_EQ(status_of_child([] {
+              const Error error = process_ending_error();
+              const bool says = error.message.find("forked child") != std::string::npos;
+              return says && error.code == ErrorCode::process_ending ? 0 : 1;
+            }),
+            0);
+}
+
+TEST(ProcessGate, exit_of_a_forked_child_does_not_wait_for_the_parents_threads) {
+  std::atomic<bool> stop{false};
+  std::atomic<bool> inside{false};
+  std::thread other([&] {
+    const GateEntry entry;
+    inside = true;
+    while (!stop) std::this_thread::yield();
+  });
+  while (!inside) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(1);  // the bound of the wait is two seconds
+    std::exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  stop = true;
+  other.join();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
+// Death tests in the threadsafe style start the test binary anew, so the gate in them is fresh.
+class ProcessGateDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+// Registered before the gate's handler, so it runs after: what a static destructor of the program sees.
+void report_gate_late() {
+  const GateEntry entry;
+  _exit(entry.open() ? 1 : (process_ending_error().message.find("exiting") != std::string::npos ? 42 : 2));
+}
+
+TEST_F(ProcessGateDeathTest, is_closed_for_destructors_that_run_after_exit_began) {
+  EXPECT_EXIT(
+      {
+        std::atexit(report_gate_late);
+        { const GateEntry first_use; }
+        std::exit(0);
+      },
+      testing::ExitedWithCode(42), "");
+}
+
+TEST_F(ProcessGateDeathTest, is_still_open_for_destructors_of_objects_made_after_the_first_use) {
+  EXPECT_EXIT(
+      {
+        { const GateEntry first_use; }
+        std::atexit([] {
+          const GateEntry entry;
+          if (!entry.open()) _exit(1);
+        });
+        std::exit(43);
+      },
+      testing::ExitedWithCode(43), "");
+}
+
+std::atomic<bool> call_finished{false};
+
+TEST_F(ProcessGateDeathTest, exit_waits_for_a_call_in_progress_on_another_thread) {
+  EXPECT_EXIT(
+      {
+        std::atexit([] { _exit(call_finished ? 44 : 1); });
+        std::atomic<bool> inside{false};
+        std::thread([&inside] {
+          const GateEntry entry;
+          inside = true;
+          while (!process_is_ending()) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          call_finished = true;
+        }).detach();
+        while (!inside) std::this_thread::yield();
+        std::exit(0);
+      },
+      testing::ExitedWithCode(44), "");
+}
+
+TEST_F(ProcessGateDeathTest, exit_from_inside_a_call_does_not_wait_for_itself) {
+  EXPECT_EXIT(
+      {
+        alarm(1);  // the bound of the wait is two seconds
+        const GateEntry outer;
+        const GateEntry inner;
+        std::exit(45);
+      },
+      testing::ExitedWithCode(45), "");
+}
+
+TEST_F(ProcessGateDeathTest, exit_gives_up_waiting_for_a_call_that_never_ends) {
+  EXPECT_EXIT(
+      {
+        std::atomic<bool> inside{false};
+        std::thread([&inside] {
+          const GateEntry entry;
+          inside = true;
+          for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+        }).detach();
+        while (!inside) std::this_thread::yield();
+        std::exit(46);
+      },
+      testing::ExitedWithCode(46), "");
+}
+
+}  // namespace
+}  // namespace vpmm::context
