@@ -1,0 +1,55 @@
+// tests: a C++17 program allocates from a simulated GPU through the installed package, in all three forms.
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vpmm/vpmm.hpp>
+
+namespace {
+
+constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+
+#define REQUIRE(condition)                                          \
+  do {                                                              \
+    if (!(condition)) {                                             \
+      std::fprintf(stderr, "%d: %s\n", __LINE__, #condition);       \
+      return 1;                                                     \
+    }                                                               \
+  } while (0)
+
+bool refuses_too_much(const vpmm::memory_pool& pool) {
+  try {
+    (void)pool.allocate(64 * kMegabyte, nullptr);
+  } catch (const std::bad_alloc& refused) {
+    return std::strlen(refused.what()) > 0;
+  }
+  return false;
+}
+
+int run() {
+  vpmm_config settings = vpmm::default_settings();
+  settings.driver = "sim";
+  settings.capacity = 16 * kMegabyte;
+  const vpmm::memory_pool pool(0, settings);
+  {
+    const vpmm::buffer buffer(pool, 6 * kMegabyte, nullptr);
+    REQUIRE(buffer.data() != nullptr);
+    REQUIRE(pool.statistics().live_allocations == 1);
+    REQUIRE(pool.usable_size(buffer.data()) >= buffer.size());
+  }
+  REQUIRE(pool.statistics().live_allocations == 0);
+  REQUIRE(refuses_too_much(pool));
+  REQUIRE(pool.try_allocate(64 * kMegabyte, nullptr).status() == VPMM_ERROR_OUT_OF_MEMORY);
+  std::printf("vpmm %s\n", vpmm_version());
+  return 0;
+}
+
+}  // namespace
+
+int main() {
+  try {
+    return run();
+  } catch (const vpmm::error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
