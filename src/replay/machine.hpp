@@ -1,0 +1,49 @@
+// replay: what a trace runs on: a driver, a clock, and what only a simulator knows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+
+namespace vpmm::replay {
+
+class Machine {
+ public:
+  Machine() = default;
+  virtual ~Machine() = default;
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  virtual driver::Driver& driver() = 0;
+  // The program starts now.
+  virtual void start() = 0;
+  // Lets time pass until the program would make its next call: `program_ns` after its start by its own account, having
+  // spent `driver_ns` in memory calls of the driver.
+  virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
+  virtual std::optional<std::uint64_t> hazard_count() const = 0;  // none: nobody checks
+  virtual std::vector<std::string> hazards() const = 0;           // the first few, in words
+};
+
+struct SimMachineOptions {
+  Bytes capacity = 139 * kGiB;
+  std::uint64_t lag_us = 500;  // how far the GPU runs behind the host
+  std::uint64_t seed = 1;
+};
+// The host clock is the program's time plus the time in memory calls, all virtual; calls of the replay itself fit into
+// the program's pauses or push it back.
+std::unique_ptr<Machine> make_sim_machine(const SimMachineOptions& options);
+
+enum class Pace {
+  as_fast_as_possible,
+  recorded,  // never ahead of the trace's clock
+};
+// `driver` must outlive the machine.
+std::unique_ptr<Machine> make_real_machine(driver::Driver& driver, Pace pace);
+
+}  // namespace vpmm::replay

@@ -1,0 +1,35 @@
+// replay: the pool as a trace's allocator.
+#include "replay/pool_allocator.hpp"
+
+#include "context/context.hpp"
+
+namespace vpmm::replay {
+namespace {
+
+class PoolAllocator final : public TraceAllocator {
+ public:
+  explicit PoolAllocator(std::unique_ptr<context::Context> context) : context_(std::move(context)) {}
+
+  Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
+    return context_->allocate({.bytes = bytes, .alignment = 0, .stream = stream});
+  }
+  Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override {
+    return context_->deallocate(ptr, stream);
+  }
+  Result<Footprint> footprint() override {
+    const observe::Statistics statistics = context_->statistics();
+    return Footprint{statistics.peak_mapped_bytes, statistics.peak_chunks};
+  }
+
+ private:
+  const std::unique_ptr<context::Context> context_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const pool::Config& config) {
+  VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, config));
+  return std::unique_ptr<TraceAllocator>(std::make_unique<PoolAllocator>(std::move(context)));
+}
+
+}  // namespace vpmm::replay

@@ -1,0 +1,10 @@
+// replay: the pool as a trace's allocator.
+#pragma once
+
+#include "replay/trace_allocator.hpp"
+
+namespace vpmm::replay {
+
+Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const pool::Config& config);
+
+}  // namespace vpmm::replay

@@ -1,0 +1,36 @@
+// replay: a real GPU, as fast as it can or at the pace of the trace.
+#include <chrono>
+#include <thread>
+
+#include "replay/machine.hpp"
+
+namespace vpmm::replay {
+namespace {
+
+class RealMachine final : public Machine {
+ public:
+  RealMachine(driver::Driver& driver, Pace pace) : driver_(driver), pace_(pace) {}
+
+  driver::Driver& driver() override { return driver_; }
+  void start() override { start_ = Clock::now(); }
+  // Time in the driver is real here: it has passed already.
+  void wait_until(std::uint64_t program_ns, std::uint64_t /*driver_ns*/) override {
+    if (pace_ == Pace::recorded) std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(program_ns));
+  }
+  std::optional<std::uint64_t> hazard_count() const override { return std::nullopt; }
+  std::vector<std::string> hazards() const override { return {}; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  driver::Driver& driver_;
+  const Pace pace_;
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+std::unique_ptr<Machine> make_real_machine(driver::Driver& driver, Pace pace) {
+  return std::make_unique<RealMachine>(driver, pace);
+}
+
+}  // namespace vpmm::replay

@@ -1,0 +1,158 @@
+// replay: the loop over a trace's events.
+#include "replay/replay.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "driver/driver_error.hpp"
+#include "driver/recording.hpp"
+#include "replay/session.hpp"
+#include "replay/use_checker.hpp"
+
+namespace vpmm::replay {
+namespace {
+
+using observe::TraceEvent;
+
+constexpr std::size_t kEventsPerProgress = 256;
+
+struct Live {
+  DevicePtr ptr{};
+  Bytes bytes = 0;
+  std::size_t stream = 0;
+};
+
+// The 99th percentile by nearest rank.
+std::uint64_t p99(std::vector<std::uint64_t> values) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<std::ptrdiff_t>((values.size() * 99 + 99) / 100 - 1);
+  std::nth_element(values.begin(), values.begin() + rank, values.end());
+  return values[static_cast<std::size_t>(rank)];
+}
+
+class Replay {
+ public:
+  Replay(const observe::Trace& trace, Machine& machine, Session& session, driver::RecordingDriver& recorder,
+         TraceAllocator& allocator, UseChecker& checker)
+      : trace_(trace),
+        machine_(machine),
+        session_(session),
+        recorder_(recorder),
+        allocator_(allocator),
+        checker_(checker),
+        live_(trace.allocations) {}
+
+  Result<void> run(const ReplayOptions& options) {
+    start_calls_ = recorder_.memory_call_count();
+    start_ns_ = recorder_.memory_call_ns();
+    machine_.start();
+    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
+      if (options.progress && i % kEventsPerProgress == 0) options.progress(i, trace_.events.size());
+      const TraceEvent& event = trace_.events[i];
+      machine_.wait_until(event.time_us * 1000, recorder_.memory_call_ns() - start_ns_);
+      VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(event) : deallocate(event));
+    }
+    if (options.progress) options.progress(trace_.events.size(), trace_.events.size());
+    VPMM_TRY(measure());
+    return end_what_lives();
+  }
+
+  ReplayResult take_result() { return std::move(result_); }
+
+ private:
+  Result<void> allocate(const TraceEvent& event) {
+    ++result_.allocations;
+    recorder_.take_thread_memory_ns();
+    auto ptr = allocator_.allocate(event.bytes, session_.stream(event.stream));
+    allocate_ns_.push_back(recorder_.take_thread_memory_ns());
+    if (!ptr) return refused(std::move(ptr.error()));
+    live_[event.allocation] = Live{ptr.value(), event.bytes, event.stream};
+    live_bytes_ += event.bytes;
+    result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
+    return checker_.first_use({event.allocation, {ptr.value(), event.bytes}, event.stream});
+  }
+
+  Result<void> refused(Error error) {
+    if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::invalid_argument) return error;
+    ++result_.failed_allocations;
+    return {};
+  }
+
+  Result<void> deallocate(const TraceEvent& event) {
+    if (!live_[event.allocation]) return {};  // its allocation was refused
+    return end(event.allocation, event.stream);
+  }
+
+  // The last use and the free, both on `stream`.
+  Result<void> end(std::size_t allocation, std::size_t stream) {
+    const Live live = *std::exchange(live_[allocation], std::nullopt);
+    live_bytes_ -= live.bytes;
+    // A program that frees on another stream has ordered its streams first.
+    if (stream != live.stream) VPMM_TRY(session_.order({.before = live.stream, .after = stream}));
+    VPMM_TRY(checker_.last_use({allocation, {live.ptr, live.bytes}, stream}));
+    return allocator_.deallocate(live.ptr, session_.stream(stream));
+  }
+
+  Result<void> measure() {
+    VPMM_TRY_ASSIGN(const Footprint footprint, allocator_.footprint());
+    result_.operations = trace_.events.size();
+    result_.peak_mapped_bytes = footprint.peak_mapped_bytes;
+    result_.mapped_chunks_peak = footprint.peak_mapped_chunks;
+    result_.driver_calls = recorder_.memory_call_count() - start_calls_;
+    result_.driver_ns = recorder_.memory_call_ns() - start_ns_;
+    if (!allocate_ns_.empty()) result_.worst_allocate_ns = *std::max_element(allocate_ns_.begin(), allocate_ns_.end());
+    result_.p99_allocate_ns = p99(std::move(allocate_ns_));
+    return {};
+  }
+
+  Result<void> end_what_lives() {
+    for (std::size_t allocation = 0; allocation < live_.size(); ++allocation) {
+      if (live_[allocation]) VPMM_TRY(end(allocation, live_[allocation]->stream));
+    }
+    VPMM_TRY(checker_.finish());
+    result_.corruptions = checker_.corruptions();
+    result_.findings = checker_.findings();
+    return {};
+  }
+
+  const observe::Trace& trace_;
+  Machine& machine_;
+  Session& session_;
+  driver::RecordingDriver& recorder_;
+  TraceAllocator& allocator_;
+  UseChecker& checker_;
+  std::vector<std::optional<Live>> live_;  // by allocation
+  Bytes live_bytes_ = 0;                   // = sum of live_
+  std::vector<std::uint64_t> allocate_ns_;
+  std::uint64_t start_calls_ = 0;
+  std::uint64_t start_ns_ = 0;
+  ReplayResult result_;
+};
+
+Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machine& machine,
+                            const AllocatorFactory& make_allocator, const ReplayOptions& options) {
+  driver::RecordingDriver recorder(machine.driver());
+  VPMM_TRY_ASSIGN(const auto allocator, make_allocator(recorder));
+  VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(), options.seed));
+  Replay replay(trace, machine, session, recorder, *allocator, *checker);
+  VPMM_TRY(replay.run(options));
+  return replay.take_result();
+}
+
+}  // namespace
+
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorFactory& make_allocator,
+                            const ReplayOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  VPMM_TRY_ASSIGN(const auto session, Session::open(machine.driver(), trace.streams));
+  VPMM_TRY_ASSIGN(ReplayResult result, run_in(*session, trace, machine, make_allocator, options));
+  result.trace = trace.name;
+  result.driver = machine.driver().name();
+  // After the allocator is gone: taking it down is part of what must be free of hazards.
+  result.hazards = machine.hazard_count();
+  for (std::string& hazard : machine.hazards()) result.findings.push_back(std::move(hazard));
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace vpmm::replay

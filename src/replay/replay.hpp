@@ -1,0 +1,51 @@
+// replay: runs one trace through one allocator on one machine and measures it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "observe/trace_file.hpp"
+#include "replay/machine.hpp"
+#include "replay/trace_allocator.hpp"
+
+namespace vpmm::replay {
+
+struct ReplayOptions {
+  std::uint64_t seed = 1;  // of the bytes that are written and the places where
+  // Called now and then with the number of events done, the last time with all of them. May be empty.
+  std::function<void(std::size_t done, std::size_t total)> progress;
+};
+
+// What the replay found out. Driver calls and times are those of memory calls (driver/calls.def) between the first
+// event of the trace and the last; on a simulator all times but `seconds` are virtual and the same in every run.
+struct ReplayResult {
+  std::string trace;
+  std::string driver;
+  std::string allocator;
+  std::uint64_t operations = 0;          // events of the trace
+  std::uint64_t allocations = 0;         // allocations asked for
+  std::uint64_t failed_allocations = 0;  // of these, refused: no memory, or a size that no GPU has
+  Bytes peak_live_bytes = 0;             // as requested
+  Bytes peak_mapped_bytes = 0;
+  std::uint64_t driver_calls = 0;
+  std::uint64_t driver_ns = 0;
+  std::uint64_t worst_allocate_ns = 0;  // memory calls within one allocate
+  std::uint64_t p99_allocate_ns = 0;
+  std::uint64_t corruptions = 0;         // spots whose contents changed while their allocation lived
+  std::optional<std::uint64_t> hazards;  // none: the machine does not check
+  std::uint64_t mapped_chunks_peak = 0;
+  double seconds = 0;                 // wall-clock time that the replay took
+  std::vector<std::string> findings;  // the first corruptions and hazards, in words
+};
+
+// Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its
+// contents are checked in between (use_checker.hpp). What is live at the end of the trace is checked and freed too.
+// An error means that the replay itself could not go on; a refused allocation is counted, and its free is left out.
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorFactory& make_allocator,
+                            const ReplayOptions& options);
+
+}  // namespace vpmm::replay

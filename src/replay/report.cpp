@@ -1,0 +1,145 @@
+// replay: the words and columns of a report.
+#include "replay/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace vpmm::replay {
+namespace {
+
+double microseconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
+
+std::string gigabytes(Bytes bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
+
+std::string milliseconds(std::uint64_t ns) { return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6); }
+
+std::string duration(std::uint64_t ns) {
+  return ns < 1'000'000 ? fmt::format("{:.1f} us", microseconds(ns)) : fmt::format("{:.2f} ms", microseconds(ns) / 1e3);
+}
+
+bool footprint_counts(const ReplayResult& result) {
+  return result.driver != "sim" || result.allocator != to_string(AllocatorKind::cuda_async);
+}
+
+double ratio(const ReplayResult& result) {
+  return result.peak_live_bytes == 0
+             ? 1.0
+             : static_cast<double>(result.peak_mapped_bytes) / static_cast<double>(result.peak_live_bytes);
+}
+
+constexpr std::size_t kColumns = 13;
+using Row = std::array<std::string, kColumns>;
+constexpr std::size_t kTextColumns = 3;  // flush left; the others are figures
+
+Row header() {
+  return {"trace",          "driver",       "allocator", "peak live", "peak mapped", "ratio",  "driver",
+          "worst allocate", "p99 allocate", "chunks",    "failed",    "corrupt",     "hazards"};
+}
+
+Row row(const ReplayResult& result) {
+  const bool counts = footprint_counts(result);
+  return {result.trace,
+          result.driver,
+          result.allocator,
+          gigabytes(result.peak_live_bytes),
+          counts ? gigabytes(result.peak_mapped_bytes) : "-",
+          counts ? fmt::format("{:.4f}", ratio(result)) : "-",
+          milliseconds(result.driver_ns),
+          duration(result.worst_allocate_ns),
+          duration(result.p99_allocate_ns),
+          result.mapped_chunks_peak == 0 ? "-" : fmt::format("{}", result.mapped_chunks_peak),
+          fmt::format("{}", result.failed_allocations),
+          fmt::format("{}", result.corruptions),
+          result.hazards ? fmt::format("{}", *result.hazards) : "-"};
+}
+
+std::string aligned(const Row& row, const std::array<std::size_t, kColumns>& widths) {
+  std::string line;
+  for (std::size_t i = 0; i < kColumns; ++i) {
+    if (i != 0) line += "  ";
+    line += i < kTextColumns ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("{:>{}}", row[i], widths[i]);
+  }
+  return line + "\n";
+}
+
+bool is_pool(const ReplayResult& result) {
+  return result.allocator == to_string(AllocatorKind::vpmm) || result.allocator == to_string(AllocatorKind::vpmm_page);
+}
+
+// "; cuda held 30.10 GB (1.020x) and spent 80.2 ms in the driver, 3.9x as much"
+std::string comparison(const ReplayResult& pool, const ReplayResult& other) {
+  std::string out = fmt::format("; {} ", other.allocator);
+  if (footprint_counts(other)) {
+    out += fmt::format("held {} ({:.3f}x) and ", gigabytes(other.peak_mapped_bytes), ratio(other));
+  }
+  out += fmt::format("spent {} in the driver", milliseconds(other.driver_ns));
+  if (pool.driver_ns != 0) {
+    const double factor = static_cast<double>(other.driver_ns) / static_cast<double>(pool.driver_ns);
+    out += fmt::format(", {:.1f}x as much", factor);
+  }
+  return out;
+}
+
+std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> results) {
+  std::string out = fmt::format("{}: {} held {} for {} of live memory ({:.3f}x) and spent {} in the driver", pool.trace,
+                                pool.allocator, gigabytes(pool.peak_mapped_bytes), gigabytes(pool.peak_live_bytes),
+                                ratio(pool), milliseconds(pool.driver_ns));
+  for (const ReplayResult& other : results) {
+    const bool same_run = other.trace == pool.trace && other.driver == pool.driver;
+    if (same_run && other.allocator != pool.allocator) out += comparison(pool, other);
+  }
+  return out + ".\n";
+}
+
+}  // namespace
+
+std::string to_json(const ReplayResult& result) {
+  nlohmann::ordered_json json;
+  json["trace"] = result.trace;
+  json["driver"] = result.driver;
+  json["allocator"] = result.allocator;
+  json["operations"] = result.operations;
+  json["allocations"] = result.allocations;
+  json["failed_allocations"] = result.failed_allocations;
+  json["peak_live_bytes"] = result.peak_live_bytes;
+  json["peak_mapped_bytes"] = result.peak_mapped_bytes;
+  json["driver_calls"] = result.driver_calls;
+  json["driver_time_us"] = microseconds(result.driver_ns);
+  json["worst_allocate_us"] = microseconds(result.worst_allocate_ns);
+  json["p99_allocate_us"] = microseconds(result.p99_allocate_ns);
+  json["corruptions"] = result.corruptions;
+  json["hazards"] = result.hazards ? nlohmann::ordered_json(*result.hazards) : nlohmann::ordered_json(nullptr);
+  json["mapped_chunks_peak"] = result.mapped_chunks_peak;
+  json["seconds"] = result.seconds;
+  // A file name that is no valid UTF-8 is repaired, never an exception.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string table(std::span<const ReplayResult> results) {
+  std::vector<Row> rows{header()};
+  for (const ReplayResult& result : results) rows.push_back(row(result));
+  std::array<std::size_t, kColumns> widths{};
+  for (const Row& each : rows) {
+    for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], each[i].size());
+  }
+  std::string out;
+  for (const Row& each : rows) out += aligned(each, widths);
+  return out;
+}
+
+std::string summary(std::span<const ReplayResult> results) {
+  std::string out;
+  std::string last_trace;
+  // The first pool of each trace speaks for it.
+  for (const ReplayResult& result : results) {
+    if (!is_pool(result) || result.trace == last_trace) continue;
+    out += sentence(result, results);
+    last_trace = result.trace;
+  }
+  return out;
+}
+
+}  // namespace vpmm::replay

@@ -1,0 +1,50 @@
+// replay: the simulated machine; the only file of the room that knows the simulator.
+#include "driver/sim/sim_driver.hpp"
+#include "replay/machine.hpp"
+
+namespace vpmm::replay {
+namespace {
+
+driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
+  driver::sim::SimOptions sim;
+  sim.capacity = options.capacity;
+  sim.seed = options.seed;
+  sim.schedule = driver::sim::Schedule::timed;
+  sim.lag_ns = options.lag_us * 1000;
+  return sim;
+}
+
+class SimMachine final : public Machine {
+ public:
+  explicit SimMachine(const SimMachineOptions& options) : sim_(to_sim_options(options)) {}
+
+  driver::Driver& driver() override { return sim_; }
+  void start() override { start_ns_ = sim_.now_ns(); }
+  void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) override {
+    const std::uint64_t now_ns = sim_.now_ns();
+    const std::uint64_t due_ns = start_ns_ + program_ns + driver_ns;
+    if (due_ns > now_ns) sim_.advance_host_ns(due_ns - now_ns);
+  }
+  std::optional<std::uint64_t> hazard_count() const override { return sim_.hazard_count(); }
+  std::vector<std::string> hazards() const override {
+    std::vector<std::string> out;
+    for (const driver::sim::Hazard& hazard : sim_.hazards()) {
+      if (out.size() == kMaxHazards) break;
+      out.push_back("hazard: " + hazard.describe());
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t kMaxHazards = 5;
+  driver::sim::SimDriver sim_;
+  std::uint64_t start_ns_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Machine> make_sim_machine(const SimMachineOptions& options) {
+  return std::make_unique<SimMachine>(options);
+}
+
+}  // namespace vpmm::replay

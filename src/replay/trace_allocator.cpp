@@ -1,0 +1,39 @@
+// replay: names of allocators, and which class stands behind each.
+#include "replay/trace_allocator.hpp"
+
+#include "replay/driver_allocators.hpp"
+#include "replay/pool_allocator.hpp"
+
+namespace vpmm::replay {
+
+const char* to_string(AllocatorKind kind) {
+  switch (kind) {
+    case AllocatorKind::vpmm: return "vpmm";
+    case AllocatorKind::vpmm_page: return "vpmm-page";
+    case AllocatorKind::cuda: return "cuda";
+    case AllocatorKind::cuda_async: return "cuda-async";
+  }
+  return "unknown";
+}
+
+std::optional<AllocatorKind> parse_allocator_kind(std::string_view name) {
+  for (const AllocatorKind kind :
+       {AllocatorKind::vpmm, AllocatorKind::vpmm_page, AllocatorKind::cuda, AllocatorKind::cuda_async}) {
+    if (name == to_string(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+AllocatorFactory allocator_factory(AllocatorKind kind, const pool::Config& config) {
+  pool::Config wanted = config;
+  if (kind == AllocatorKind::vpmm_page) wanted.page_chunks = true;
+  switch (kind) {
+    case AllocatorKind::cuda: return make_plain_allocator;
+    case AllocatorKind::cuda_async: return make_stream_ordered_allocator;
+    case AllocatorKind::vpmm:
+    case AllocatorKind::vpmm_page: break;
+  }
+  return [wanted](driver::Driver& driver) { return make_pool_allocator(driver, wanted); };
+}
+
+}  // namespace vpmm::replay

@@ -1,0 +1,51 @@
+// replay: the allocators that a trace can be run through, behind one interface.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/address.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "pool/config.hpp"
+
+namespace vpmm::replay {
+
+enum class AllocatorKind {
+  vpmm,        // the pool with the settings in force
+  vpmm_page,   // the pool with VPMM_CHUNK_MAX=page
+  cuda,        // cuMemAlloc and cuMemFree
+  cuda_async,  // the driver's stream-ordered pool, which keeps all it has
+};
+const char* to_string(AllocatorKind kind);  // as on the command line: "vpmm-page"
+std::optional<AllocatorKind> parse_allocator_kind(std::string_view name);
+
+struct Footprint {
+  Bytes peak_mapped_bytes = 0;
+  std::uint64_t peak_mapped_chunks = 0;  // 0 where the allocator has no such notion
+};
+
+// Single-threaded; device 0's primary context is current in every call.
+class TraceAllocator {
+ public:
+  TraceAllocator() = default;
+  virtual ~TraceAllocator() = default;  // gives everything back
+  TraceAllocator(const TraceAllocator&) = delete;
+  TraceAllocator& operator=(const TraceAllocator&) = delete;
+
+  // Memory that work queued on `stream` after the call may use; null for no bytes.
+  virtual Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) = 0;
+  // Work queued on `stream` before the call is the last to use the memory.
+  virtual Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) = 0;
+  virtual Result<Footprint> footprint() = 0;  // since creation
+};
+
+// Makes an allocator on device 0 of `driver`, which must outlive it.
+using AllocatorFactory = std::function<Result<std::unique_ptr<TraceAllocator>>(driver::Driver& driver)>;
+// `config`: the pool's settings, for the allocators that are one.
+AllocatorFactory allocator_factory(AllocatorKind kind, const pool::Config& config);
+
+}  // namespace vpmm::replay

@@ -1,0 +1,93 @@
+// replay: uses each allocation on its stream as a program would, and finds out whether its contents survived.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/address.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "replay/pattern.hpp"
+
+namespace vpmm::replay {
+
+// An allocation as the checker needs it.
+struct Use {
+  std::size_t allocation = 0;
+  AddressRange memory;
+  std::size_t stream = 0;  // index into the streams given at creation
+};
+
+// Nothing here waits for the GPU per use. Bytes travel through slots of pinned host memory. The slots that one stream
+// takes in a row form a batch; a full batch is closed by an event, and once that is complete its reads are compared and
+// its slots are used again. Only when all batches are under way does the host wait for the oldest.
+// Single-threaded; the device's context is current in every call, construction and destruction included.
+class UseChecker {
+ public:
+  // `driver` and the streams must outlive the checker. Give it the driver itself, not the decorator that counts: what
+  // the checker does is no part of what is measured.
+  static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver, std::vector<driver::StreamHandle> streams,
+                                                    std::uint64_t seed);
+  ~UseChecker();  // waits for the GPU
+  UseChecker(const UseChecker&) = delete;
+  UseChecker& operator=(const UseChecker&) = delete;
+
+  // Right after allocation: writes the allocation's pattern.
+  Result<void> first_use(const Use& use);
+  // Right before deallocation: reads the pattern back and then overwrites it, so that memory which was handed on too
+  // early spoils its new owner's contents.
+  Result<void> last_use(const Use& use);
+  // Waits until everything that was read is compared.
+  Result<void> finish();
+
+  std::uint64_t corruptions() const { return corruptions_; }              // spots whose contents had changed
+  const std::vector<std::string>& findings() const { return findings_; }  // the first few, in words
+
+ private:
+  struct Read {
+    std::size_t allocation;
+    Spot spot;
+    std::size_t slot;
+  };
+  struct Batch {
+    std::byte* memory = nullptr;
+    std::size_t used_slots = 0;
+    std::vector<Read> reads;
+    driver::EventHandle complete{};
+  };
+  struct Slot {
+    Batch* batch;
+    std::size_t number;
+    std::byte* memory;
+  };
+
+  UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams, std::uint64_t seed);
+  Result<void> make_batches();
+  Result<Slot> take_slot(std::size_t stream);
+  Result<Batch*> take_batch();
+  Result<void> close_batch(std::size_t stream);
+  Result<void> settle_oldest();
+  Result<void> settle_complete();
+  void compare(Batch& batch);
+  void report(const Read& read);
+
+  driver::Driver& driver_;
+  const std::vector<driver::StreamHandle> streams_;
+  const std::uint64_t seed_;
+  void* host_memory_ = nullptr;
+  std::vector<Batch> batches_;
+  // Each batch is in exactly one of these three.
+  std::vector<Batch*> open_;   // by stream; null: the stream has none
+  std::deque<Batch*> closed_;  // in the order of their events
+  std::vector<Batch*> idle_;
+  std::uint64_t corruptions_ = 0;
+  std::vector<std::string> findings_;
+};
+
+}  // namespace vpmm::replay
