@@ -140,9 +140,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     suites = existing(SUITES)
     targets = [f"vpmm_test_{suite}" for suite in suites]
-    subprocess.run(
-        ["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets], check=True
-    )
+    subprocess.run(["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets], check=True)
     rows = []
     with (options.out / "gpu-tests.log").open("w") as log:
         for suite in suites:

@@ -16,7 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
 # What every Linux machine with a C++ program on it has.
-SYSTEM_LIBRARIES = {f"{name}.so" for name in "libstdc++ libgcc_s libc libm libz ld-linux-x86-64 ld-linux-aarch64".split()}
+SYSTEM_LIBRARIES = {
+    f"{name}.so" for name in "libstdc++ libgcc_s libc libm libz ld-linux-x86-64 ld-linux-aarch64".split()
+}
 # No GPU can be seen through these, and nothing outside the staged prefix is found by chance.
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("VPMM_", "LD_LIBRARY_PATH"))}
 NO_GPU = CLEAN | {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,0 +1,68 @@
+"""tests: C++ in the documents compiles.
+
+Checked is every fenced `cpp` block that includes a header of the project. A block without a main function is taken as
+the body of one that has a `stream`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["*.md", "docs/**/*.md", "examples/**/*.md"]
+BLOCK = re.compile(r"^```(cpp|c\+\+|c)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def snippets() -> list[tuple[str, str, str]]:
+    """Place, language and text of each block to check."""
+    found = []
+    for page in sorted({page for pattern in PAGES for page in ROOT.glob(pattern)}):
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            if re.search(r"#include [<\"]vpmm/", match.group(2)):
+                line = text.count("\n", 0, match.start()) + 1
+                language = "c" if match.group(1) == "c" else "c++"
+                found.append((f"{page.relative_to(ROOT)}:{line}", language, match.group(2)))
+    return found
+
+
+def program(snippet: str) -> str:
+    if re.search(r"\bmain\s*\(", snippet):
+        return snippet
+    lines = snippet.splitlines()
+    includes = [line for line in lines if line.startswith("#include")]
+    body = [line for line in lines if not line.startswith("#include")]
+    return "\n".join(
+        [*includes, "void snippet(vpmm_stream stream);", "void snippet(vpmm_stream stream) {", *body, "}", ""]
+    )
+
+
+def compile_errors(language: str, text: str) -> str:
+    compiler, standard = ("CC", "c11") if language == "c" else ("CXX", "c++20")
+    command = [os.environ.get(compiler, "cc" if language == "c" else "c++"), "-x", language, f"-std={standard}"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(text)
+        file.flush()
+        command += ["-Wall", "-Wextra", "-Wno-unused", "-fsyntax-only", f"-I{ROOT / 'include'}", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+class Snippets(unittest.TestCase):
+    def test_each_block_in_the_documents_compiles(self) -> None:
+        for place, language, text in snippets():
+            with self.subTest(place=place):
+                self.assertEqual(compile_errors(language, program(text)), "")
+
+    def test_a_wrong_block_would_be_seen(self) -> None:
+        right = "#include <vpmm/vpmm.hpp>\nvpmm::buffer buffer(vpmm::default_pool(), 1 << 20, stream);\n"
+        self.assertEqual(compile_errors("c++", program(right)), "")
+        self.assertNotEqual(compile_errors("c++", program(right.replace("buffer(", "buffer(nonsense, "))), "")
+
+
+if __name__ == "__main__":
+    unittest.main()
