@@ -112,6 +112,7 @@ struct CaptureInfo {
 };
 
 enum class MemPoolAttribute : int {
+  reuse_allow_internal_dependencies = 3,
   release_threshold = 4,
   reserved_mem_current = 5,
   reserved_mem_high = 6,

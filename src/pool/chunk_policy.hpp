@@ -13,7 +13,6 @@ namespace vpmm::pool {
 struct Demand {
   Bytes request = 0;       // the span asked for
   Bytes missing = 0;       // part of it that no free range in place covers
-  Bytes idle = 0;          // free memory whose chunks could be moved at once
   Bytes mapped = 0;        // all chunks
   Bytes peak_used = 0;     // largest sum of live and pending bytes so far, this request included
 };

@@ -60,6 +60,10 @@ Timeline* Timelines::find(TimelineId id) {
   return found == by_id_.end() ? nullptr : found->second.get();
 }
 
+void Timelines::for_each(const std::function<void(Timeline&)>& visit) const {
+  for (const auto& [key, timeline] : by_id_) visit(*timeline);
+}
+
 StampPart Timelines::next(Timeline& timeline, Bytes bytes) {
   timeline.frees_since_event += 1;
   timeline.bytes_since_event += bytes;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,6 +64,7 @@ class Timelines {
   Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
   Timeline& any_stream();
   Timeline* find(TimelineId id);
+  void for_each(const std::function<void(Timeline&)>& visit) const;
   std::size_t count() const { return by_id_.size(); }
   std::uint64_t outstanding_events() const { return outstanding_; }
   std::uint64_t events_recorded() const { return recorded_; }

@@ -60,6 +60,13 @@ std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
   return found;
 }
 
+void ChunkTable::for_each_around(AddressRange range, const std::function<void(const Mapping&)>& visit) const {
+  auto mapping = mappings_.upper_bound(range.begin);
+  if (mapping != mappings_.begin()) --mapping;
+  for (; mapping != mappings_.end() && mapping->first < range.end(); ++mapping)
+    if (mapping->first + mapping->second->size > range.begin) visit({mapping->first, mapping->second});
+}
+
 bool ChunkTable::is_whole(AddressRange range) const {
   DevicePtr reached = range.begin;
   for_each_inside(range, [&](const Mapping& mapping) {
@@ -70,7 +77,7 @@ bool ChunkTable::is_whole(AddressRange range) const {
   return reached == range.end();
 }
 
-void ChunkTable::for_each_chunk(const std::function<void(const Chunk&)>& visit) const {
+void ChunkTable::for_each_chunk(const std::function<void(Chunk&)>& visit) {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }
 

@@ -44,13 +44,15 @@ class ChunkTable {
   std::vector<Mapping> inside(AddressRange range) const;
   // Visits them in order until `visit` returns false.
   void for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const;
+  // Visits every mapping that overlaps `range`, by address.
+  void for_each_around(AddressRange range, const std::function<void(const Mapping&)>& visit) const;
   // True when `range` starts and ends at mapping borders and is mapped without gap.
   bool is_whole(AddressRange range) const;
 
   Bytes chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t chunk_count() const { return chunks_.size(); }
   std::uint64_t mapping_count() const { return mappings_.size(); }
-  void for_each_chunk(const std::function<void(const Chunk&)>& visit) const;
+  void for_each_chunk(const std::function<void(Chunk&)>& visit);
   void for_each_mapping(const std::function<void(const Mapping&)>& visit) const;
   std::string validate() const;
 

@@ -1,0 +1,239 @@
+// pool: phase 2: a plan is made under the lock, worked off without it, and published or undone under it.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+#include "pool/pool.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+// Note [Detach, work, publish]
+// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without the
+// lock, and the result is put back under it. Nobody else can see, take or unmap what is in flight, and a failure puts
+// everything back as it was.
+struct Pool::Flight {
+  struct Piece {
+    vm::Placement placement;
+    vm::Chunk* chunk = nullptr;  // null: to be created
+    bool is_stuck = false;       // after a failure: mapped, and even the undo could not unmap it
+    bool is_held = false;        // after a failure: created, and the undo could not release it
+  };
+  const Plan* plan = nullptr;
+  Region* kept = nullptr;
+  Region* mapped = nullptr;      // part of a hole, to be filled
+  std::vector<Region*> sources;  // one per move
+  std::vector<Piece> pieces;     // moved chunks, then created ones; they tile plan->mapped
+};
+
+Need Pool::need_of(const PageRequest& request, const Caller& caller) const {
+  Need need;
+  need.size = request.size;
+  need.alignment = request.alignment;
+  need.own = caller.own();
+  need.may_wait = caller.may_queue();
+  need.mapped = chunks_.chunk_bytes();
+  need.peak_used = std::max(peak_used_, used_bytes() + request.size);
+  need.growth_room = growth_room();
+  return need;
+}
+
+Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
+  for (;;) {
+    const Need need = need_of(request, caller);
+    std::variant<Plan, NoPlan> planned = planner_.plan(need, effort);
+    if (Plan* plan = std::get_if<Plan>(&planned)) return std::move(*plan);
+    const NoPlan& failure = std::get<NoPlan>(planned);
+    if (failure.reason == NoPlan::Reason::memory)
+      return Error{ErrorCode::out_of_memory, fmt::format("{} bytes are missing", failure.missing)};
+    VPMM_TRY(add_reservation(lock, request.size + request.alignment));
+  }
+}
+
+Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
+  ++misses_;
+  want_proof(caller);
+  VPMM_TRY_ASSIGN(Plan plan, make_plan(lock, request, caller, effort));
+  std::uint64_t pieces = plan.creates.size();
+  for (const Move& move : plan.moves) pieces += move.chunks.size();
+  if (chunks_.mapping_count() + pieces > config_.max_mappings) {
+    VPMM_TRY(sweep(lock, chunks_.mapping_count()));
+    VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, Effort::grow_only));
+  }
+  return carry_out(lock, plan, request, caller);
+}
+
+Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller) {
+  for (const time::StampPart& part : waits) {
+    VPMM_CHECK(caller.may_queue(), "a wait for a caller that may not wait");
+    VPMM_TRY(timelines_.queue_wait(*caller.stream, part));
+    ++counters_.gpu_waits;
+  }
+  return {};
+}
+
+// The old mappings become zombies; one on the caller's own timeline needs an event before it can ever be unmapped.
+void Pool::prove_moves(const Plan& plan, const Caller& caller) {
+  if (!caller.own()) return;
+  const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
+    return std::any_of(move.stamp.parts().begin(), move.stamp.parts().end(), [&](const time::StampPart& part) {
+      return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
+    });
+  });
+  if (is_unproven && !timelines_.close(*caller.timeline, *caller.stream)) caller.timeline->wanted = true;
+}
+
+Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
+  // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
+  VPMM_TRY(queue_waits(plan.waits, caller));
+  prove_moves(plan, caller);
+  Flight flight = detach(plan);
+  ++flights_;
+  lock.unlock();
+  std::optional<Error> error = execute(flight);
+  lock.lock();
+  end_flight();
+  if (!error) return publish(flight, request, caller);
+  undo(flight);
+  ++counters_.failed_plans;
+  return std::move(*error);
+}
+
+void Pool::end_flight() {
+  --flights_;
+  flight_ended_.notify_all();
+}
+
+Pool::Flight Pool::detach(const Plan& plan) {
+  Flight flight;
+  flight.plan = &plan;
+  if (plan.kept != nullptr) flight.kept = index_.detach(plan.kept, plan.kept_range);
+  flight.mapped = index_.detach(plan.hole, plan.mapped);
+  DevicePtr at = plan.mapped.begin;
+  const auto add = [&](vm::Chunk* chunk, driver::ChunkHandle handle, Bytes size) {
+    flight.pieces.push_back({{handle, {at, size}}, chunk});
+    at = at + size;
+  };
+  for (const Move& move : plan.moves) {
+    flight.sources.push_back(index_.detach(move.from, move.range));
+    for (const vm::Mapping& mapping : move.chunks) add(mapping.chunk, mapping.chunk->handle, mapping.chunk->size);
+  }
+  for (const Bytes size : plan.creates) add(nullptr, driver::ChunkHandle{}, size);
+  return flight;
+}
+
+// Runs without the context's lock; touches nothing but the flight and the driver.
+std::optional<Error> Pool::execute(Flight& flight) {
+  std::optional<Error> error;
+  std::size_t ready = 0;
+  for (; ready < flight.pieces.size() && !error; ++ready) {
+    Flight::Piece& piece = flight.pieces[ready];
+    if (piece.chunk != nullptr) continue;
+    Result<driver::ChunkHandle> created = mapper_.create(piece.placement.range.size);
+    if (created)
+      piece.placement.handle = created.value();
+    else
+      error = std::move(created.error());
+  }
+  if (error) {
+    --ready;  // the one that failed
+  } else {
+    std::vector<vm::Placement> placements;
+    for (const Flight::Piece& piece : flight.pieces) placements.push_back(piece.placement);
+    vm::MapOutcome outcome = mapper_.map_run(flight.plan->mapped, placements);
+    if (!outcome.error) return std::nullopt;
+    error = std::move(outcome.error);
+    for (const vm::Placement& stuck : outcome.still_mapped)
+      for (Flight::Piece& piece : flight.pieces) piece.is_stuck |= piece.placement.range == stuck.range;
+  }
+  for (std::size_t i = 0; i < ready; ++i) {
+    Flight::Piece& piece = flight.pieces[i];
+    if (piece.chunk == nullptr) piece.is_held = !mapper_.release(piece.placement.handle);
+  }
+  return error;
+}
+
+// Everything goes back where it was.
+void Pool::undo(Flight& flight) {
+  for (Region* source : flight.sources) index_.attach_free(source, timelines_.reduce(source->stamp), source->age);
+  if (flight.kept != nullptr) index_.attach_free(flight.kept, timelines_.reduce(flight.kept->stamp), flight.kept->age);
+  bury_stuck(flight);
+}
+
+// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are counted as quarantined
+// and sweeps try again.
+void Pool::bury_stuck(Flight& flight) {
+  Region* rest = flight.mapped;
+  for (Flight::Piece& piece : flight.pieces) {
+    if (!piece.is_stuck && !piece.is_held) continue;
+    const bool is_new = piece.chunk == nullptr;
+    if (is_new) piece.chunk = chunks_.add(piece.placement.handle, piece.placement.range.size);
+    if (piece.is_stuck) {
+      if (piece.placement.range.begin > rest->range.begin) {
+        const auto [front, back] = index_.split_in_flight(rest, piece.placement.range.begin);
+        index_.attach_hole(front);
+        rest = back;
+      }
+      Region* stuck = rest;
+      rest = nullptr;
+      if (piece.placement.range.end() < stuck->range.end())
+        std::tie(stuck, rest) = index_.split_in_flight(stuck, piece.placement.range.end());
+      chunks_.map(piece.chunk, piece.placement.range.begin);
+      index_.attach_zombie(stuck, {});
+      stuck_[piece.placement.range.begin] = piece.placement.range.size;
+    }
+    if (is_new && piece.is_held && !piece.is_stuck) orphans_.push_back(piece.chunk);
+    if (is_new && !piece.is_held) chunks_.handle_released(piece.chunk);
+    if (rest == nullptr) return;
+  }
+  index_.attach_hole(rest);
+}
+
+// Note [Surplus is newer than the waits]
+// Whole chunks are moved, so the span may be larger than the request. The rest was perhaps used on other streams, for
+// which the caller's stream now waits: for the caller it is ordered from here on, for others once a number taken after
+// the waits is complete.
+time::Stamp Pool::surplus_stamp(const Plan& plan, const Caller& caller) {
+  bool is_complete = plan.kept == nullptr || timelines_.reduce(plan.kept_stamp).is_complete();
+  for (const Move& move : plan.moves) is_complete = is_complete && timelines_.reduce(move.stamp).is_complete();
+  if (is_complete) return {};
+  return time::Stamp(timelines_.next(*caller.timeline, 0));
+}
+
+DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller& caller) {
+  const Plan& plan = *flight.plan;
+  for (Flight::Piece& piece : flight.pieces) {
+    if (piece.chunk == nullptr) {
+      piece.chunk = chunks_.add(piece.placement.handle, piece.placement.range.size);
+      ++counters_.chunks_created;
+    } else {
+      ++counters_.chunks_moved;
+      counters_.bytes_moved += piece.chunk->size;
+    }
+    chunks_.map(piece.chunk, piece.placement.range.begin);
+  }
+  for (Region* source : flight.sources) index_.attach_zombie(source, timelines_.reduce(source->stamp));
+  Region* span = flight.mapped;
+  if (flight.kept != nullptr)
+    span = flight.kept->range.begin < span->range.begin ? index_.join_in_flight(flight.kept, span)
+                                                        : index_.join_in_flight(span, flight.kept);
+  const time::Stamp rest = span->range.size > plan.request ? surplus_stamp(plan, caller) : time::Stamp{};
+  Region* front = nullptr;
+  Region* back = nullptr;
+  if (span->range.begin < plan.allocation) std::tie(front, span) = index_.split_in_flight(span, plan.allocation);
+  if (plan.allocation + plan.request < span->range.end())
+    std::tie(span, back) = index_.split_in_flight(span, plan.allocation + plan.request);
+  if (front != nullptr) index_.attach_free(front, rest);
+  if (back != nullptr) index_.attach_free(back, rest);
+  region::Tenant tenant = tenant_of(request, caller);
+  count_tenant(tenant, +1);
+  const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
+  ++counters_.plans;
+  note_peaks();
+  return begin;
+}
+
+}  // namespace vpmm::pool

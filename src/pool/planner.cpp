@@ -1,0 +1,159 @@
+// pool: planning: extend in place where that moves fewest pages, harvest idle chunks oldest first, create the rest.
+#include "pool/planner.hpp"
+
+#include <algorithm>
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+namespace {
+
+// Regions tried for extension in place, largest first; more would be a scan without a gain.
+constexpr std::size_t kExtensionCandidates = 8;
+
+bool is_hole(const Region* region) { return region != nullptr && region->state == RegionState::hole; }
+
+}  // namespace
+
+bool Planner::is_waitable(const Region& free, std::optional<time::TimelineId> own) const {
+  const auto parts = free.stamp.parts();
+  return std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
+    return (own && part.timeline == *own) || timelines_.is_waitable(part);
+  });
+}
+
+void Planner::add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own,
+                        std::vector<time::StampPart>& waits) {
+  for (const time::StampPart& part : stamp.parts()) {
+    if (own && part.timeline == *own) continue;
+    const auto same = std::find_if(waits.begin(), waits.end(),
+                                   [&](const time::StampPart& wait) { return wait.timeline == part.timeline; });
+    if (same == waits.end())
+      waits.push_back(part);
+    else
+      same->sequence = std::max(same->sequence, part.sequence);
+  }
+}
+
+bool Planner::waits_before_growing(Effort effort) const {
+  return effort == Effort::wait_too ||
+         (effort == Effort::by_policy && policy_.preference() == ChunkPolicy::Prefer::waiting);
+}
+
+bool Planner::is_takeable(const Region& free, const Need& need, Effort effort) const {
+  if (is_usable(free, need.own)) return true;
+  return need.may_wait && waits_before_growing(effort) && is_waitable(free, need.own);
+}
+
+// Free regions next to a hole, largest first: extending one moves the fewest pages.
+std::vector<Region*> Planner::extensible(const Need& need, Effort effort) const {
+  std::vector<Region*> found;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (!is_takeable(*free, need, effort)) return true;
+    if (is_hole(free->next) || (is_hole(free->previous) && need.alignment <= index_.page_size())) found.push_back(free);
+    return true;
+  });
+  const auto larger = [](const Region* a, const Region* b) {
+    return a->range.size != b->range.size ? a->range.size > b->range.size : a->range.begin < b->range.begin;
+  };
+  const std::size_t kept = std::min(found.size(), kExtensionCandidates);
+  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(), larger);
+  found.resize(kept);
+  return found;
+}
+
+// Whole chunks from the front of `from`, as one stretch, until `wanted` bytes are reached.
+void Planner::take_chunks(Region* from, Bytes wanted, Harvest& harvest) const {
+  Move move{from, {}, from->stamp, {}};
+  chunks_.for_each_inside(from->range, [&](const vm::Mapping& mapping) {
+    if (move.range.size >= wanted) return false;
+    if (move.chunks.empty()) move.range.begin = mapping.at;
+    move.range.size += mapping.chunk->size;
+    move.chunks.push_back(mapping);
+    return true;
+  });
+  if (move.chunks.empty()) return;
+  harvest.bytes += move.range.size;
+  harvest.moves.push_back(std::move(move));
+}
+
+Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort) const {
+  Harvest harvest;
+  const auto collect = [&](auto&& admits) {
+    index_.for_each_free_by_age([&](Region* free) {
+      if (harvest.bytes >= wanted) return false;
+      if (free != except && admits(*free)) take_chunks(free, wanted - harvest.bytes, harvest);
+      return true;
+    });
+  };
+  collect([&](const Region& free) { return is_usable(free, need.own); });
+  if (need.may_wait && waits_before_growing(effort))
+    collect([&](const Region& free) { return !is_usable(free, need.own) && is_waitable(free, need.own); });
+  return harvest;
+}
+
+// Finds room for `bytes` of mapped space: next to the kept region, else in the smallest hole.
+bool Planner::place(Plan& plan, Bytes bytes, const Need& need) const {
+  if (plan.kept == nullptr) {
+    plan.hole = index_.smallest_hole(bytes, need.alignment);
+    if (plan.hole == nullptr) return false;
+    plan.mapped = {align_up(plan.hole->range.begin, need.alignment), bytes};
+    plan.allocation = plan.mapped.begin;
+    return true;
+  }
+  Region* after = plan.kept->next;
+  if (is_hole(after) && after->range.size >= bytes) {
+    plan.hole = after;
+    plan.mapped = {after->range.begin, bytes};
+    plan.allocation = plan.kept_range.begin;
+    return true;
+  }
+  Region* before = plan.kept->previous;
+  if (need.alignment > index_.page_size() || !is_hole(before) || before->range.size < bytes) return false;
+  plan.hole = before;
+  plan.mapped = {before->range.end() - bytes, bytes};
+  plan.allocation = plan.kept_range.end() - need.size;
+  return true;
+}
+
+std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort effort) const {
+  Plan plan;
+  plan.request = need.size;
+  Bytes missing = need.size;
+  if (kept != nullptr) {
+    const DevicePtr start = align_up(kept->range.begin, need.alignment);
+    if (start >= kept->range.end()) return NoPlan{NoPlan::Reason::address_space, need.size};
+    plan.kept = kept;
+    plan.kept_stamp = kept->stamp;
+    plan.kept_range = {start, kept->range.end() - start};
+    missing -= std::min(missing, plan.kept_range.size);
+    add_waits(kept->stamp, need.own, plan.waits);
+  }
+  Bytes created = missing;
+  if (effort != Effort::grow_only) {
+    created = effort == Effort::by_policy
+                  ? policy_.grow_first({need.size, missing, need.mapped, need.peak_used})
+                  : 0;
+    Harvest found = harvest(missing - created, kept, need, effort);
+    if (found.bytes < missing - created) created = missing - found.bytes;
+    for (const Move& move : found.moves) add_waits(move.stamp, need.own, plan.waits);
+    plan.moves = std::move(found.moves);
+  }
+  if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
+  if (created > 0)
+    plan.creates = effort == Effort::grow_only ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
+  if (!place(plan, plan.moved_bytes() + created, need)) return NoPlan{NoPlan::Reason::address_space, need.size};
+  return plan;
+}
+
+std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const {
+  for (Region* kept : extensible(need, effort)) {
+    std::variant<Plan, NoPlan> result = fill(kept, need, effort);
+    if (std::holds_alternative<Plan>(result)) return result;
+  }
+  return fill(nullptr, need, effort);
+}
+
+}  // namespace vpmm::pool

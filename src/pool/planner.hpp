@@ -1,0 +1,78 @@
+// pool: decides how a request that no free range satisfies is put together from idle and new chunks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "pool/chunk_policy.hpp"
+#include "pool/plan.hpp"
+#include "region/region_index.hpp"
+#include "time/timelines.hpp"
+#include "vm/chunk_table.hpp"
+
+namespace vpmm::pool {
+
+// How far a plan may go, from the usual to the last resort.
+enum class Effort {
+  by_policy,   // as the chunk policy prefers
+  move_first,  // every idle chunk before a new one
+  wait_too,    // and chunks that other streams still use, with waits of the GPU
+  grow_only,   // new chunks alone, as few as can be: the number of mappings is at its limit
+};
+
+struct Need {
+  Bytes size = 0;                               // whole pages
+  Bytes alignment = 0;                          // at least a page
+  std::optional<time::TimelineId> own;          // none: any-stream or capturing, only complete memory will do
+  bool may_wait = false;                        // the caller has a stream on which waits can be queued
+  Bytes mapped = 0;
+  Bytes peak_used = 0;
+  Bytes growth_room = 0;                        // most bytes of new chunks that the limits allow
+};
+
+// Why there is no plan.
+struct NoPlan {
+  enum class Reason { address_space, memory } reason = Reason::memory;
+  Bytes missing = 0;
+};
+
+// Reads only; changes nothing and calls no driver. Holds: the context's lock.
+class Planner {
+ public:
+  Planner(const region::RegionIndex& index, const vm::ChunkTable& chunks, const time::Timelines& timelines,
+          const ChunkPolicy& policy)
+      : index_(index), chunks_(chunks), timelines_(timelines), policy_(policy) {}
+
+  std::variant<Plan, NoPlan> plan(const Need& need, Effort effort) const;
+  // Usable by the caller at once, without any wait.
+  static bool is_usable(const region::Region& free, std::optional<time::TimelineId> own) {
+    return free.stamp.is_complete() || (own && free.stamp.is_only_on(*own));
+  }
+  // Usable once the caller's stream has waited for events that stand already.
+  bool is_waitable(const region::Region& free, std::optional<time::TimelineId> own) const;
+  // The parts of `stamp` that a stream of timeline `own` must wait for.
+  static void add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own,
+                        std::vector<time::StampPart>& waits);
+
+ private:
+  struct Harvest {
+    std::vector<Move> moves;
+    Bytes bytes = 0;
+  };
+  bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
+  bool waits_before_growing(Effort effort) const;
+  std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
+  void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
+  Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;
+  std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort) const;
+  bool place(Plan& plan, Bytes bytes, const Need& need) const;
+
+  const region::RegionIndex& index_;
+  const vm::ChunkTable& chunks_;
+  const time::Timelines& timelines_;
+  const ChunkPolicy& policy_;
+};
+
+}  // namespace vpmm::pool

@@ -1,0 +1,248 @@
+// pool: the way of a request through phases 0, 1, 1.5 and 2, and of a free.
+#include "pool/pool.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+namespace {
+
+// Work that a single call does for everybody: bounded, so that no call stalls.
+constexpr std::size_t kTimelinesAskedPerCall = 8;
+constexpr std::uint64_t kMappingsSweptPerCall = 16;
+constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
+
+}  // namespace
+
+Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
+           time::Timelines& timelines, Relief relief)
+    : driver_(driver),
+      config_(config),
+      timelines_(timelines),
+      relief_(std::move(relief)),
+      index_(page_size),
+      mapper_(driver, properties),
+      policy_(make_chunk_policy(config, page_size)),
+      planner_(index_, chunks_, timelines, *policy_),
+      capacity_(config.capacity) {}
+
+Pool::~Pool() = default;
+
+// --- the way of a request -------------------------------------------------------------------------------------------
+
+Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, const Caller& caller) {
+  VPMM_TRY(settle(lock));
+  Result<DevicePtr> result = attempt(lock, request, caller, Effort::by_policy);
+  if (!result && result.error().code == ErrorCode::out_of_memory) result = allocate_short(lock, request, caller);
+  if (result) ++counters_.allocations;
+  if (!result) ++counters_.failed_allocations;
+  return result;
+}
+
+Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
+  Region* found = take_fit(request, caller);
+  if (found == nullptr) {
+    VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));
+  }
+  if (found == nullptr) return build(lock, request, caller, effort);
+  ++counters_.hits;
+  note_peaks();
+  return found->range.begin;
+}
+
+// Phase 1: best fit among what the caller may use at once. No driver call.
+Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
+  Region* free = index_.best_fit(request.size, request.alignment, caller.own());
+  if (free == nullptr) return nullptr;
+  const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, request.size, request.alignment);
+  VPMM_CHECK(start.has_value(), index_.picture());
+  region::Tenant tenant = tenant_of(request, caller);
+  count_tenant(tenant, +1);
+  return index_.allocate(free, {*start, request.size}, std::move(tenant));
+}
+
+// Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says so.
+Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Effort effort) {
+  const bool may_wait = effort == Effort::wait_too && caller.may_queue();
+  const auto admits = [&](const Region& free) {
+    return Planner::is_usable(free, caller.own()) || (may_wait && planner_.is_waitable(free, caller.own()));
+  };
+  std::vector<Region*> stretch;
+  std::optional<AddressRange> part;
+  index_.for_each_run([&](const std::vector<Region*>& run) {
+    stretch.clear();
+    for (Region* free : run) {
+      if (!admits(*free)) {
+        stretch.clear();
+        continue;
+      }
+      stretch.push_back(free);
+      const DevicePtr start = align_up(stretch.front()->range.begin, request.alignment);
+      if (start + request.size > free->range.end()) continue;
+      part = AddressRange{start, request.size};
+      return false;
+    }
+    return true;
+  });
+  if (!part) return static_cast<Region*>(nullptr);
+  std::erase_if(stretch, [&](const Region* free) { return !free->range.overlaps(*part); });
+  std::vector<time::StampPart> waits;
+  for (const Region* free : stretch) Planner::add_waits(free->stamp, caller.own(), waits);
+  VPMM_TRY(queue_waits(waits, caller));
+  region::Tenant tenant = tenant_of(request, caller);
+  count_tenant(tenant, +1);
+  return join_run(stretch, *part, tenant);
+}
+
+Region* Pool::join_run(const std::vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
+  Region* joined = nullptr;
+  for (Region* free : run) {
+    const DevicePtr begin = std::max(free->range.begin, part.begin);
+    const DevicePtr end = std::min(free->range.end(), part.end());
+    Region* piece = index_.detach(free, {begin, end - begin});
+    joined = joined == nullptr ? piece : index_.join_in_flight(joined, piece);
+  }
+  return index_.attach_allocated(joined, tenant);
+}
+
+// --- the way of a free ----------------------------------------------------------------------------------------------
+
+void Pool::deallocate(Region* region, const time::Stamp& stamp) {
+  count_tenant(region->tenant, -1);
+  index_.release(region, timelines_.reduce(stamp));
+  ++counters_.deallocations;
+}
+
+// --- what is complete -----------------------------------------------------------------------------------------------
+
+void Pool::advance(const std::vector<time::StampPart>& done) {
+  for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
+}
+
+Result<void> Pool::settle(MutexLock& lock) {
+  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(kTimelinesAskedPerCall));
+  advance(done);
+  const bool crowded = chunks_.mapping_count() > config_.max_mappings / 2;
+  VPMM_TRY(sweep(lock, crowded ? kMappingsSweptWhenCrowded : kMappingsSweptPerCall));
+  return {};
+}
+
+// --- tenants and figures --------------------------------------------------------------------------------------------
+
+region::Tenant Pool::tenant_of(const PageRequest& request, const Caller& caller) const {
+  region::Tenant tenant;
+  tenant.requested = request.requested;
+  if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
+  tenant.capture = caller.capture;
+  return tenant;
+}
+
+void Pool::count_tenant(const region::Tenant& tenant, int change) {
+  const auto count = [&](time::TimelineId id) {
+    time::Timeline* timeline = timelines_.find(id);
+    if (timeline != nullptr) timeline->tenants += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+  };
+  if (tenant.timeline) count(*tenant.timeline);
+  for (const time::TimelineId id : tenant.other_uses) count(id);
+}
+
+void Pool::record_use(Region* region, time::Timeline& timeline) {
+  region::Tenant& tenant = region->tenant;
+  const bool is_known = tenant.timeline == timeline.id ||
+                        std::find(tenant.other_uses.begin(), tenant.other_uses.end(), timeline.id) != tenant.other_uses.end();
+  if (is_known) return;
+  tenant.other_uses.push_back(timeline.id);
+  ++timeline.tenants;
+}
+
+Bytes Pool::used_bytes() const { return index_.bytes(RegionState::allocated); }
+
+Bytes Pool::quarantined_bytes() const {
+  Bytes bytes = 0;
+  for (const auto& [at, size] : stuck_) bytes += size;
+  for (const vm::Chunk* orphan : orphans_) bytes += orphan->size;
+  return bytes;
+}
+
+void Pool::note_peaks() {
+  peak_used_ = std::max(peak_used_, used_bytes());
+  counters_.peak_chunks = std::max(counters_.peak_chunks, chunks_.chunk_count());
+  counters_.peak_mappings = std::max(counters_.peak_mappings, chunks_.mapping_count());
+}
+
+void Pool::reset_peaks() {
+  peak_used_ = used_bytes();
+  counters_.peak_chunks = chunks_.chunk_count();
+  counters_.peak_mappings = chunks_.mapping_count();
+}
+
+Bytes Pool::growth_room() const {
+  if (!capacity_) return std::numeric_limits<Bytes>::max();
+  const Bytes held = chunks_.chunk_bytes() + other_bytes_;
+  return held >= *capacity_ ? 0 : round_down(*capacity_ - held, page_size());
+}
+
+void Pool::fill(observe::Statistics& statistics) const {
+  statistics = counters_;
+  statistics.mapped_bytes = chunks_.chunk_bytes();
+  statistics.live_bytes = index_.requested_bytes();
+  statistics.allocated_bytes = used_bytes();
+  statistics.free_bytes = index_.bytes(RegionState::free);
+  statistics.pending_bytes = index_.pending_bytes();
+  statistics.largest_free_bytes = index_.largest_free();
+  for (const AddressRange& reservation : reservations_) statistics.reserved_bytes += reservation.size;
+  statistics.hole_bytes = index_.bytes(RegionState::hole);
+  statistics.zombie_bytes = index_.bytes(RegionState::zombie);
+  statistics.quarantined_bytes = quarantined_bytes();
+  statistics.live_allocations = index_.count(RegionState::allocated);
+  statistics.free_regions = index_.count(RegionState::free);
+  statistics.zombie_regions = index_.count(RegionState::zombie);
+  statistics.chunks = chunks_.chunk_count();
+  statistics.mappings = chunks_.mapping_count();
+}
+
+std::string Pool::validate() const {
+  if (std::string broken = index_.validate(); !broken.empty()) return broken;
+  if (std::string broken = chunks_.validate(); !broken.empty()) return broken;
+  if (flights_ != 0) return {};  // the two below change hands while something is in flight
+  std::string broken;
+  index_.for_each([&](const Region& region) {
+    if (!broken.empty()) return;
+    const bool is_mapped = region.state != RegionState::hole;
+    if (region.state == RegionState::in_flight) broken = fmt::format("in flight without a flight: {}", index_.picture());
+    bool any = false;
+    DevicePtr reached{};
+    chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      if (any && mapping.at != reached) broken = "a mapped region has a gap";
+      if (!any && mapping.at > region.range.begin) broken = "a mapped region starts unmapped";
+      any = true;
+      reached = mapping.range().end();
+    });
+    if (any != is_mapped) broken = fmt::format("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
+    if (is_mapped && broken.empty() && reached < region.range.end()) broken = "a mapped region ends unmapped";
+  });
+  return broken;
+}
+
+std::string Pool::shortage_report(const PageRequest& request) const {
+  std::string report = fmt::format(
+      "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
+      request.requested, used_bytes(), idle_bytes(), index_.pending_bytes(), index_.largest_free(),
+      chunks_.chunk_bytes(), capacity_ ? fmt::format("{}", *capacity_) : "none");
+  timelines_.for_each([&](const time::Timeline& timeline) {
+    const Bytes pending = index_.pending_bytes(timeline.id);
+    if (pending > 0)
+      report += fmt::format("; pending {} on {}", pending, timelines_.describe({timeline.id, timeline.last}));
+  });
+  return report;
+}
+
+}  // namespace vpmm::pool

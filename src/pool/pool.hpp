@@ -1,0 +1,168 @@
+// pool: virtual memory pool of one device: requests of a page and more. Reads top-down as phases 0, 1, 1.5 and 2.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "observe/statistics.hpp"
+#include "pool/chunk_policy.hpp"
+#include "pool/config.hpp"
+#include "pool/planner.hpp"
+#include "region/region_index.hpp"
+#include "time/timelines.hpp"
+#include "vm/chunk_table.hpp"
+#include "vm/mapper.hpp"
+
+namespace vpmm::pool {
+
+// Whether the caller's stream may be given work (events, waits) right now.
+enum class Standing {
+  ordinary,
+  capturing,  // its stream is being captured: only complete memory, nothing queued
+  blocked,    // the legacy stream while a blocking stream captures, or an invalidated capture: likewise
+};
+
+// Who asks.
+struct Caller {
+  std::optional<driver::StreamHandle> stream;  // none: any-stream
+  time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream
+  Standing standing = Standing::ordinary;
+  std::uint64_t capture = 0;                   // the capture `stream` is in; 0: none
+  // The timeline whose pending memory the caller may use without waiting.
+  std::optional<time::TimelineId> own() const {
+    if (timeline == nullptr || standing != Standing::ordinary) return std::nullopt;
+    return timeline->id;
+  }
+  bool may_queue() const { return stream.has_value() && standing == Standing::ordinary; }
+};
+
+struct PageRequest {
+  Bytes requested = 0;  // as the user said
+  Bytes size = 0;       // whole pages
+  Bytes alignment = 0;  // at least a page
+};
+
+// What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
+// drop the lock meanwhile.
+struct Relief {
+  std::function<bool(MutexLock&)> drain_deferred;
+  std::function<bool(MutexLock&)> give_back_caches;
+  // Records an event that proves every timeline; false: not possible now (captures, old driver).
+  std::function<bool()> prove_everything;
+  // Waits for the whole context when nothing less can be waited for; false: not possible now.
+  std::function<bool(MutexLock&)> synchronize;
+};
+
+// Holds: every public method runs under the context's lock, `lock`. Methods that take it may drop it around driver calls
+// that block (create, map, set access, unmap, release) and waits; what they are working on is then in flight and nobody
+// else's. Note [Detach, work, publish].
+class Pool {
+ public:
+  Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
+       time::Timelines& timelines, Relief relief);
+  ~Pool();
+
+  Bytes page_size() const { return index_.page_size(); }
+  const char* policy_name() const { return policy_->name(); }
+
+  Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
+  void deallocate(region::Region* region, const time::Stamp& stamp);
+  void record_use(region::Region* region, time::Timeline& timeline);
+
+  // Phase 0: learns what is complete and unmaps a bounded number of zombies.
+  Result<void> settle(MutexLock& lock);
+  void advance(const std::vector<time::StampPart>& done);
+  Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
+  // Creates chunks until at least `bytes` are mapped; the memory is free at once.
+  Result<void> preallocate(MutexLock& lock, Bytes bytes);
+  void set_capacity(std::optional<Bytes> capacity) { capacity_ = capacity; }
+  void set_other_bytes(Bytes bytes) { other_bytes_ = bytes; }  // mapped elsewhere on the same account
+
+  Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
+  Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
+  void fill(observe::Statistics& statistics) const;
+  void for_each_region(const std::function<void(const region::Region&)>& visit) const { index_.for_each(visit); }
+  std::vector<AddressRange> reservations() const { return reservations_; }
+  void reset_peaks();
+  std::string validate() const;
+  std::string picture(Bytes unit = 0) const { return index_.picture(unit); }
+  std::string shortage_report(const PageRequest& request) const;
+
+  // Gives everything back. Requires: the GPU is idle.
+  void release_everything();
+
+ private:
+  // phase 1 and 1.5
+  region::Region* take_fit(const PageRequest& request, const Caller& caller);
+  Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Effort effort);
+  region::Region* join_run(const std::vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
+  // build.cpp, phase 2
+  struct Flight;
+  Result<DevicePtr> attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
+  Result<DevicePtr> build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
+  Result<Plan> make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
+  Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller);
+  Result<void> queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller);
+  void prove_moves(const Plan& plan, const Caller& caller);
+  Flight detach(const Plan& plan);
+  std::optional<Error> execute(Flight& flight);
+  void undo(Flight& flight);
+  void bury_stuck(Flight& flight);
+  DevicePtr publish(Flight& flight, const PageRequest& request, const Caller& caller);
+  time::Stamp surplus_stamp(const Plan& plan, const Caller& caller);
+  // shortage.cpp: what is tried, in order, when memory runs out
+  Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
+  bool wait_for_flights(MutexLock& lock);
+  void want_proof(const Caller& caller);
+  // reclaim.cpp
+  Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings);
+  void bury(region::Region* zombie);
+  AddressRange releasable(const region::Region& free, Bytes wanted) const;
+  void want_all_proof();
+  Result<Bytes> release_idle(MutexLock& lock, AddressRange idle, region::Region* free);
+  Result<void> add_reservation(MutexLock& lock, Bytes at_least);
+  Result<void> retry_orphans(MutexLock& lock);
+
+  region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
+  void count_tenant(const region::Tenant& tenant, int change);
+  Need need_of(const PageRequest& request, const Caller& caller) const;
+  Bytes growth_room() const;
+  Bytes used_bytes() const;
+  Bytes quarantined_bytes() const;
+  void note_peaks();
+  void end_flight();
+
+  driver::Driver& driver_;
+  const Config config_;
+  time::Timelines& timelines_;
+  Relief relief_;
+  region::RegionIndex index_;
+  vm::ChunkTable chunks_;
+  vm::Mapper mapper_;
+  std::unique_ptr<ChunkPolicy> policy_;
+  Planner planner_;
+  std::vector<AddressRange> reservations_;
+  std::optional<Bytes> capacity_;
+  Bytes other_bytes_ = 0;
+  Bytes peak_used_ = 0;
+  // What the driver refused to take back; sweeps try again, and it counts as quarantined until then.
+  std::map<DevicePtr, Bytes> stuck_;   // mappings whose unmap failed; they are zombies
+  std::vector<vm::Chunk*> orphans_;    // chunks without mapping whose release failed
+  std::uint64_t flights_ = 0;    // requests that have dropped the lock while something is in flight
+  std::condition_variable_any flight_ended_;
+  std::uint64_t misses_ = 0;
+  observe::Statistics counters_;  // totals and peaks that only the pool knows
+};
+
+}  // namespace vpmm::pool

@@ -1,0 +1,225 @@
+// pool: unmapping zombies, giving idle chunks back, getting address space, and the end.
+#include <algorithm>
+#include <limits>
+
+#include "base/check.hpp"
+#include "pool/pool.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+// --- zombies --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The first mappings of `zombie`, at most `budget` of them; several are unmapped in one call.
+AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::uint64_t& budget) {
+  AddressRange part{zombie.range.begin, 0};
+  chunks.for_each_inside(zombie.range, [&](const vm::Mapping& mapping) {
+    if (budget == 0) return false;
+    part.size += mapping.chunk->size;
+    --budget;
+    return true;
+  });
+  return part;
+}
+
+}  // namespace
+
+// Note [Zombies outlive their mapping's last use]
+// Work queued before the chunks moved may still run through the old address, so that address is unmapped only when the
+// stamp it was freed with is complete. A failed unmap leaves the zombie a zombie: it is never assumed gone.
+Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
+  VPMM_TRY(retry_orphans(lock));
+  std::vector<Region*> complete;
+  index_.for_each_zombie([&](Region* zombie) {
+    if (zombie->stamp.is_complete()) complete.push_back(zombie);
+    return complete.size() < max_mappings;
+  });
+  std::vector<Region*> flying;
+  for (Region* zombie : complete) {
+    if (max_mappings == 0) break;
+    flying.push_back(index_.detach(zombie, front_of(chunks_, *zombie, max_mappings)));
+  }
+  if (flying.empty()) return {};
+  ++flights_;
+  lock.unlock();
+  std::vector<Result<void>> results;
+  for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
+  lock.lock();
+  end_flight();
+  Result<void> outcome;
+  for (std::size_t i = 0; i < flying.size(); ++i) {
+    if (results[i]) {
+      bury(flying[i]);
+    } else {
+      stuck_[flying[i]->range.begin] = flying[i]->range.size;
+      index_.attach_zombie(flying[i], {});
+      if (results[i].error().code == ErrorCode::poisoned) outcome = std::move(results[i].error());
+    }
+  }
+  return outcome;
+}
+
+// The zombie is unmapped: its address range is a hole. A chunk that lived on through it alone is gone with it, or is an
+// orphan if its handle is still held.
+void Pool::bury(Region* zombie) {
+  for (const vm::Mapping& mapping : chunks_.inside(zombie->range))
+    if (mapping.chunk->mappings == 1 && mapping.chunk->handle_held) orphans_.push_back(mapping.chunk);
+  stuck_.erase(stuck_.lower_bound(zombie->range.begin), stuck_.lower_bound(zombie->range.end()));
+  chunks_.unmap(zombie->range);
+  index_.attach_hole(zombie);
+}
+
+Result<void> Pool::retry_orphans(MutexLock& lock) {
+  if (orphans_.empty()) return {};
+  std::vector<vm::Chunk*> orphans;
+  orphans.swap(orphans_);
+  ++flights_;
+  lock.unlock();
+  std::vector<bool> is_released;
+  for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
+  lock.lock();
+  end_flight();
+  for (std::size_t i = 0; i < orphans.size(); ++i) {
+    if (!is_released[i]) {
+      orphans_.push_back(orphans[i]);
+      continue;
+    }
+    chunks_.handle_released(orphans[i]);
+  }
+  return {};
+}
+
+// --- giving back ----------------------------------------------------------------------------------------------------
+
+// Oldest idle memory first; only complete memory, so nobody waits.
+Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
+  VPMM_TRY(sweep(lock, chunks_.mapping_count()));
+  want_all_proof();
+  Bytes released = 0;
+  for (;;) {
+    const Bytes held = chunks_.chunk_bytes() + other_bytes_;
+    if (held <= bytes_to_keep) return released;
+    Region* from = nullptr;
+    AddressRange idle;
+    index_.for_each_free_by_age([&](Region* free) {
+      idle = releasable(*free, held - bytes_to_keep);
+      if (!idle.empty()) from = free;
+      return from == nullptr;
+    });
+    if (from == nullptr) return released;
+    VPMM_TRY_ASSIGN(const Bytes freed, release_idle(lock, idle, from));
+    released += freed;
+  }
+}
+
+// A stretch of whole chunks in a complete free region that have no other mapping, about `wanted` bytes of it.
+AddressRange Pool::releasable(const Region& free, Bytes wanted) const {
+  AddressRange idle;
+  if (!free.stamp.is_complete()) return idle;
+  chunks_.for_each_inside(free.range, [&](const vm::Mapping& mapping) {
+    if (idle.size >= wanted) return false;
+    if (mapping.chunk->mappings > 1) return idle.empty();
+    if (idle.empty()) idle.begin = mapping.at;
+    idle.size += mapping.chunk->size;
+    return true;
+  });
+  return idle;
+}
+
+Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* free) {
+  const std::vector<vm::Mapping> mappings = chunks_.inside(idle);
+  Region* flying = index_.detach(free, idle);
+  ++flights_;
+  lock.unlock();
+  Result<void> unmapped = mapper_.unmap(idle);
+  std::vector<bool> is_released(mappings.size(), false);
+  if (unmapped)
+    for (std::size_t i = 0; i < mappings.size(); ++i) is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
+  lock.lock();
+  end_flight();
+  if (!unmapped) {
+    index_.attach_free(flying, {}, flying->age);
+    return std::move(unmapped.error());
+  }
+  Bytes released = 0;
+  chunks_.unmap(idle);
+  for (std::size_t i = 0; i < mappings.size(); ++i) {
+    if (!is_released[i]) {
+      orphans_.push_back(mappings[i].chunk);
+      continue;
+    }
+    released += mappings[i].chunk->size;
+    ++counters_.chunks_released;
+    chunks_.handle_released(mappings[i].chunk);
+  }
+  index_.attach_hole(flying);
+  return released;
+}
+
+void Pool::want_all_proof() {
+  timelines_.for_each([](time::Timeline& timeline) {
+    if (timeline.provable < timeline.last) timeline.wanted = true;
+  });
+}
+
+// --- address space and preallocation --------------------------------------------------------------------------------
+
+// A request larger than a usual reservation gets one of its own size. When the address space is short, smaller
+// reservations do.
+Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
+  const Bytes least = round_up(at_least, page_size());
+  Bytes size = std::max(round_up(config_.va_size, page_size()), least);
+  lock.unlock();
+  Result<AddressRange> reserved = mapper_.reserve(size, page_size());
+  while (!reserved && size > least && reserved.error().code != ErrorCode::poisoned) {
+    size = std::max(round_up(size / 2, page_size()), least);
+    reserved = mapper_.reserve(size, page_size());
+  }
+  lock.lock();
+  if (!reserved) return std::move(reserved.error());
+  index_.add_reservation(reserved.value());
+  reservations_.push_back(reserved.value());
+  return {};
+}
+
+Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
+  const Bytes wanted = round_up(bytes, page_size());
+  if (wanted <= chunks_.chunk_bytes()) return {};
+  const Bytes missing = wanted - chunks_.chunk_bytes();
+  if (missing > growth_room()) return Error{ErrorCode::out_of_memory, "the capacity limit does not allow it"};
+  Region* hole = nullptr;
+  while ((hole = index_.smallest_hole(missing, page_size())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
+  Plan plan;
+  plan.request = missing;
+  plan.hole = hole;
+  plan.mapped = {hole->range.begin, missing};
+  plan.allocation = plan.mapped.begin;
+  plan.creates = policy_->chunk_sizes(missing, chunks_.chunk_bytes());
+  VPMM_TRY_ASSIGN(const DevicePtr begin, carry_out(lock, plan, {missing, missing, page_size()}, Caller{}));
+  Region* allocated = index_.owner(begin);
+  count_tenant(allocated->tenant, -1);
+  index_.release(allocated, {});
+  return {};
+}
+
+void Pool::release_everything() {
+  std::vector<AddressRange> mapped;
+  chunks_.for_each_mapping([&](const vm::Mapping& mapping) { mapped.push_back(mapping.range()); });
+  for (const AddressRange& range : mapped) {
+    if (mapper_.unmap(range)) chunks_.unmap(range);
+  }
+  std::vector<vm::Chunk*> chunks;
+  chunks_.for_each_chunk([&](vm::Chunk& chunk) { chunks.push_back(&chunk); });
+  for (vm::Chunk* chunk : chunks)
+    if (chunk->handle_held && mapper_.release(chunk->handle)) chunks_.handle_released(chunk);
+  if (chunks_.mapping_count() > 0) return;  // a reservation with mappings cannot be freed
+  for (const AddressRange& reservation : reservations_)
+    if (!mapper_.free_reservation(reservation)) return;
+  reservations_.clear();
+}
+
+}  // namespace vpmm::pool

@@ -1,0 +1,88 @@
+// pool: what is tried, in order, before a request fails for lack of memory.
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+#include "pool/pool.hpp"
+
+namespace vpmm::pool {
+
+namespace {
+
+// A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or idle.
+constexpr std::uint64_t kMissesUntilGivenUp = 8;
+
+bool is_shortage(const Result<DevicePtr>& result) {
+  return !result && result.error().code == ErrorCode::out_of_memory;
+}
+
+}  // namespace
+
+// Asks the owners of pending memory for proof at their next call; proves for those that do not call.
+void Pool::want_proof(const Caller& caller) {
+  bool is_unanswered = false;
+  timelines_.for_each([&](time::Timeline& timeline) {
+    if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
+    if (index_.pending_bytes(timeline.id) == 0) return;
+    if (!timeline.wanted) {
+      timeline.wanted = true;
+      timeline.wanted_since = misses_;
+    }
+    is_unanswered = is_unanswered || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
+  });
+  if (is_unanswered && relief_.prove_everything()) {
+    timelines_.for_each([&](time::Timeline& timeline) { timeline.wanted_since = misses_; });
+  }
+}
+
+// The order of the specification of running out (docs/architecture.md): what is on its way back, zombies, every idle
+// chunk, caches, waits on the GPU, waits of the host. The out-of-memory callback is the context's, after all of these.
+Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller) {
+  Result<DevicePtr> result = Error{ErrorCode::out_of_memory, {}};
+  const bool has_drained = relief_.drain_deferred(lock);
+  if (wait_for_flights(lock) || has_drained) result = attempt(lock, request, caller, Effort::by_policy);
+  if (!is_shortage(result)) return result;
+  VPMM_TRY(sweep(lock, chunks_.mapping_count()));
+  result = attempt(lock, request, caller, Effort::move_first);
+  if (!is_shortage(result)) return result;
+  if (relief_.give_back_caches(lock)) result = attempt(lock, request, caller, Effort::move_first);
+  if (!is_shortage(result)) return result;
+  if (caller.may_queue()) result = attempt(lock, request, caller, Effort::wait_too);
+  while (is_shortage(result)) {
+    VPMM_TRY_ASSIGN(const bool has_waited, wait_for_oldest(lock, caller));
+    if (!has_waited) break;
+    result = attempt(lock, request, caller, caller.may_queue() ? Effort::wait_too : Effort::move_first);
+  }
+  if (!is_shortage(result)) return result;
+  return Error{ErrorCode::out_of_memory, "out of device memory: " + shortage_report(request) + "; " + result.error().message};
+}
+
+bool Pool::wait_for_flights(MutexLock& lock) {
+  if (flights_ == 0) return false;
+  const std::uint64_t at_most = flights_;
+  flight_ended_.wait(lock, [&] { return flights_ < at_most; });
+  return true;
+}
+
+// Waits on the host for the oldest event that stands against pending memory. False: there is nothing to wait for.
+Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
+  if (index_.pending_bytes() == 0) return false;
+  if (caller.own() && caller.timeline->provable < caller.timeline->last)
+    VPMM_TRY(timelines_.close(*caller.timeline, *caller.stream));
+  std::shared_ptr<time::Event> proof = timelines_.oldest_proof();
+  if (proof == nullptr && relief_.prove_everything()) proof = timelines_.oldest_proof();
+  if (proof == nullptr) return relief_.synchronize(lock);
+  ++counters_.host_waits;
+  lock.unlock();
+  driver::CuResult waited{};
+  {
+    const driver::RelaxedCaptureScope relaxed(driver_);
+    waited = driver_.event_synchronize(proof->handle());
+  }
+  lock.lock();
+  proof.reset();  // goes back to the event pool, so under the lock
+  VPMM_TRY(driver::checked(driver::Call::event_synchronize, waited));
+  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(timelines_.count()));
+  advance(done);
+  return true;
+}
+
+}  // namespace vpmm::pool

@@ -1,0 +1,191 @@
+// somm: allocating from and freeing to the driver's pool.
+#include "somm/somm.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::somm {
+
+using driver::Call;
+using driver::CuResult;
+using driver::MemPoolAttribute;
+
+Somm::Somm(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines)
+    : driver_(driver), device_(device), timelines_(timelines) {}
+
+// Memory stays in the driver's pool until trim. Reuse by dependencies that the driver inserts itself is off: it would
+// make one stream wait for another without anybody having asked.
+Result<void> Somm::open() {
+  if (pool_) return {};
+  driver::MemPoolHandle pool{};
+  VPMM_TRY(driver::checked(Call::mem_pool_create, driver_.mem_pool_create(device_, pool)));
+  const std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
+  CuResult result = driver_.mem_pool_set_attribute(pool, MemPoolAttribute::release_threshold, keep_all);
+  if (result == CuResult::success)
+    result = driver_.mem_pool_set_attribute(pool, MemPoolAttribute::reuse_allow_internal_dependencies, 0);
+  Result<void> ready = driver::checked(Call::mem_pool_set_attribute, result);
+  if (ready) ready = driver::checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
+  if (!ready) {
+    driver_.mem_pool_destroy(pool);
+    return ready;
+  }
+  pool_ = pool;
+  return {};
+}
+
+Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
+                                 const time::Timeline* timeline) {
+  VPMM_TRY(open());
+  const driver::MemPoolHandle pool = *pool_;
+  const driver::StreamHandle on = stream.value_or(own_stream_);
+  std::optional<time::TimelineId> tenant;
+  if (timeline != nullptr) tenant = timeline->id;
+  DevicePtr begin{};
+  lock.unlock();
+  Result<void> done = driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
+  if (done && !stream) {
+    // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
+    const driver::RelaxedCaptureScope relaxed(driver_);
+    done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
+    if (!done) driver_.mem_free_async(begin, on);
+  }
+  lock.lock();
+  if (!done) return std::move(done.error());
+  blocks_.emplace(begin, Block{begin, bytes, tenant, {}});
+  if (tenant)
+    if (time::Timeline* owner = timelines_.find(*tenant)) ++owner->tenants;
+  requested_ += bytes;
+  ++allocations_;
+  return begin;
+}
+
+Block* Somm::owner(DevicePtr p) {
+  auto after = blocks_.upper_bound(p);
+  if (after == blocks_.begin()) return nullptr;
+  Block& block = std::prev(after)->second;
+  return AddressRange{block.begin, block.requested}.contains(p) ? &block : nullptr;
+}
+
+void Somm::forget_block(Block* block) {
+  const auto uncount = [&](time::TimelineId id) {
+    if (time::Timeline* timeline = timelines_.find(id)) --timeline->tenants;
+  };
+  if (block->timeline) uncount(*block->timeline);
+  for (const time::TimelineId id : block->other_uses) uncount(id);
+  requested_ -= block->requested;
+  ++deallocations_;
+  blocks_.erase(block->begin);
+}
+
+Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) {
+  const Block freed = *block;
+  forget_block(block);  // before the driver may hand the address out again
+  lock.unlock();
+  const CuResult result = driver_.mem_free_async(freed.begin, stream);
+  lock.lock();
+  if (result == CuResult::success) return {};
+  blocks_.emplace(freed.begin, freed);
+  requested_ += freed.requested;
+  --deallocations_;
+  if (freed.timeline)
+    if (time::Timeline* timeline = timelines_.find(*freed.timeline)) ++timeline->tenants;
+  return driver::driver_error(Call::mem_free_async, result);
+}
+
+Result<void> Somm::deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) {
+  pending_.push_back({block->begin, block->requested, stamp});
+  pending_bytes_ += block->requested;
+  forget_block(block);
+  return settle(lock);
+}
+
+void Somm::record_use(Block* block, time::Timeline& timeline) {
+  if (block->timeline == timeline.id) return;
+  for (const time::TimelineId known : block->other_uses)
+    if (known == timeline.id) return;
+  block->other_uses.push_back(timeline.id);
+  ++timeline.tenants;
+}
+
+Result<void> Somm::settle(MutexLock& lock) {
+  std::vector<Pending> complete;
+  std::erase_if(pending_, [&](Pending& pending) {
+    pending.stamp = timelines_.reduce(pending.stamp);
+    if (!pending.stamp.is_complete()) return false;
+    complete.push_back(pending);
+    return true;
+  });
+  if (complete.empty()) return {};
+  lock.unlock();
+  Result<void> outcome;
+  std::vector<Pending> failed;
+  for (const Pending& pending : complete) {
+    const CuResult result = driver_.mem_free_async(pending.begin, own_stream_);
+    if (result == CuResult::success) continue;
+    failed.push_back(pending);
+    outcome = driver::driver_error(Call::mem_free_async, result);
+  }
+  lock.lock();
+  for (const Pending& pending : complete) pending_bytes_ -= pending.bytes;
+  for (const Pending& pending : failed) {
+    pending_.push_back(pending);
+    pending_bytes_ += pending.bytes;
+  }
+  return outcome;
+}
+
+Result<Bytes> Somm::trim(MutexLock& lock) {
+  if (!pool_) return Bytes{0};
+  const Bytes before = reserved_bytes();
+  lock.unlock();
+  const CuResult result = driver_.mem_pool_trim_to(*pool_, 0);
+  lock.lock();
+  VPMM_TRY(driver::checked(Call::mem_pool_trim_to, result));
+  const Bytes after = reserved_bytes();
+  return before > after ? before - after : 0;
+}
+
+void Somm::forget() {
+  pool_.reset();
+  while (!blocks_.empty()) forget_block(&blocks_.begin()->second);
+  pending_.clear();
+  pending_bytes_ = 0;
+}
+
+void Somm::release_everything() {
+  if (!pool_) return;
+  for (const auto& [begin, block] : blocks_) driver_.mem_free_async(begin, own_stream_);
+  for (const Pending& pending : pending_) driver_.mem_free_async(pending.begin, own_stream_);
+  driver_.stream_synchronize(own_stream_);
+  driver_.stream_destroy(own_stream_);
+  driver_.mem_pool_destroy(*pool_);
+  forget();
+}
+
+Bytes Somm::reserved_bytes() {
+  if (!pool_) return 0;
+  std::uint64_t reserved = 0;
+  const CuResult result = driver_.mem_pool_get_attribute(*pool_, MemPoolAttribute::reserved_mem_current, reserved);
+  return result == CuResult::success ? reserved : requested_ + pending_bytes_;
+}
+
+std::string Somm::validate() const {
+  Bytes requested = 0;
+  DevicePtr reached{};
+  for (const auto& [begin, block] : blocks_) {
+    if (begin < reached) return fmt::format("two live blocks overlap at {:#x}", to_integer(begin));
+    reached = begin + block.requested;
+    requested += block.requested;
+  }
+  Bytes pending = 0;
+  for (const Pending& entry : pending_) pending += entry.bytes;
+  if (requested != requested_) return fmt::format("{} bytes in live blocks, {} counted", requested, requested_);
+  if (pending != pending_bytes_) return fmt::format("{} bytes pending, {} counted", pending, pending_bytes_);
+  return {};
+}
+
+}  // namespace vpmm::somm
