@@ -1,0 +1,100 @@
+// context: parking memory with graphs, and hearing of their end.
+#include "context/captures.hpp"
+
+#include <algorithm>
+
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+
+namespace {
+
+// What the graph's user object owns. The list outlives the context if the graph does.
+struct GraphEnd {
+  std::shared_ptr<DeferredList> ended;
+  std::uint64_t capture;
+};
+
+void on_graph_end(void* argument) {
+  const std::unique_ptr<GraphEnd> end(static_cast<GraphEnd*>(argument));
+  end->ended->push(end->capture);
+}
+
+}  // namespace
+
+// Without user objects in the driver the memory stays until capture_release.
+Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
+  const auto capture = static_cast<std::uint64_t>(info.id);
+  if (keeps(capture)) return {};
+  if (!driver_.has(Call::user_object_create)) {
+    kept_[capture];
+    return {};
+  }
+  ended_->provide(kept_.size() + 1);
+  auto end = std::make_unique<GraphEnd>(GraphEnd{ended_, capture});
+  driver::UserObjectHandle object{};
+  VPMM_TRY(driver::checked(Call::user_object_create, driver_.user_object_create(end.get(), on_graph_end, object)));
+  // From here on the driver calls on_graph_end, also when the object is released right away.
+  static_cast<void>(end.release());
+  const Result<void> retained =
+      driver::checked(Call::graph_retain_user_object, driver_.graph_retain_user_object(info.graph, object));
+  if (!retained) {
+    driver_.user_object_release(object);
+    return retained;
+  }
+  kept_[capture];
+  return {};
+}
+
+void Captures::park(std::uint64_t capture, region::Region* region, std::optional<time::TimelineId> freed_on) {
+  kept_[capture].push_back({region, freed_on});
+}
+
+bool Captures::is_parked(const region::Region* region) const {
+  const auto found = kept_.find(region->tenant.capture);
+  if (found == kept_.end()) return false;
+  return std::any_of(found->second.begin(), found->second.end(),
+                     [&](const Parked& parked) { return parked.region == region; });
+}
+
+region::Region* Captures::take_parked(std::uint64_t capture, time::TimelineId timeline, Bytes size, Bytes alignment) {
+  const auto kept = kept_.find(capture);
+  if (kept == kept_.end()) return nullptr;
+  std::vector<Parked>& parked = kept->second;
+  auto best = parked.end();
+  for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
+    const AddressRange& range = candidate->region->range;
+    if (candidate->freed_on != timeline || range.size < size || !is_aligned(range.begin, alignment)) continue;
+    if (best == parked.end() || range.size < best->region->range.size) best = candidate;
+  }
+  if (best == parked.end()) return nullptr;
+  region::Region* region = best->region;
+  parked.erase(best);
+  return region;
+}
+
+std::vector<region::Region*> Captures::release(std::uint64_t capture) {
+  std::vector<region::Region*> regions;
+  const auto kept = kept_.find(capture);
+  if (kept == kept_.end()) return regions;
+  for (const Parked& parked : kept->second) regions.push_back(parked.region);
+  kept_.erase(kept);
+  return regions;
+}
+
+std::vector<std::uint64_t> Captures::all() const {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, parked] : kept_) ids.push_back(id);
+  return ids;
+}
+
+Bytes Captures::parked_bytes() const {
+  Bytes bytes = 0;
+  for (const auto& [id, parked] : kept_)
+    for (const Parked& one : parked) bytes += one.region->range.size;
+  return bytes;
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,53 @@
+// context: memory that belongs to stream captures and the graphs made from them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.hpp"
+#include "context/deferred.hpp"
+#include "driver/driver.hpp"
+#include "region/region.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::context {
+
+// Note [Captured memory stays with its graph]
+// A graph uses the addresses it was captured with at every launch. So memory allocated during a capture and freed during
+// it, or later, is parked: only the same stream in the same capture may have it again. When the graph and all that was
+// made from it are destroyed (a user object says so, from a thread of the driver's, by pushing onto a list) the memory
+// is freed for everybody, once work of all streams is done.
+// Holds: the context's lock.
+class Captures {
+ public:
+  explicit Captures(driver::Driver& driver) : driver_(driver), ended_(std::make_shared<DeferredList>()) {}
+
+  // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
+  Result<void> keep_for(const driver::CaptureInfo& info);
+  bool keeps(std::uint64_t capture) const { return kept_.count(capture) != 0; }
+  void park(std::uint64_t capture, region::Region* region, std::optional<time::TimelineId> freed_on);
+  bool is_parked(const region::Region* region) const;
+  // A parked region of at least `size` that was freed on the same stream in the same capture; the smallest. It is no
+  // longer parked.
+  region::Region* take_parked(std::uint64_t capture, time::TimelineId timeline, Bytes size, Bytes alignment);
+  // Forgets the capture; its parked regions are the caller's to free.
+  std::vector<region::Region*> release(std::uint64_t capture);
+  // Captures whose graphs are gone since the last call.
+  std::vector<std::uint64_t> take_ended() { return ended_->take_all(); }
+  std::vector<std::uint64_t> all() const;
+  Bytes parked_bytes() const;
+
+ private:
+  struct Parked {
+    region::Region* region;
+    std::optional<time::TimelineId> freed_on;
+  };
+  driver::Driver& driver_;
+  std::shared_ptr<DeferredList> ended_;
+  std::unordered_map<std::uint64_t, std::vector<Parked>> kept_;
+};
+
+}  // namespace vpmm::context
