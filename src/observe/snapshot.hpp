@@ -15,7 +15,8 @@ struct RegionSnapshot {
   char kind = '*';            // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
   Bytes requested = 0;        // allocated: what the user asked for
   bool complete = true;       // free, zombie: nothing pending
-  std::string stamp;          // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or complete
+  // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or complete
+  std::string stamp;
 };
 
 struct PoolSnapshot {

@@ -1,0 +1,181 @@
+// cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "cli/verbs.hpp"
+#include "context/config.hpp"
+#include "context/open_driver.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using driver::Call;
+using driver::DeviceAttribute;
+
+struct Options {
+  std::optional<pool::DriverKind> driver;
+  bool json = false;
+};
+
+struct Capability {
+  const char* name;  // the key in JSON
+  const char* meaning;
+  DeviceAttribute attribute;
+};
+constexpr Capability kCapabilities[] = {
+    {"virtual_memory_management", "virtual memory management (the pool needs it)",
+     DeviceAttribute::virtual_memory_management_supported},
+    {"memory_pools", "stream-ordered allocator (requests below a page)", DeviceAttribute::memory_pools_supported},
+    {"posix_file_descriptor", "chunks can be shared as file descriptors",
+     DeviceAttribute::posix_file_descriptor_supported},
+    {"gpu_direct_rdma", "RDMA from chunks", DeviceAttribute::gpu_direct_rdma_with_vmm_supported},
+};
+
+struct Device {
+  std::string name;
+  std::string uuid;
+  Bytes total = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  std::vector<bool> capabilities;    // as kCapabilities
+  std::optional<Bytes> granularity;  // none: no virtual memory management
+};
+
+struct DriverInfo {
+  std::string name;
+  int version = 0;
+  bool context_events = false;
+  std::vector<Device> devices;
+};
+
+std::string uuid_text(const driver::Uuid& uuid) {
+  std::string out;
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
+    out += fmt::format("{:02x}", uuid[i]);
+  }
+  return out;
+}
+
+Result<int> attribute_of(driver::Driver& driver, int ordinal, DeviceAttribute attribute) {
+  int value = 0;
+  VPMM_TRY(checked(Call::device_get_attribute, driver.device_get_attribute(attribute, ordinal, value)));
+  return value;
+}
+
+Result<Device> describe_device(driver::Driver& driver, int ordinal) {
+  Device device;
+  driver::Uuid uuid{};
+  VPMM_TRY(checked(Call::device_get_name, driver.device_get_name(ordinal, device.name)));
+  VPMM_TRY(checked(Call::device_get_uuid, driver.device_get_uuid(ordinal, uuid)));
+  VPMM_TRY(checked(Call::device_total_mem, driver.device_total_mem(ordinal, device.total)));
+  VPMM_TRY_ASSIGN(device.compute_major, attribute_of(driver, ordinal, DeviceAttribute::compute_capability_major));
+  VPMM_TRY_ASSIGN(device.compute_minor, attribute_of(driver, ordinal, DeviceAttribute::compute_capability_minor));
+  device.uuid = uuid_text(uuid);
+  for (const Capability& capability : kCapabilities) {
+    // An attribute that this driver does not know yet is a capability that it does not have.
+    const Result<int> value = attribute_of(driver, ordinal, capability.attribute);
+    device.capabilities.push_back(value && value.value() != 0);
+  }
+  driver::ChunkProperties properties;
+  properties.device = ordinal;
+  Bytes granularity = 0;
+  const auto got = driver.mem_get_allocation_granularity(properties, driver::Granularity::recommended, granularity);
+  if (device.capabilities.front() && got == driver::CuResult::success) device.granularity = granularity;
+  return device;
+}
+
+Result<DriverInfo> describe_driver(driver::Driver& driver) {
+  DriverInfo info;
+  int count = 0;
+  info.name = driver.name();
+  info.context_events = driver.has(Call::ctx_record_event);
+  VPMM_TRY(checked(Call::init, driver.init()));
+  VPMM_TRY(checked(Call::driver_get_version, driver.driver_get_version(info.version)));
+  VPMM_TRY(checked(Call::device_get_count, driver.device_get_count(count)));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    VPMM_TRY_ASSIGN(Device device, describe_device(driver, ordinal));
+    info.devices.push_back(std::move(device));
+  }
+  return info;
+}
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+const char* yes_or_no(bool yes) { return yes ? "yes" : "no"; }
+
+void print_device(const Device& device, std::size_t ordinal) {
+  fmt::print("\ndevice {}: {}\n", ordinal, device.name);
+  fmt::print("  uuid                {}\n", device.uuid);
+  fmt::print("  compute capability  {}.{}\n", device.compute_major, device.compute_minor);
+  fmt::print("  memory              {:.1f} GiB\n", static_cast<double>(device.total) / static_cast<double>(kGiB));
+  fmt::print("  page granularity    {}\n", device.granularity ? context::format_bytes(*device.granularity) : "none");
+  for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
+    fmt::print("  {:<3}                 {}\n", yes_or_no(device.capabilities[i]), kCapabilities[i].meaning);
+  }
+  if (!device.granularity) fmt::print("  every request goes to the driver's stream-ordered allocator\n");
+}
+
+void print_text(const DriverInfo& info, const std::vector<context::SettingInForce>& settings) {
+  fmt::print("vpmm {}\ndriver {}, CUDA {}, events for a whole context: {}\n", VPMM_VERSION, info.name,
+             version_text(info.version), yes_or_no(info.context_events));
+  for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
+  fmt::print("\nsettings in force\n");
+  for (const context::SettingInForce& setting : settings) {
+    fmt::print("  {:<24} {:<26} {}\n", setting.name, setting.value, setting.meaning);
+  }
+}
+
+Json json_of(const Device& device) {
+  Json json{{"name", device.name},
+            {"uuid", device.uuid},
+            {"compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)},
+            {"total_bytes", device.total},
+            {"granularity", device.granularity ? Json(*device.granularity) : Json(nullptr)}};
+  for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
+    json["capabilities"][kCapabilities[i].name] = static_cast<bool>(device.capabilities[i]);
+  }
+  return json;
+}
+
+void print_json(const DriverInfo& info, const std::vector<context::SettingInForce>& settings) {
+  Json json{{"version", VPMM_VERSION},
+            {"driver", info.name},
+            {"cuda_version", version_text(info.version)},
+            {"context_events", info.context_events},
+            {"devices", Json::array()},
+            {"settings", Json::object()}};
+  for (const Device& device : info.devices) json["devices"].push_back(json_of(device));
+  for (const context::SettingInForce& setting : settings) json["settings"][setting.name] = setting.value;
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+Result<void> info(const Options& options) {
+  VPMM_TRY_ASSIGN(pool::Config config, context::config_from_environment());
+  if (options.driver) config.driver = *options.driver;
+  VPMM_TRY_ASSIGN(const auto driver, context::open_driver(config.driver));
+  VPMM_TRY_ASSIGN(const DriverInfo found, describe_driver(*driver));
+  const auto print = options.json ? print_json : print_text;
+  print(found, context::list_settings(config));
+  return {};
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("info", "Devices, what they can do, and the settings in force");
+  auto options = std::make_shared<Options>();
+  verb->add_option("--driver", options->driver, "Which driver to ask (default: VPMM_DRIVER, else auto: a CUDA driver)")
+      ->transform(driver_names());
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->callback([options, &exit_code] {
+    if (const auto done = info(*options); !done) exit_code = fail(done.error().message);
+  });
+}
+
+}  // namespace vpmm::cli

@@ -1,0 +1,43 @@
+// cli: the command line: `vpmm VERB ...`, one file per verb.
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "cli/verbs.hpp"
+
+namespace vpmm::cli {
+
+int fail(std::string_view message) {
+  const std::string line = "vpmm: " + std::string(message) + "\n";
+  std::fputs(line.c_str(), stderr);
+  return kCouldNot;
+}
+
+namespace {
+
+int run(int argc, char** argv) {
+  int exit_code = kSuccess;
+  CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
+  app.set_version_flag("--version", "vpmm " VPMM_VERSION);
+  app.require_subcommand(1);
+  add_info(app, exit_code);
+  add_replay(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version come this way too, with code 0.
+    return app.exit(error) == 0 ? kSuccess : kCouldNot;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace vpmm::cli
+
+int main(int argc, char** argv) {
+  try {
+    return vpmm::cli::run(argc, argv);
+  } catch (const std::exception& error) {
+    return vpmm::cli::fail(error.what());
+  }
+}

@@ -1,0 +1,44 @@
+// cli: a progress bar on a terminal; elsewhere nothing is printed.
+#include "cli/progress_bar.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace vpmm::cli {
+namespace {
+
+constexpr int kCells = 40;
+constexpr char kEraseLine[] = "\r\x1b[K";
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string label, std::size_t total)
+    : label_(std::move(label)), total_(total), on_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+ProgressBar::~ProgressBar() {
+  if (on_terminal_) print(kEraseLine);
+}
+
+void ProgressBar::add(std::size_t done) {
+  MutexLock lock(mutex_);
+  done_ += done;
+  if (on_terminal_ && total_ != 0) draw();
+}
+
+void ProgressBar::draw() {
+  const int percent = static_cast<int>(done_ * 100 / total_);
+  if (percent == drawn_percent_) return;
+  drawn_percent_ = percent;
+  const auto full = static_cast<std::size_t>(percent * kCells / 100);
+  print(fmt::format("{}{} [{}{}] {:>3} %", kEraseLine, label_, std::string(full, '#'), std::string(kCells - full, '.'),
+                    percent));
+}
+
+}  // namespace vpmm::cli

@@ -1,0 +1,175 @@
+// cli: `vpmm replay`: traces through allocators, measured and checked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "cli/progress_bar.hpp"
+#include "cli/verbs.hpp"
+#include "context/config.hpp"
+#include "context/open_driver.hpp"
+#include "observe/trace_file.hpp"
+#include "replay/replay.hpp"
+#include "replay/report.hpp"
+
+namespace vpmm::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> traces;
+  std::optional<pool::DriverKind> driver;
+  std::vector<replay::AllocatorKind> allocators;
+  std::optional<Bytes> capacity;
+  std::uint64_t lag_us = 500;
+  std::uint64_t seed = 1;
+  bool paced = false;
+  bool json = false;
+};
+
+// One trace through one allocator.
+struct Run {
+  const observe::Trace* trace;
+  replay::AllocatorKind allocator;
+};
+
+class Replayer {
+ public:
+  Replayer(const Options& options, const pool::Config& config) : options_(options), config_(config) {}
+
+  // Reads everything before anything runs, so that a bad file costs no time.
+  Result<void> prepare() {
+    for (const std::string& path : options_.traces) {
+      VPMM_TRY_ASSIGN(observe::Trace trace, observe::read_trace(path));
+      traces_.push_back(std::move(trace));
+    }
+    VPMM_TRY_ASSIGN(driver_, context::open_driver(config_.driver, context::OnMissingCuda::simulate));
+    simulated_ = std::string_view(driver_->name()) == "sim";
+    if (!simulated_ && options_.capacity) config_.capacity = options_.capacity;
+    for (const observe::Trace& trace : traces_) {
+      for (const replay::AllocatorKind allocator : options_.allocators) runs_.push_back({&trace, allocator});
+    }
+    return {};
+  }
+
+  Result<void> run() {
+    std::size_t events = 0;
+    for (const Run& each : runs_) events += each.trace->events.size();
+    ProgressBar bar("replaying", events);
+    for (const Run& each : runs_) {
+      VPMM_TRY_ASSIGN(replay::ReplayResult result, run_one(each, bar));
+      if (options_.json) fmt::print("{}\n", replay::to_json(result));
+      std::fflush(stdout);
+      results_.push_back(std::move(result));
+    }
+    return {};
+  }
+
+  void report() const {
+    if (!options_.json) fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+    for (const replay::ReplayResult& result : results_) {
+      for (const std::string& finding : result.findings) {
+        fmt::print(stderr, "vpmm: {}, {}: {}\n", result.trace, result.allocator, finding);
+      }
+    }
+  }
+
+  int exit_code() const {
+    const bool trouble = std::any_of(results_.begin(), results_.end(), [](const replay::ReplayResult& result) {
+      return result.corruptions != 0 || result.hazards.value_or(0) != 0;
+    });
+    return trouble ? kFoundTrouble : kSuccess;
+  }
+
+ private:
+  std::unique_ptr<replay::Machine> make_machine() {
+    if (!simulated_) {
+      return replay::make_real_machine(*driver_,
+                                       options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
+    }
+    replay::SimMachineOptions sim;
+    sim.capacity = options_.capacity.value_or(sim.capacity);
+    sim.lag_us = options_.lag_us;
+    sim.seed = options_.seed;
+    return replay::make_sim_machine(sim);
+  }
+
+  Result<replay::ReplayResult> run_one(const Run& run, ProgressBar& bar) {
+    const auto machine = make_machine();
+    replay::ReplayOptions how;
+    how.seed = options_.seed;
+    how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
+      bar.add(done - std::exchange(last, done));
+    };
+    auto result = replay::replay(*run.trace, *machine, replay::allocator_factory(run.allocator, config_), how);
+    if (result) return result;
+    return Error{result.error().code, fmt::format("{} through {}: {}", run.trace->name,
+                                                  replay::to_string(run.allocator), result.error().message)};
+  }
+
+  const Options& options_;
+  pool::Config config_;
+  std::vector<observe::Trace> traces_;
+  std::unique_ptr<driver::Driver> driver_;
+  bool simulated_ = false;
+  std::vector<Run> runs_;
+  std::vector<replay::ReplayResult> results_;
+};
+
+Result<int> replay_traces(const Options& options) {
+  VPMM_TRY_ASSIGN(pool::Config config, context::config_from_environment());
+  if (options.driver) config.driver = *options.driver;
+  Replayer replayer(options, config);
+  VPMM_TRY(replayer.prepare());
+  VPMM_TRY(replayer.run());
+  replayer.report();
+  return replayer.exit_code();
+}
+
+CLI::CheckedTransformer allocator_names() {
+  std::map<std::string, replay::AllocatorKind> names;
+  for (const auto kind : {replay::AllocatorKind::vpmm, replay::AllocatorKind::vpmm_page, replay::AllocatorKind::cuda,
+                          replay::AllocatorKind::cuda_async}) {
+    names.emplace(replay::to_string(kind), kind);
+  }
+  return CLI::CheckedTransformer(names);
+}
+
+void add_options(CLI::App& verb, Options& options) {
+  verb.add_option("TRACE", options.traces, "CSV files with the columns op,id,bytes,stream,time_us, gzip or plain")
+      ->required();
+  verb.add_option(
+          "--driver", options.driver,
+          "sim, cuda, or auto: the GPU where there is one, else the simulator (default: VPMM_DRIVER, else auto)")
+      ->transform(driver_names());
+  verb.add_option("--allocator", options.allocators,
+                  "vpmm (default), vpmm-page, cuda or cuda-async; may be given several times")
+      ->transform(allocator_names())
+      ->take_all()
+      ->allow_extra_args(false);
+  verb.add_option("--capacity", options.capacity,
+                  "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map")
+      ->transform(size_with_unit());
+  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")->capture_default_str();
+  verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
+  verb.add_option("--seed", options.seed, "Of the simulator and of what is written")->capture_default_str();
+  verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app, int& exit_code) {
+  CLI::App* verb =
+      app.add_subcommand("replay", "Run recorded allocation traces through an allocator and check what they write");
+  auto options = std::make_shared<Options>();
+  add_options(*verb, *options);
+  verb->callback([options, &exit_code] {
+    if (options->allocators.empty()) options->allocators = {replay::AllocatorKind::vpmm};
+    const auto done = replay_traces(*options);
+    exit_code = done ? done.value() : fail(done.error().message);
+  });
+}
+
+}  // namespace vpmm::cli
