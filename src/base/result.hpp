@@ -10,18 +10,18 @@ namespace vpmm {
 
 // What went wrong, as a caller can act on it. The C ABI mirrors these (vpmm_status).
 enum class ErrorCode {
-  invalid_argument = 1,   // a parameter is out of its domain: size, alignment, ordinal
-  invalid_pointer = 2,    // the address is not a live allocation of this pool
-  out_of_memory = 3,      // device memory
-  host_out_of_memory = 4, // memory of the process itself
-  bad_configuration = 5,  // a setting has a value that is not allowed
-  unsupported = 6,        // this device or driver cannot do it
-  no_driver = 7,          // no CUDA driver on this machine
-  driver_failed = 8,      // a driver call failed; nothing was lost
-  poisoned = 9,           // the GPU context is broken (sticky error); no more driver calls are made
-  process_ending = 10,    // the process is exiting, or this is a forked child
-  capture_active = 11,    // not possible while a stream is being captured
-  bad_file = 12,          // a file is missing, malformed or cannot be written
+  invalid_argument = 1,    // a parameter is out of its domain: size, alignment, ordinal
+  invalid_pointer = 2,     // the address is not a live allocation of this pool
+  out_of_memory = 3,       // device memory
+  host_out_of_memory = 4,  // memory of the process itself
+  bad_configuration = 5,   // a setting has a value that is not allowed
+  unsupported = 6,         // this device or driver cannot do it
+  no_driver = 7,           // no CUDA driver on this machine
+  driver_failed = 8,       // a driver call failed; nothing was lost
+  poisoned = 9,            // the GPU context is broken (sticky error); no more driver calls are made
+  process_ending = 10,     // the process is exiting, or this is a forked child
+  capture_active = 11,     // not possible while a stream is being captured
+  bad_file = 12,           // a file is missing, malformed or cannot be written
 };
 
 const char* to_string(ErrorCode code);
@@ -36,8 +36,10 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor): reads as `return value;`
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor): reads as `return error;`
+  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return value;`
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return error;`
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -55,7 +57,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor): reads as `return error;`
+  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return error;`
+  Result(Error error) : error_(std::move(error)) {}
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
@@ -69,10 +72,9 @@ class [[nodiscard]] Result<void> {
 }  // namespace vpmm
 
 // Passes a failed Result<void> on to the caller.
-#define VPMM_TRY(expression)                                       \
-  do {                                                             \
-    if (auto vpmm_try_result = (expression); !vpmm_try_result)     \
-      return std::move(vpmm_try_result.error());                   \
+#define VPMM_TRY(expression)                                                                              \
+  do {                                                                                                    \
+    if (auto vpmm_try_result = (expression); !vpmm_try_result) return std::move(vpmm_try_result.error()); \
   } while (false)
 
 #define VPMM_CONCAT_INNER(a, b) a##b

@@ -4,12 +4,12 @@
 #include <string.h>
 #include <vpmm/vpmm.h>
 
-#define REQUIRE(condition)                                                                \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      fprintf(stderr, "%d: %s: %s\n", __LINE__, #condition, vpmm_last_error());           \
-      return 1;                                                                           \
-    }                                                                                     \
+#define REQUIRE(condition)                                                      \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      fprintf(stderr, "%d: %s: %s\n", __LINE__, #condition, vpmm_last_error()); \
+      return 1;                                                                 \
+    }                                                                           \
   } while (0)
 
 int main(void) {

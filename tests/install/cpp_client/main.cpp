@@ -8,12 +8,12 @@ namespace {
 
 constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 
-#define REQUIRE(condition)                                          \
-  do {                                                              \
-    if (!(condition)) {                                             \
-      std::fprintf(stderr, "%d: %s\n", __LINE__, #condition);       \
-      return 1;                                                     \
-    }                                                               \
+#define REQUIRE(condition)                                    \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      std::fprintf(stderr, "%d: %s\n", __LINE__, #condition); \
+      return 1;                                               \
+    }                                                         \
   } while (0)
 
 bool refuses_too_much(const vpmm::memory_pool& pool) {
