@@ -51,14 +51,14 @@ typedef void* vpmm_stream;
 /* Settings of a pool; vpmm_config_init fills in the defaults or the environment's values. */
 typedef struct vpmm_config {
   size_t size;
-  uint64_t page_size;         /* VPMM_PAGE_SIZE; 0: the device's granularity; UINT64_MAX: pool off, all stream-ordered */
+  uint64_t page_size;         /* VPMM_PAGE_SIZE; 0: the device's granularity; UINT64_MAX: off, all stream-ordered */
   uint64_t pages;             /* VPMM_PAGES: preallocated at the first allocation, best effort */
   uint64_t va_size;           /* VPMM_VA_SIZE: bytes of one reservation */
   uint64_t chunk_max;         /* VPMM_CHUNK_MAX: bytes of the largest chunk; 0: `page`, the specification's policy */
   uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep memory for life */
   uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
   uint64_t capacity;          /* most bytes the pool may map; UINT64_MAX: what the GPU has */
-  const char* small;          /* VPMM_SMALL: "stream_ordered". Here and below null means the built-in default */
+  const char* small;          /* VPMM_SMALL: "stream_ordered". Null, here and below: the built-in default */
   const char* any_stream;     /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
   const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
   const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */
@@ -158,7 +158,8 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
 /* Memory that work queued on `stream` after the call may use. At least 256-byte aligned, page-aligned from one page up.
  * Zero bytes give null. */
 VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
-VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr);
+VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
+                                           void** ptr);
 /* Memory that any work queued on any stream after the call may use. `alignment` 0: the default. */
 VPMM_API vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
 /* Work queued on `stream` before the call is the last to use the memory. Null does nothing. */
@@ -181,10 +182,12 @@ VPMM_API vpmm_status vpmm_capture_end(vpmm_pool* pool);
 VPMM_API vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id);
 
 /* --- limits --- */
-VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released); /* bytes_released may be null */
+/* Gives idle memory back until at most `bytes_to_keep` are mapped. `bytes_released` may be null. */
+VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released);
 VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes); /* UINT64_MAX: no limit of ours */
-VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument);
+VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
+                                                     void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
 VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "pool/config.hpp"
+#include "context/config.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::capi {
