@@ -1,0 +1,98 @@
+// tests: the JSON of a result has exactly the promised keys, and the table shows what may be shown.
+#include "replay/report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace vpmm::replay {
+namespace {
+
+ReplayResult sample() {
+  ReplayResult result;
+  result.trace = "gnn.csv.gz";
+  result.driver = "sim";
+  result.allocator = "vpmm";
+  result.operations = 18297;
+  result.allocations = 9150;
+  result.peak_live_bytes = 18'460'000'000;
+  result.peak_mapped_bytes = 18'829'200'000;
+  result.driver_calls = 1234;
+  result.driver_ns = 82'000'500;
+  result.worst_allocate_ns = 5'000'250;
+  result.p99_allocate_ns = 40'000;
+  result.hazards = 0;
+  result.mapped_chunks_peak = 1957;
+  result.seconds = 1.5;
+  return result;
+}
+
+TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
+  EXPECT_EQ(to_json(sample()),
+            R"({"trace":"gnn.csv.gz","driver":"sim","allocator":"vpmm","operations":18297,"allocations":9150,)"
+            R"("failed_allocations":0,"peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
+            R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
+            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5})");
+}
+
+TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
+  ReplayResult result = sample();
+  result.hazards.reset();
+  const auto json = nlohmann::json::parse(to_json(result));
+  EXPECT_TRUE(json["hazards"].is_null());
+  EXPECT_EQ(json.size(), 16u);
+}
+
+TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
+  ReplayResult result = sample();
+  result.trace = "\xff.csv";
+  EXPECT_TRUE(nlohmann::json::accept(to_json(result)));
+}
+
+TEST(ReplayTable, shows_footprint_ratio_and_times) {
+  const std::vector<ReplayResult> results{sample()};
+  const std::string text = table(results);
+  for (const char* cell : {"gnn.csv.gz", "18.46 GB", "18.83 GB", "1.0200", "82.0 ms", "5.00 ms", "40.0 us", "1957"}) {
+    EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
+  }
+}
+
+TEST(ReplayTable, has_lines_of_one_length) {
+  std::vector<ReplayResult> results{sample(), sample()};
+  results[1].trace = "a_much_longer_name.csv.gz";
+  const std::string text = table(results);
+  std::size_t length = text.find('\n');
+  for (std::size_t begin = 0; begin < text.size(); begin += length + 1)
+    EXPECT_EQ(text.find('\n', begin) - begin, length);
+}
+
+TEST(ReplayTable, leaves_out_the_footprint_of_the_simulated_async_pool) {
+  ReplayResult result = sample();
+  result.allocator = "cuda-async";
+  EXPECT_EQ(table(std::vector{result}).find("18.83 GB"), std::string::npos);
+  EXPECT_EQ(summary(std::vector{sample(), result}).find("cuda-async held"), std::string::npos);
+  result.driver = "cuda";
+  EXPECT_NE(table(std::vector{result}).find("18.83 GB"), std::string::npos);
+}
+
+TEST(ReplaySummary, compares_the_pool_with_the_others_of_its_trace) {
+  ReplayResult pages = sample();
+  pages.allocator = "vpmm-page";
+  pages.peak_mapped_bytes = 18'470'000'000;
+  pages.driver_ns = 3'942'000'000;
+  ReplayResult elsewhere = sample();
+  elsewhere.trace = "other.csv";
+  EXPECT_EQ(summary(std::vector{sample(), pages, elsewhere}),
+            "gnn.csv.gz: vpmm held 18.83 GB for 18.46 GB of live memory (1.020x) and spent 82.0 ms in the driver; "
+            "vpmm-page held 18.47 GB (1.001x) and spent 3942.0 ms in the driver, 48.1x as much.\n"
+            "other.csv: vpmm held 18.83 GB for 18.46 GB of live memory (1.020x) and spent 82.0 ms in the driver.\n");
+}
+
+TEST(ReplaySummary, has_nothing_to_say_without_a_pool) {
+  ReplayResult result = sample();
+  result.allocator = "cuda";
+  EXPECT_EQ(summary(std::vector{result}), "");
+}
+
+}  // namespace
+}  // namespace vpmm::replay
