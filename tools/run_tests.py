@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install"]
+PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli"]
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
 

@@ -1,0 +1,170 @@
+"""tests: the command line keeps its promises: verbs, options, exit codes, JSON keys, errors that name what is wrong.
+
+VPMM_BUILD_FOLDER names the build whose bin/vpmm is run; the default is that of the dev preset.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VPMM = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev")).resolve() / "bin/vpmm"
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_")}
+
+HEADER = "op,id,bytes,stream,time_us\n"
+SMALL = HEADER + "a,1,3000000,0,0\na,2,100,1,50\nf,1,0,0,90\na,3,5000000,0,120\nf,2,0,1,130\n"
+KEYS = [
+    "trace",
+    "driver",
+    "allocator",
+    "operations",
+    "allocations",
+    "failed_allocations",
+    "peak_live_bytes",
+    "peak_mapped_bytes",
+    "driver_calls",
+    "driver_time_us",
+    "worst_allocate_us",
+    "p99_allocate_us",
+    "corruptions",
+    "hazards",
+    "mapped_chunks_peak",
+    "seconds",
+]
+OK, TROUBLE, COULD_NOT = 0, 1, 2
+
+
+def vpmm(*words: object, **settings: str) -> subprocess.CompletedProcess[str]:
+    command = [str(VPMM), *(str(word) for word in words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=CLEAN | settings)
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="vpmm-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def trace(self, text: str = SMALL, name: str = "small.csv") -> Path:
+        path = self.folder / name
+        if name.endswith(".gz"):
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text)
+        return path
+
+    def replay_json(self, *words: object, **settings: str) -> list[dict[str, object]]:
+        done = vpmm("replay", "--driver", "sim", "--json", *words, **settings)
+        self.assertEqual(done.returncode, OK, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_version_is_that_of_the_project(self) -> None:
+        done = vpmm("--version")
+        self.assertEqual(done.returncode, OK)
+        self.assertRegex(done.stdout, r"^vpmm \d+\.\d+\.\d+\n$")
+
+    def test_help_names_the_verbs(self) -> None:
+        done = vpmm("--help")
+        self.assertEqual(done.returncode, OK)
+        self.assertIn("info", done.stdout)
+        self.assertIn("replay", done.stdout)
+
+    def test_without_a_verb_or_with_an_unknown_one_it_says_so(self) -> None:
+        for words in ([], ["explode"], ["replay"], ["replay", "--driver", "abacus", self.trace()]):
+            done = vpmm(*words)
+            self.assertEqual(done.returncode, COULD_NOT, words)
+            self.assertTrue(done.stderr, words)
+
+    def test_info_on_the_simulator_lists_device_capabilities_and_settings(self) -> None:
+        done = vpmm("info", "--driver", "sim")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        for text in ("driver sim", "device 0", "139.0 GiB", "2MiB", "VPMM_PAGE_SIZE", "VPMM_MAX_MAPPINGS"):
+            self.assertIn(text, done.stdout)
+
+    def test_info_as_json_holds_the_same(self) -> None:
+        done = vpmm("info", "--driver", "sim", "--json", VPMM_MAX_MAPPINGS="1234")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        info = json.loads(done.stdout)
+        self.assertEqual(info["driver"], "sim")
+        self.assertEqual(info["devices"][0]["granularity"], 2 << 20)
+        self.assertIs(info["devices"][0]["capabilities"]["virtual_memory_management"], True)
+        self.assertEqual(info["settings"]["VPMM_MAX_MAPPINGS"], "1234")
+
+    def test_info_without_a_gpu_names_the_simulator_as_the_way_out(self) -> None:
+        done = vpmm("info", "--driver", "cuda", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("simulator", done.stderr)
+
+    def test_a_bad_setting_is_an_error_that_names_it(self) -> None:
+        for words in (["info"], ["replay", self.trace()]):
+            done = vpmm(*words, "--driver", "sim", VPMM_MAX_MAPPINGS="lots")
+            self.assertEqual(done.returncode, COULD_NOT)
+            self.assertIn("VPMM_MAX_MAPPINGS", done.stderr)
+            self.assertIn("lots", done.stderr)
+
+    def test_replay_prints_one_object_per_trace_and_allocator_with_exactly_these_keys(self) -> None:
+        traces = [self.trace(), self.trace(name="packed.csv.gz")]
+        allocators = ["vpmm", "vpmm-page", "cuda", "cuda-async"]
+        results = self.replay_json(*traces, *(word for name in allocators for word in ("--allocator", name)))
+        self.assertEqual([list(result) for result in results], [KEYS] * 8)
+        expected = [(trace.name, name) for trace in traces for name in allocators]
+        self.assertEqual([(result["trace"], result["allocator"]) for result in results], expected)
+        for result in results:
+            self.assertEqual(result["driver"], "sim")
+            self.assertEqual(result["operations"], 5)
+            self.assertEqual(result["allocations"], 3)
+            self.assertEqual(result["peak_live_bytes"], 5_000_100)
+            for none in ("failed_allocations", "corruptions", "hazards"):
+                self.assertEqual(result[none], 0)
+
+    def test_replay_uses_the_pool_when_no_allocator_is_named(self) -> None:
+        self.assertEqual([result["allocator"] for result in self.replay_json(self.trace())], ["vpmm"])
+
+    def test_an_allocator_does_not_swallow_the_trace_behind_it(self) -> None:
+        self.assertEqual(len(self.replay_json("--allocator", "cuda", self.trace())), 1)
+
+    def test_replay_gives_the_same_figures_in_every_run(self) -> None:
+        trace = self.trace()
+        first, second = self.replay_json(trace), self.replay_json(trace)
+        for result in (*first, *second):
+            del result["seconds"]
+        self.assertEqual(first, second)
+
+    def test_capacity_is_that_of_the_simulated_gpu(self) -> None:
+        result = self.replay_json(self.trace(), "--capacity", "4MiB", "--allocator", "cuda")[0]
+        self.assertEqual(result["failed_allocations"], 1)
+        done = vpmm("replay", self.trace(), "--driver", "sim", "--capacity", "4 bananas")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("bananas", done.stderr)
+
+    def test_the_table_leaves_out_the_footprint_of_the_simulated_async_pool(self) -> None:
+        done = vpmm("replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda-async")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        rows = {line.split()[2]: line for line in done.stdout.splitlines() if line.startswith("small.csv ")}
+        self.assertEqual(rows["vpmm"].count("GB"), 2)
+        self.assertEqual(rows["cuda-async"].count("GB"), 1)
+
+    def test_no_progress_bar_is_drawn_into_a_pipe(self) -> None:
+        self.assertEqual(vpmm("replay", self.trace(), "--driver", "sim").stderr, "")
+
+    def test_a_malformed_trace_is_refused_with_file_line_and_reason_and_nothing_runs(self) -> None:
+        good, bad = self.trace(), self.trace(HEADER + "a,1,64,0,0\nf,9,0,0,1\n", "bad.csv")
+        done = vpmm("replay", good, bad, "--driver", "sim", "--json")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr, f"vpmm: {bad}:3: id 9 is freed but was never allocated\n")
+
+    def test_a_missing_trace_is_an_error_that_names_it(self) -> None:
+        done = vpmm("replay", self.folder / "none.csv", "--driver", "sim")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("none.csv", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
