@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*.md", "tests/**/*.md"]
-SETTINGS_PAGE = "docs/settings.md"
+SETTINGS_PAGE = "docs/reference/settings.md"
 CONFIG = "src/context/config.cpp"
 KNOWN_SUFFIXES = ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
 # Roots a path in a document may be relative to, besides the document's own folder.

@@ -20,7 +20,7 @@ TREE = {
     "src/context/config.cpp": '// context: settings.\nconst char* a = "VPMM_LOG";\nconst char* b = "VPMM_PAGES";\n',
     "include/vpmm/vpmm.h": "/* vpmm: C. */\n#define VPMM_VPMM_H\n",
     "cli/main.cpp": "// cli: verbs.\n" + CLI,
-    "docs/settings.md": "# Settings\n\n`VPMM_LOG` and `VPMM_PAGES`.\n",
+    "docs/reference/settings.md": "# Settings\n\n`VPMM_LOG` and `VPMM_PAGES`.\n",
 }
 
 
@@ -43,7 +43,7 @@ class CheckDocs(unittest.TestCase):
 
     def test_what_exists_is_accepted(self) -> None:
         text = (
-            "See [settings](settings.md#settings), [below](#here-and-there), [CMake](https://cmake.org/x).\n\n"
+            "See [settings](reference/settings.md#settings), [below](#here-and-there), [CMake](https://cmake.org/x).\n\n"
             "## Here, and there\n\n`src/pool/`, `pool/planner.cpp`, `planner.cpp`, `vpmm/vpmm.h`,\n"
             "`src/*/planner.cpp`, `VPMM_LOG`, `build/dev/bin/vpmm`, `live/pending`, `/proc/self/maps`, `VPMM_*`.\n\n"
             "```sh\n./dev demo\n./dev check\ncmake --preset dev\nvpmm replay trace.csv --lag-us 5 --json\n```\n"
@@ -53,7 +53,7 @@ class CheckDocs(unittest.TestCase):
     def test_each_planted_fault_is_found_on_its_line(self) -> None:
         faults = {
             "[x](gone.md)": "gone.md: no such file",
-            "[x](settings.md#gone)": "no such heading",
+            "[x](reference/settings.md#gone)": "no such heading",
             "`src/pool/gone.cpp`": "no such file or folder",
             "`gone.hpp`": "no such file or folder",
             "`./dev fly`": "./dev fly: no such verb",
@@ -74,11 +74,11 @@ class CheckDocs(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
 
     def test_a_setting_without_its_description_is_found(self) -> None:
-        self.write("docs/settings.md", "# Settings\n\n`VPMM_LOG`.\n")
+        self.write("docs/reference/settings.md", "# Settings\n\n`VPMM_LOG`.\n")
         self.assertIn("VPMM_PAGES", self.findings("# Page\n")[0])
 
     def test_the_settings_page_names_settings_only(self) -> None:
-        found = self.findings("`VPMM_LOG` `VPMM_PAGES`\n\n`VPMM_VPMM_H`\n", page="docs/settings.md")
+        found = self.findings("`VPMM_LOG` `VPMM_PAGES`\n\n`VPMM_VPMM_H`\n", page="docs/reference/settings.md")
         self.assertEqual(len(found), 1, found)
         self.assertIn("not a setting", found[0])
 
