@@ -29,9 +29,12 @@ void DeferredList::put_back(std::atomic<Node*>& list, Node* first, Node* last) {
 void DeferredList::push(std::uint64_t value) noexcept {
   Node* node = spare_.exchange(nullptr, std::memory_order_acquire);
   if (node != nullptr && node->next != nullptr) {
-    Node* last = node->next;
-    while (last->next != nullptr) last = last->next;
-    put_back(spare_, node->next, last);
+    Node* none = nullptr;
+    if (!spare_.compare_exchange_strong(none, node->next, std::memory_order_release, std::memory_order_relaxed)) {
+      Node* last = node->next;  // somebody put nodes there meanwhile: only then is the list walked
+      while (last->next != nullptr) last = last->next;
+      put_back(spare_, node->next, last);
+    }
   }
   if (node == nullptr) node = new (std::nothrow) Node;
   if (node == nullptr) return;  // out of host memory inside a finalizer: the memory stays allocated

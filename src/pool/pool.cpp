@@ -16,7 +16,6 @@ using region::RegionState;
 namespace {
 
 // Work that a single call does for everybody: bounded, so that no call stalls.
-constexpr std::size_t kTimelinesAskedPerCall = 8;
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
@@ -39,7 +38,6 @@ Pool::~Pool() = default;
 // --- the way of a request -------------------------------------------------------------------------------------------
 
 Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, const Caller& caller) {
-  VPMM_TRY(settle(lock));
   Result<DevicePtr> result = attempt(lock, request, caller, Effort::by_policy);
   if (!result && result.error().code == ErrorCode::out_of_memory) result = allocate_short(lock, request, caller);
   if (result) ++counters_.allocations;
@@ -128,8 +126,6 @@ void Pool::advance(const std::vector<time::StampPart>& done) {
 }
 
 Result<void> Pool::settle(MutexLock& lock) {
-  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(kTimelinesAskedPerCall));
-  advance(done);
   const bool crowded = chunks_.mapping_count() > config_.max_mappings / 2;
   VPMM_TRY(sweep(lock, crowded ? kMappingsSweptWhenCrowded : kMappingsSweptPerCall));
   return {};
@@ -162,8 +158,6 @@ void Pool::record_use(Region* region, time::Timeline& timeline) {
   tenant.other_uses.push_back(timeline.id);
   ++timeline.tenants;
 }
-
-Bytes Pool::used_bytes() const { return index_.bytes(RegionState::allocated); }
 
 Bytes Pool::quarantined_bytes() const {
   Bytes bytes = 0;

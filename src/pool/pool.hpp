@@ -79,7 +79,7 @@ class Pool {
   void deallocate(region::Region* region, const time::Stamp& stamp);
   void record_use(region::Region* region, time::Timeline& timeline);
 
-  // Phase 0: learns what is complete and unmaps a bounded number of zombies.
+  // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock);
   void advance(const std::vector<time::StampPart>& done);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
@@ -90,6 +90,10 @@ class Pool {
 
   Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
   Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
+  Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
+  Bytes requested_bytes() const { return index_.requested_bytes(); }
+  Bytes pending_bytes(time::TimelineId timeline) const { return index_.pending_bytes(timeline); }
+  std::uint64_t live_allocations() const { return index_.count(region::RegionState::allocated); }
   void fill(observe::Statistics& statistics) const;
   void for_each_region(const std::function<void(const region::Region&)>& visit) const { index_.for_each(visit); }
   std::vector<AddressRange> reservations() const { return reservations_; }
@@ -138,7 +142,6 @@ class Pool {
   void count_tenant(const region::Tenant& tenant, int change);
   Need need_of(const PageRequest& request, const Caller& caller) const;
   Bytes growth_room() const;
-  Bytes used_bytes() const;
   Bytes quarantined_bytes() const;
   void note_peaks();
   void end_flight();

@@ -13,6 +13,10 @@ namespace vpmm::time {
 using driver::Call;
 using driver::CuResult;
 
+namespace {
+constexpr Bytes kAnyStreamBytes = 2 * kMiB;  // about 0.2 us of event against memory that nobody could use
+}
+
 Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule) : driver_(driver), rule_(rule), events_(driver) {}
 
 void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id) {
@@ -81,8 +85,11 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 }
 
 bool Timelines::is_due(const Timeline& timeline) const {
-  if (timeline.last == timeline.waitable) return false;
+  const bool is_any_stream = !timeline.stream;
+  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable)) return false;
   if (timeline.wanted) return true;
+  // Nobody may use any-stream memory again before it is proven complete, its last user included.
+  if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;
   if (!rule_.even_alone && by_id_.size() < 2) return false;
   return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= rule_.bytes;
 }
@@ -178,35 +185,38 @@ Result<std::vector<StampPart>> Timelines::poll(std::size_t limit) {
   return done;
 }
 
-std::vector<StampPart> Timelines::complete_all(driver::ContextId context) {
+std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) const {
+  std::vector<StampPart> parts;
+  for (const auto& [key, timeline] : by_id_)
+    if (timeline->context_id == context && timeline->complete < timeline->last)
+      parts.push_back({timeline->id, timeline->last});
+  return parts;
+}
+
+std::vector<StampPart> Timelines::mark_complete(const std::vector<StampPart>& parts) {
   std::vector<StampPart> done;
-  for (auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != context) continue;
-    outstanding_ -= timeline->closings.size();
-    timeline->closings.clear();
-    timeline->frees_since_event = timeline->bytes_since_event = 0;
-    timeline->wanted = false;
-    complete(*timeline, timeline->last, done);
-  }
-  const auto of_context = [&](const ContextClosing& closing) { return closing.context == context; };
-  outstanding_ -= static_cast<std::uint64_t>(std::count_if(context_closings_.begin(), context_closings_.end(), of_context));
-  std::erase_if(context_closings_, of_context);
-  std::erase_if(poll_order_, [&](TimelineId id) {
-    const Timeline* timeline = find(id);
-    return timeline == nullptr || timeline->closings.empty();
-  });
+  for (const StampPart& part : parts)
+    if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
   return done;
 }
 
 std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   events_.forget_context(context);
-  std::vector<StampPart> done = complete_all(context);
-  for (auto& [key, timeline] : by_id_)
-    if (timeline->context_id == context && timeline->stream) by_stream_.erase(static_cast<std::uint64_t>(*timeline->stream));
-  if (any_ != nullptr && any_->context_id == context) {
-    // The any-stream timeline belongs to whatever the primary context is now; set_primary has been told or will be.
-    any_ = nullptr;
+  std::vector<StampPart> done = mark_complete(numbers_so_far(context));
+  for (auto& [key, timeline] : by_id_) {
+    if (timeline->context_id != context) continue;
+    outstanding_ -= timeline->closings.size();
+    timeline->closings.clear();
+    if (timeline->stream) by_stream_.erase(static_cast<std::uint64_t>(*timeline->stream));
   }
+  const std::size_t before = context_closings_.size();
+  std::erase_if(context_closings_, [&](const ContextClosing& closing) { return closing.context == context; });
+  outstanding_ -= before - context_closings_.size();
+  std::erase_if(poll_order_, [&](TimelineId id) {
+    const Timeline* timeline = find(id);
+    return timeline == nullptr || timeline->closings.empty();
+  });
+  if (any_ != nullptr && any_->context_id == context) any_ = nullptr;  // begun anew in the context's successor
   return done;
 }
 
@@ -277,12 +287,15 @@ void Timelines::destroy_events() {
   events_.destroy_spares();
 }
 
-std::string Timelines::describe(const StampPart& part) const {
-  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
-  if (found == by_id_.end()) return fmt::format("a past timeline up to {}", part.sequence);
+std::string Timelines::describe_stream(TimelineId timeline) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
+  if (found == by_id_.end()) return "a past stream";
   const std::optional<driver::StreamId>& stream = found->second->stream;
-  if (!stream) return fmt::format("any stream up to {}", part.sequence);
-  return fmt::format("stream {} up to {}", static_cast<std::uint64_t>(*stream), part.sequence);
+  return stream ? fmt::format("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
+}
+
+std::string Timelines::describe(const StampPart& part) const {
+  return fmt::format("{} up to {}", describe_stream(part.timeline), part.sequence);
 }
 
 std::string Timelines::validate() const {

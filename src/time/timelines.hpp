@@ -85,8 +85,9 @@ class Timelines {
 
   // Asks finished events, oldest first, at most `limit` timelines; returns what became complete since the last call.
   Result<std::vector<StampPart>> poll(std::size_t limit);
-  // Everything up to now is complete: the context was synchronised, or has died.
-  std::vector<StampPart> complete_all(driver::ContextId context);
+  // For a synchronisation of the whole context: the numbers before it, which are complete after it.
+  std::vector<StampPart> numbers_so_far(driver::ContextId context) const;
+  std::vector<StampPart> mark_complete(const std::vector<StampPart>& parts);
   // The context is gone with its streams and events: forgets them untouched; all of it is complete.
   std::vector<StampPart> forget_context(driver::ContextId context);
   // Contexts, other than the primary one, of which there are timelines.
@@ -104,7 +105,8 @@ class Timelines {
   void retire_idle(std::size_t keep);
   // Destroys all events (while the driver may still be called).
   void destroy_events();
-  std::string describe(const StampPart& part) const;
+  std::string describe(const StampPart& part) const;      // "stream 9 up to 17"
+  std::string describe_stream(TimelineId timeline) const;  // "stream 9"
   std::string validate() const;
 
  private:

@@ -1,0 +1,297 @@
+// context: the way of a request and of a free through one device.
+#include "context/device_context.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using pool::Caller;
+using pool::Standing;
+
+namespace {
+
+constexpr Bytes kSmallAlignment = 256;             // what the driver's asynchronous pool promises
+constexpr Bytes kAddressSpace = Bytes{1} << 47;    // no request can be larger
+constexpr Bytes kReliefForSmall = 64 * kMiB;
+
+std::optional<std::uint64_t> stream_key(const Caller& caller) {
+  if (caller.timeline == nullptr || !caller.timeline->stream) return std::nullopt;
+  return static_cast<std::uint64_t>(*caller.timeline->stream);
+}
+
+}  // namespace
+
+// --- a request ------------------------------------------------------------------------------------------------------
+
+Result<DevicePtr> DeviceContext::allocate(const Request& request) {
+  if (request.bytes == 0) return DevicePtr{};
+  if (request.alignment != 0 && !is_power_of_two(request.alignment))
+    return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
+  if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
+    return mistake({ErrorCode::invalid_argument,
+                    fmt::format("{} bytes at alignment {} is more than any address space", request.bytes, request.alignment)});
+  for (;;) {
+    Result<DevicePtr> result = allocate_once(request);
+    if (result || result.error().code != ErrorCode::out_of_memory) return result;
+    OutOfMemoryCallback callback;
+    {
+      const MutexLock lock(mutex_);
+      callback = out_of_memory_;
+    }
+    if (!callback || !callback({request.bytes, device_})) return result;
+  }
+}
+
+Result<DevicePtr> DeviceContext::allocate_once(const Request& request) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  MutexLock& lock = visit.lock();
+  drain_deferred(lock);
+  VPMM_TRY(noted(settle(lock)));
+  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(request.stream)));
+  VPMM_TRY(noted(preallocate_once(lock)));
+  Result<DevicePtr> result = noted(route(lock, request, caller));
+  if (!result) {
+    ++failed_allocations_;
+    return result;
+  }
+  announce_allocation(result.value(), request, caller);
+  leave(caller);
+  note_peaks();
+  VPMM_TRY(noted(bound_any_stream(lock)));
+  return result;
+}
+
+// Below a page: SOMM, unless the stream captures (a stream-ordered allocation would become a node of the graph).
+bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& caller) const {
+  if (pool_ == nullptr) return true;
+  if (somm_ == nullptr || caller.standing != Standing::ordinary) return false;
+  return request.bytes < pool_->page_size() && request.alignment <= kSmallAlignment;
+}
+
+Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
+  if (caller.standing != Standing::ordinary)
+    return Error{ErrorCode::capture_active, "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
+  if (request.alignment > kSmallAlignment)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here", request.alignment)};
+  return allocate_small(lock, request, caller);
+}
+
+Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
+  const Bytes page = pool_->page_size();
+  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, page)};
+  if (caller.standing == Standing::capturing) {
+    region::Region* parked = captures_.take_parked(caller.capture, caller.timeline->id, pages.size, pages.alignment);
+    if (parked != nullptr) return parked->range.begin;
+  }
+  pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
+  return pool_->allocate(lock, pages, caller);
+}
+
+// When the driver's pool cannot grow, our idle memory makes room for it.
+Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& request, const Caller& caller) {
+  const auto once = [&] { return somm_->allocate(lock, request.bytes, caller.stream, caller.timeline); };
+  const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
+  Result<DevicePtr> result = once();
+  if (is_short(result) && pool_ != nullptr) {
+    const Bytes mapped = pool_->mapped_bytes() + somm_reserved_;
+    const Bytes room = std::max(kReliefForSmall, 2 * request.bytes);
+    VPMM_TRY(pool_->trim(lock, mapped > room ? mapped - room : 0));
+    result = once();
+  }
+  if (is_short(result)) {
+    synchronize_context(lock);
+    if (pool_ != nullptr) VPMM_TRY(pool_->trim(lock, 0));
+    result = once();
+  }
+  somm_reserved_ = somm_->reserved_bytes();
+  if (is_short(result))
+    return Error{ErrorCode::out_of_memory,
+                 fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
+                             request.bytes, result.error().message)};
+  return result;
+}
+
+// VPMM_PAGES, at the first allocation and best effort: what does not fit is left to growth on demand.
+Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
+  if (has_preallocated_) return {};
+  has_preallocated_ = true;
+  if (pool_ == nullptr || config_.pages == 0) return {};
+  const Result<void> done = pool_->preallocate(lock, config_.pages * pool_->page_size());
+  if (!done && done.error().code == ErrorCode::poisoned) return done;
+  return {};
+}
+
+void DeviceContext::announce_allocation(DevicePtr begin, const Request& request, const Caller& caller) {
+  deferred_.provide(live_allocations());
+  if (recording_) recording_->record_allocate(begin, request.bytes, stream_key(caller), driver_.now_ns() / 1000);
+  if (observer_ == nullptr) return;
+  const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(begin);
+  const AddressRange range = region != nullptr ? region->range : AddressRange{begin, request.bytes};
+  if (request.stream)
+    observer_->on_allocate(range, *request.stream);
+  else
+    observer_->on_allocate_any_stream(range);
+}
+
+// --- a free ---------------------------------------------------------------------------------------------------------
+
+Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
+  if (is_null(ptr)) return {};
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  MutexLock& lock = visit.lock();
+  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(stream)));
+  VPMM_TRY(noted(free_one(lock, ptr, stream, caller)));
+  leave(caller);
+  VPMM_TRY(noted(bound_any_stream(lock)));
+  return noted(trim_above_threshold(lock));
+}
+
+void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {
+  if (!is_null(ptr)) deferred_.push(to_integer(ptr));
+}
+
+bool DeviceContext::drain_deferred(MutexLock& lock) {
+  for (const std::uint64_t capture : captures_.take_ended()) release_capture(capture);
+  if (deferred_.empty()) return false;
+  for (const std::uint64_t address : deferred_.take_all())
+    static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
+  if (timelines_.is_due(timelines_.any_stream())) prove_everything();
+  return true;
+}
+
+Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
+  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
+  AddressRange range;
+  if (region != nullptr) range = region->range;
+  if (block != nullptr) range = {block->begin, block->requested};
+  if (range.empty() || range.begin != ptr || (region != nullptr && captures_.is_parked(region)))
+    return not_live(ptr, range);
+  if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
+  if (region == nullptr) return free_small(lock, block, stream, caller);
+  return free_pages(region, stream, caller);
+}
+
+void DeviceContext::announce_deallocation(AddressRange range, const Stream& stream) {
+  if (observer_ == nullptr) return;
+  if (stream)
+    observer_->on_deallocate(range, *stream);
+  else
+    observer_->on_deallocate_any_stream(range);
+}
+
+Result<void> DeviceContext::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
+  if (captures_.keeps(region->tenant.capture)) {
+    captures_.park(region->tenant.capture, region, caller.timeline == nullptr ? std::nullopt : std::optional(caller.timeline->id));
+    return {};
+  }
+  announce_deallocation(region->range, stream);
+  pool_->deallocate(region, stamp_of({region->tenant.timeline, region->tenant.other_uses, region->range.size}, caller));
+  return {};
+}
+
+// A free on the named stream is the driver's to order; everything else waits here until its stamp is complete.
+Result<void> DeviceContext::free_small(MutexLock& lock, somm::Block* block, const Stream& stream, const Caller& caller) {
+  announce_deallocation({block->begin, block->requested}, stream);
+  if (caller.may_queue() && block->other_uses.empty()) return somm_->deallocate_on(lock, block, *caller.stream);
+  return somm_->deallocate_after(lock, block, stamp_of({block->timeline, block->other_uses, block->requested}, caller));
+}
+
+// Note [Free on which stream]
+// The stream that is named, the streams that record_use named, and, when it is another one, the stream of the
+// allocation, whose queued work may use the memory too. More than two are "all streams now".
+time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
+  std::vector<time::Timeline*> timelines;
+  const auto add = [&](std::optional<time::TimelineId> id) {
+    time::Timeline* timeline = id ? timelines_.find(*id) : nullptr;
+    if (timeline != nullptr && std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
+      timelines.push_back(timeline);
+  };
+  const bool names_tenant = config_.unnamed_free == pool::UnnamedFree::allocating_stream && uses.tenant;
+  if (caller.timeline == nullptr && !names_tenant) return time::Stamp(timelines_.next(timelines_.any_stream(), uses.bytes));
+  if (caller.timeline != nullptr) add(caller.timeline->id);
+  add(uses.tenant);
+  for (const time::TimelineId other : uses.others) add(other);
+  if (timelines.empty()) return {};  // all of them died with their context
+  if (timelines.size() > 2) return time::Stamp(timelines_.next(timelines_.any_stream(), uses.bytes));
+  const time::StampPart first = timelines_.next(*timelines[0], uses.bytes);
+  if (timelines.size() == 1) return time::Stamp(first);
+  timelines[1]->wanted = true;
+  return time::Stamp(first, timelines_.next(*timelines[1], 0));
+}
+
+Error DeviceContext::mistake(Error error) {
+  const MutexLock lock(mutex_);
+  ++caller_mistakes_;
+  return error;
+}
+
+Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
+  ++caller_mistakes_;
+  if (!around.empty() && around.begin != ptr)
+    return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} points inside the allocation that starts at {:#x}",
+                                                         to_integer(ptr), to_integer(around.begin))};
+  return Error{ErrorCode::invalid_pointer,
+               fmt::format("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
+                           to_integer(ptr))};
+}
+
+Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle stream) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(stream)));
+  if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr); region != nullptr && !captures_.is_parked(region)) {
+    pool_->record_use(region, *caller.timeline);
+  } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
+    somm_->record_use(block, *caller.timeline);
+  } else {
+    return not_live(ptr, {});
+  }
+  leave(caller);
+  return {};
+}
+
+// --- captures -------------------------------------------------------------------------------------------------------
+
+Result<void> DeviceContext::capture_begin() {
+  const MutexLock lock(mutex_);
+  ++announced_captures_;
+  return {};
+}
+
+Result<void> DeviceContext::capture_end() {
+  const MutexLock lock(mutex_);
+  if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
+  if (--announced_captures_ == 0) seen_capturing_.clear();
+  return {};
+}
+
+Result<void> DeviceContext::capture_release(driver::CaptureId id) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  const auto capture = static_cast<std::uint64_t>(id);
+  if (!captures_.keeps(capture))
+    return Error{ErrorCode::invalid_argument, fmt::format("no memory is kept for capture {}", capture)};
+  release_capture(capture);
+  return {};
+}
+
+void DeviceContext::release_capture(std::uint64_t capture) {
+  for (region::Region* region : captures_.release(capture)) {
+    announce_deallocation(region->range, std::nullopt);
+    pool_->deallocate(region, time::Stamp(timelines_.next(timelines_.any_stream(), region->range.size)));
+  }
+}
+
+}  // namespace vpmm::context

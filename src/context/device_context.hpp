@@ -1,0 +1,151 @@
+// context: the Context of a device: composition of timelines, pool, SOMM and captures behind one lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "context/captures.hpp"
+#include "context/context.hpp"
+#include "context/deferred.hpp"
+#include "driver/context_scope.hpp"
+#include "driver/recording.hpp"
+#include "observe/trace_file.hpp"
+#include "pool/pool.hpp"
+#include "somm/somm.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::context {
+
+// What the device can do, asked once.
+struct DeviceTraits {
+  bool has_vmm = false;
+  bool has_memory_pools = false;
+  Bytes granularity = 2 * kMiB;
+  driver::ChunkProperties chunk;
+};
+
+// Lock order: mutex_ first; the mapper's leaf mutex and the driver's own below it. The order of a call is always gate,
+// current context, lock, so that the driver is never asked to change contexts under the lock.
+class DeviceContext final : public Context {
+ public:
+  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
+                const DeviceTraits& traits);
+  ~DeviceContext() override;
+
+  Result<DevicePtr> allocate(const Request& request) override;
+  Result<void> deallocate(DevicePtr ptr, Stream stream) override;
+  void deallocate_deferred(DevicePtr ptr) noexcept override;
+  Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) override;
+  Result<void> capture_begin() override;
+  Result<void> capture_end() override;
+  Result<void> capture_release(driver::CaptureId id) override;
+  Result<AllocationInfo> query(DevicePtr ptr) const override;
+  Result<Bytes> trim(Bytes bytes_to_keep) override;
+  Result<void> preallocate(Bytes bytes) override;
+  void set_capacity(std::optional<Bytes> bytes) override;
+  void set_out_of_memory_callback(OutOfMemoryCallback callback) override;
+  Result<void> synchronize() override;
+  Result<void> reset() override;
+  Result<driver::MemInfo> memory_info() override;
+  observe::Statistics statistics() const override;
+  void reset_peaks() override;
+  observe::PoolSnapshot snapshot() const override;
+  const pool::Config& config() const override { return config_; }
+  driver::DeviceOrdinal device() const override { return device_; }
+  driver::Driver& driver() override { return inner_driver_; }
+  std::string validate() const override;
+  Result<void> start_recording(const std::string& path) override;
+  Result<void> stop_recording() override;
+
+ private:
+  class Visit;  // one public call: context made current, lock held
+  // entering.cpp
+  Result<void> ensure_open();
+  Result<void> check_alive();
+  Result<void> forget_dead_foreign();
+  Result<pool::Caller> identify(const Stream& stream);
+  Result<void> read_capture(pool::Caller& caller);
+  void leave(const pool::Caller& caller);
+  // Passes `result` on; a sticky error poisons the context on the way. Holds: mutex_.
+  template <typename T>
+  Result<T> noted(Result<T> result) {
+    if (!result && result.error().code == ErrorCode::poisoned) poison(result.error());
+    return result;
+  }
+  void poison(const Error& error);
+  void forget_dead(driver::ContextId context);
+  // allocating
+  Result<DevicePtr> allocate_once(const Request& request);
+  Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<void> preallocate_once(MutexLock& lock);
+  bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const;
+  void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);
+  std::uint64_t live_allocations() const;
+  // freeing
+  Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
+  Result<void> free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
+  Result<void> free_small(MutexLock& lock, somm::Block* block, const Stream& stream, const pool::Caller& caller);
+  struct Uses {
+    std::optional<time::TimelineId> tenant;
+    const std::vector<time::TimelineId>& others;
+    Bytes bytes;
+  };
+  time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
+  void announce_deallocation(AddressRange range, const Stream& stream);
+  Error mistake(Error error);
+  Result<void> not_live(DevicePtr ptr, AddressRange around);
+  bool drain_deferred(MutexLock& lock);
+  void release_capture(std::uint64_t capture);
+  Result<void> bound_any_stream(MutexLock& lock);
+  Result<void> trim_above_threshold(MutexLock& lock);
+  // proof.cpp
+  bool may_record_context_event() const;
+  bool prove_everything();
+  bool synchronize_context(MutexLock& lock);
+  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
+  Result<void> settle(MutexLock& lock);
+  void note_peaks();
+  observe::Statistics figures() const;
+
+  driver::Driver& inner_driver_;
+  mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
+  const driver::DeviceOrdinal device_;
+  const pool::Config config_;
+  const DeviceTraits traits_;
+  driver::MemoryObserver* const observer_;
+
+  mutable Mutex mutex_;
+  std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet
+  std::atomic<std::uint64_t> primary_id_{0};  // ContextId
+  std::atomic<bool> is_poisoned_{false};
+  std::uint64_t retains_ = 0;                 // of the primary context
+  // --- all below under mutex_ ---
+  time::Timelines timelines_;
+  std::unique_ptr<pool::Pool> pool_;          // null: no VMM, or switched off
+  mutable std::unique_ptr<somm::Somm> somm_;  // null: the device has no memory pools
+  Captures captures_;
+  std::uint64_t announced_captures_ = 0;
+  std::set<time::TimelineId> seen_capturing_;  // streams that captured when last seen
+  std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
+  Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
+  bool has_preallocated_ = false;
+  OutOfMemoryCallback out_of_memory_;
+  Bytes peak_mapped_ = 0;
+  Bytes peak_live_ = 0;
+  std::uint64_t failed_allocations_ = 0;
+  std::uint64_t caller_mistakes_ = 0;
+  std::uint64_t host_waits_ = 0;
+  std::shared_ptr<observe::TraceWriter> recording_;
+  // --- lock-free ---
+  DeferredList deferred_;
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,229 @@
+// context: opening a device, noticing that its CUDA context died, and finding out who calls.
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "context/config.hpp"
+#include "context/process_gate.hpp"
+#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using driver::CuResult;
+using pool::Caller;
+using pool::Standing;
+
+namespace {
+
+time::ClosingRule closing_rule(const pool::Config& config) {
+  time::ClosingRule rule;
+  if (!config.page_chunks) return rule;
+  rule.frees = 1;  // the specification closes every free
+  rule.even_alone = true;
+  return rule;
+}
+
+constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
+
+Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
+  int value = 0;
+  VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
+  return value != 0;
+}
+
+Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
+  DeviceTraits traits;
+  traits.chunk.device = device;
+  VPMM_TRY_ASSIGN(traits.has_vmm, device_can(driver, driver::DeviceAttribute::virtual_memory_management_supported, device));
+  VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, driver::DeviceAttribute::memory_pools_supported, device));
+  if (!traits.has_vmm) return traits;
+  VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
+                  device_can(driver, driver::DeviceAttribute::posix_file_descriptor_supported, device));
+  VPMM_TRY(driver::checked(Call::mem_get_allocation_granularity,
+                           driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
+  return traits;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
+                                                 const pool::Config& config) {
+  VPMM_TRY(driver::checked(Call::init, driver.init()));
+  int count = 0;
+  VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
+  if (device < 0 || device >= count)
+    return Error{ErrorCode::invalid_argument, fmt::format("device {} does not exist: there are {}", device, count)};
+  VPMM_TRY_ASSIGN(const DeviceTraits traits, traits_of(driver, device));
+  if (!traits.has_vmm && !traits.has_memory_pools)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("device {} supports neither virtual memory management nor memory pools", device)};
+  VPMM_TRY(vpmm::context::validate(config, traits.granularity));
+  return std::unique_ptr<Context>(std::make_unique<DeviceContext>(driver, device, config, traits));
+}
+
+DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
+                             const DeviceTraits& traits)
+    : inner_driver_(driver),
+      driver_(driver),
+      device_(device),
+      config_(config),
+      traits_(traits),
+      observer_(driver.memory_observer()),
+      timelines_(driver_, closing_rule(config)),
+      captures_(driver_) {
+  pool::Relief relief;
+  relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
+  relief.give_back_caches = [this](MutexLock& lock) {
+    if (somm_ == nullptr) return false;
+    const Result<Bytes> freed = somm_->trim(lock);
+    somm_reserved_ = somm_->reserved_bytes();
+    return freed && freed.value() > 0;
+  };
+  relief.prove_everything = [this] { return prove_everything(); };
+  relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };
+  const Bytes page_size = config.page_size.value_or(traits.granularity);
+  if (traits.has_vmm && config.pool_enabled)
+    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size, timelines_, std::move(relief));
+  if (traits.has_memory_pools) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+}
+
+// Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
+// may not be called any more; the system takes the memory back.
+DeviceContext::~DeviceContext() {
+  const driver::ContextHandle primary{primary_.load()};
+  if (primary == driver::ContextHandle{} || is_poisoned_.load() || process_is_ending()) return;
+  if (!check_alive() || is_poisoned_.load()) return;
+  {
+    const driver::ContextScope scope(driver_, primary);
+    if (scope.result() != CuResult::success || driver_.ctx_synchronize() != CuResult::success) return;
+    const MutexLock lock(mutex_);
+    if (somm_ != nullptr) somm_->release_everything();
+    if (pool_ != nullptr) pool_->release_everything();
+    timelines_.destroy_events();
+  }
+  for (std::uint64_t i = 0; i < retains_; ++i) driver_.device_primary_ctx_release(device_);
+}
+
+// --- entering -------------------------------------------------------------------------------------------------------
+
+DeviceContext::Visit::Visit(DeviceContext& context) {
+  if (context.is_poisoned_.load()) {
+    const MutexLock lock(context.mutex_);
+    status_ = *context.poison_;
+    return;
+  }
+  status_ = context.check_alive();
+  if (!status_) return;
+  scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
+  lock_.emplace(context.mutex_);
+  status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+}
+
+// Note [A reset by others is noticed before an event is touched]
+// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents. Touching a dead event
+// crashes, so every call first compares the context's id with the one it knows.
+Result<void> DeviceContext::check_alive() {
+  const driver::ContextHandle primary{primary_.load()};
+  if (primary == driver::ContextHandle{}) return ensure_open();
+  if (!driver_.has(Call::ctx_get_id)) return {};
+  driver::ContextId id{};
+  const CuResult result = driver_.ctx_get_id(primary, id);
+  if (result == CuResult::success && id == driver::ContextId{primary_id_.load()}) return {};
+  if (result != CuResult::success && result != CuResult::context_is_destroyed && result != CuResult::invalid_context) {
+    const MutexLock lock(mutex_);
+    return noted(driver::checked(Call::ctx_get_id, result));
+  }
+  return ensure_open();
+}
+
+// Retains the primary context: the first time, or again after somebody reset it.
+Result<void> DeviceContext::ensure_open() {
+  const MutexLock lock(mutex_);
+  driver::ContextHandle primary{};
+  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
+  driver::ContextId id{};
+  const CuResult asked = driver_.has(Call::ctx_get_id) ? driver_.ctx_get_id(primary, id) : CuResult::success;
+  const bool is_known = primary_.load() == static_cast<std::uint64_t>(primary) && primary_id_.load() == static_cast<std::uint64_t>(id);
+  if (asked != CuResult::success || is_known) {
+    driver_.device_primary_ctx_release(device_);  // somebody else was faster, or it failed
+    return noted(driver::checked(Call::ctx_get_id, asked));
+  }
+  close_gate_at_exit();  // CUDA has registered its own exit handlers by now
+  const driver::ContextId dead{primary_id_.load()};
+  const bool is_first = primary_.load() == 0;
+  ++retains_;
+  timelines_.set_primary(primary, id);
+  if (!is_first) forget_dead(dead);
+  primary_id_.store(static_cast<std::uint64_t>(id));
+  primary_.store(static_cast<std::uint64_t>(primary));
+  return {};
+}
+
+// The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
+void DeviceContext::forget_dead(driver::ContextId dead) {
+  const std::vector<time::StampPart> done = timelines_.forget_context(dead);
+  if (pool_ != nullptr) pool_->advance(done);
+  for (const std::uint64_t capture : captures_.all()) release_capture(capture);
+  if (somm_ != nullptr) somm_->forget();
+  somm_reserved_ = 0;
+  seen_capturing_.clear();
+}
+
+// Timelines of other contexts than the primary one: their events, too, die with them.
+Result<void> DeviceContext::forget_dead_foreign() {
+  if (!driver_.has(Call::ctx_get_id)) return {};
+  for (const auto& [context, known] : timelines_.foreign_contexts()) {
+    driver::ContextId id{};
+    const CuResult result = driver_.ctx_get_id(context, id);
+    if (result == CuResult::success && id == known) continue;
+    const std::vector<time::StampPart> done = timelines_.forget_context(known);
+    if (pool_ != nullptr) pool_->advance(done);
+  }
+  return {};
+}
+
+Result<Caller> DeviceContext::identify(const Stream& stream) {
+  VPMM_TRY(forget_dead_foreign());
+  Caller caller;
+  caller.stream = stream;
+  if (!stream) return caller;
+  VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
+  driver::CaptureStatus status{};
+  const CuResult result = driver_.stream_is_capturing(*stream, status);
+  if (result == CuResult::stream_capture_implicit) {
+    caller.standing = Standing::blocked;
+    return caller;
+  }
+  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
+  if (status == driver::CaptureStatus::none) {
+    seen_capturing_.erase(caller.timeline->id);
+    return caller;
+  }
+  seen_capturing_.insert(caller.timeline->id);
+  caller.standing = Standing::blocked;
+  if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
+  return caller;
+}
+
+Result<void> DeviceContext::read_capture(Caller& caller) {
+  driver::CaptureInfo info;
+  VPMM_TRY(driver::checked(Call::stream_get_capture_info, driver_.stream_get_capture_info(*caller.stream, info)));
+  if (info.status != driver::CaptureStatus::active) return {};
+  caller.standing = Standing::capturing;
+  caller.capture = static_cast<std::uint64_t>(info.id);
+  return captures_.keep_for(info);
+}
+
+// Closes the caller's timeline when that is due: here its stream is surely alive.
+void DeviceContext::leave(const Caller& caller) {
+  if (caller.may_queue()) {
+    if (timelines_.is_due(*caller.timeline)) static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
+  } else if (caller.timeline == nullptr && timelines_.is_due(timelines_.any_stream())) {
+    prove_everything();
+  }
+  timelines_.retire_idle(kTimelinesKept);
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,205 @@
+// context: figures, pictures, limits and recording.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using region::RegionState;
+
+namespace {
+
+char kind_of(RegionState state) {
+  switch (state) {
+    case RegionState::hole: return '*';
+    case RegionState::free: return '-';
+    case RegionState::allocated: return ' ';
+    case RegionState::zombie: return '~';
+    case RegionState::in_flight: return '#';
+  }
+  return '?';
+}
+
+}  // namespace
+
+Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
+  const MutexLock lock(mutex_);
+  const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  if (region != nullptr && !captures_.is_parked(region))
+    return AllocationInfo{region->range.begin, region->tenant.requested, region->range.size};
+  if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
+    return AllocationInfo{block->begin, block->requested, block->requested};
+  return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+}
+
+// --- limits ---------------------------------------------------------------------------------------------------------
+
+Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  MutexLock& lock = visit.lock();
+  drain_deferred(lock);
+  VPMM_TRY(noted(settle(lock)));
+  Bytes released = 0;
+  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
+  if (somm_ != nullptr && held > bytes_to_keep) {
+    VPMM_TRY_ASSIGN(released, noted(somm_->trim(lock)));
+    somm_reserved_ = somm_->reserved_bytes();
+  }
+  if (pool_ == nullptr) return released;
+  pool_->set_other_bytes(somm_reserved_);
+  VPMM_TRY_ASSIGN(const Bytes from_pool, noted(pool_->trim(lock, bytes_to_keep)));
+  return released + from_pool;
+}
+
+// VPMM_RELEASE_THRESHOLD: idle memory above it goes back without being asked for.
+Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
+  if (pool_ == nullptr || !config_.release_threshold) return {};
+  if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold || pool_->idle_bytes() == 0) return {};
+  VPMM_TRY(settle(lock));
+  pool_->set_other_bytes(somm_reserved_);
+  VPMM_TRY(pool_->trim(lock, *config_.release_threshold));
+  return {};
+}
+
+Result<void> DeviceContext::preallocate(Bytes bytes) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
+  pool_->set_other_bytes(0);
+  const Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
+  note_peaks();
+  return done;
+}
+
+void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
+  const MutexLock lock(mutex_);
+  if (pool_ != nullptr) pool_->set_capacity(bytes);
+}
+
+void DeviceContext::set_out_of_memory_callback(OutOfMemoryCallback callback) {
+  const MutexLock lock(mutex_);
+  out_of_memory_ = std::move(callback);
+}
+
+// --- figures --------------------------------------------------------------------------------------------------------
+
+std::uint64_t DeviceContext::live_allocations() const {
+  std::uint64_t live = somm_ == nullptr ? 0 : somm_->live_allocations();
+  if (pool_ != nullptr) live += pool_->live_allocations();
+  return live;
+}
+
+void DeviceContext::note_peaks() {
+  const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
+  const Bytes live = (pool_ == nullptr ? 0 : pool_->requested_bytes()) + (somm_ == nullptr ? 0 : somm_->requested_bytes());
+  peak_mapped_ = std::max(peak_mapped_, mapped);
+  peak_live_ = std::max(peak_live_, live);
+}
+
+void DeviceContext::reset_peaks() {
+  const MutexLock lock(mutex_);
+  peak_mapped_ = peak_live_ = 0;
+  if (pool_ != nullptr) pool_->reset_peaks();
+  note_peaks();
+}
+
+observe::Statistics DeviceContext::statistics() const {
+  const MutexLock lock(mutex_);
+  return figures();
+}
+
+observe::Statistics DeviceContext::figures() const {
+  observe::Statistics figures;
+  if (pool_ != nullptr) pool_->fill(figures);
+  if (somm_ != nullptr) {
+    figures.stream_ordered_bytes = somm_reserved_;
+    figures.mapped_bytes += somm_reserved_;
+    figures.live_bytes += somm_->requested_bytes();
+    figures.allocated_bytes += somm_->requested_bytes();
+    figures.pending_bytes += somm_->pending_bytes();
+    figures.live_allocations += somm_->live_allocations();
+    figures.allocations += somm_->allocations();
+    figures.hits += somm_->allocations();
+    figures.deallocations += somm_->deallocations();
+  }
+  figures.peak_mapped_bytes = std::max(peak_mapped_, figures.mapped_bytes);
+  figures.peak_live_bytes = std::max(peak_live_, figures.live_bytes);
+  figures.timelines = timelines_.count();
+  figures.outstanding_events = timelines_.outstanding_events();
+  figures.events_recorded = timelines_.events_recorded();
+  figures.failed_allocations = failed_allocations_;
+  figures.caller_mistakes = caller_mistakes_;
+  figures.host_waits += host_waits_;
+  figures.driver_calls = driver_.memory_call_count();
+  figures.driver_ns = driver_.memory_call_ns();
+  return figures;
+}
+
+Result<driver::MemInfo> DeviceContext::memory_info() {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  driver::MemInfo info;
+  VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
+  if (pool_ != nullptr) info.free += pool_->idle_bytes();
+  if (somm_ != nullptr && somm_reserved_ > somm_->requested_bytes()) info.free += somm_reserved_ - somm_->requested_bytes();
+  return info;
+}
+
+observe::PoolSnapshot DeviceContext::snapshot() const {
+  const MutexLock lock(mutex_);
+  observe::PoolSnapshot snapshot;
+  snapshot.device = device_;
+  snapshot.driver = driver_.name();
+  snapshot.policy = pool_ == nullptr ? "stream_ordered" : pool_->policy_name();
+  snapshot.statistics = figures();
+  if (pool_ == nullptr) return snapshot;
+  snapshot.page_size = pool_->page_size();
+  snapshot.reservations = pool_->reservations();
+  std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  pool_->for_each_region([&](const region::Region& region) {
+    observe::RegionSnapshot picture{region.range, kind_of(region.state), region.tenant.requested,
+                                    region.stamp.is_complete(), {}};
+    for (const time::StampPart& part : region.stamp.parts())
+      picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);
+    if (region.state == RegionState::allocated && region.tenant.timeline)
+      picture.stamp = timelines_.describe_stream(*region.tenant.timeline);
+    snapshot.regions.push_back(std::move(picture));
+  });
+  return snapshot;
+}
+
+std::string DeviceContext::validate() const {
+  const MutexLock lock(mutex_);
+  if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
+  if (somm_ != nullptr)
+    if (std::string broken = somm_->validate(); !broken.empty()) return broken;
+  return pool_ == nullptr ? std::string{} : pool_->validate();
+}
+
+// --- recording ------------------------------------------------------------------------------------------------------
+
+Result<void> DeviceContext::start_recording(const std::string& path) {
+  VPMM_TRY_ASSIGN(auto writer, observe::TraceWriter::create(path, driver_.now_ns() / 1000));
+  const MutexLock lock(mutex_);
+  if (recording_) return Error{ErrorCode::invalid_argument, "a recording is running already"};
+  recording_ = std::move(writer);
+  return {};
+}
+
+Result<void> DeviceContext::stop_recording() {
+  std::shared_ptr<observe::TraceWriter> writer;
+  {
+    const MutexLock lock(mutex_);
+    writer.swap(recording_);
+  }
+  if (!writer) return Error{ErrorCode::invalid_argument, "no recording is running"};
+  return writer->close();
+}
+
+}  // namespace vpmm::context

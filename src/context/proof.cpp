@@ -1,0 +1,127 @@
+// context: learning what the GPU has finished, and making it provable.
+#include <algorithm>
+
+#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using driver::CuResult;
+using Everything = time::Timelines::Everything;
+
+namespace {
+
+constexpr std::size_t kTimelinesAskedPerCall = 8;  // bounded, so that no call stalls for others
+constexpr Bytes kAnyStreamPendingLeast = 64 * kMiB;
+constexpr Bytes kAnyStreamPendingDivisor = 5;      // 20 % of live
+
+}  // namespace
+
+void DeviceContext::poison(const Error& error) {
+  if (poison_) return;
+  poison_ = Error{ErrorCode::poisoned, "the GPU context is broken and no more driver calls are made: " + error.message};
+  is_poisoned_.store(true);
+}
+
+// Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
+Result<void> DeviceContext::settle(MutexLock& lock) {
+  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(kTimelinesAskedPerCall));
+  if (pool_ != nullptr) pool_->advance(done);
+  if (somm_ != nullptr) VPMM_TRY(somm_->settle(lock));
+  if (pool_ != nullptr) VPMM_TRY(pool_->settle(lock));
+  return {};
+}
+
+// A context-wide event breaks every capture of the context, so it is not for times of capture.
+bool DeviceContext::may_record_context_event() const { return announced_captures_ == 0 && seen_capturing_.empty(); }
+
+// Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one on
+// the legacy stream (which waits for blocking streams only), `park` not at all.
+bool DeviceContext::prove_everything() {
+  if (!may_record_context_event() || config_.any_stream == pool::AnyStreamOrder::park) return false;
+  if (config_.any_stream == pool::AnyStreamOrder::context) {
+    if (!timelines_.can_close_all()) return false;
+    return noted(timelines_.close_all(Everything::context_event)).ok();
+  }
+  driver::CaptureStatus status{};
+  if (driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success) return false;
+  return noted(timelines_.close_all(Everything::legacy_stream)).ok();
+}
+
+// The last resort where events cannot prove: waits for everything that was queued before. False while anybody captures.
+bool DeviceContext::synchronize_context(MutexLock& lock) {
+  if (!may_record_context_event()) return false;
+  const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
+  ++host_waits_;
+  lock.unlock();
+  const CuResult result = driver_.ctx_synchronize();
+  lock.lock();
+  if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
+  const std::vector<time::StampPart> done = timelines_.mark_complete(before);
+  if (pool_ != nullptr) pool_->advance(done);
+  return !done.empty();
+}
+
+// Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it up. Above the cap
+// the oldest event is waited for, with the lock dropped. `park` promises to wait for explicit synchronisation only.
+Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
+  if (pool_ == nullptr || config_.any_stream == pool::AnyStreamOrder::park) return {};
+  for (;;) {
+    const time::Timeline& any = timelines_.any_stream();
+    const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);
+    if (pool_->pending_bytes(any.id) <= cap) return {};
+    VPMM_TRY(settle(lock));
+    if (pool_->pending_bytes(any.id) <= cap) return {};
+    if (any.provable < any.last && !prove_everything() && !synchronize_context(lock)) return {};
+    std::shared_ptr<time::Event> proof = timelines_.proof_of({any.id, any.complete + 1});
+    if (proof == nullptr) continue;
+    ++host_waits_;
+    VPMM_TRY(wait_for(lock, std::move(proof)));
+  }
+}
+
+Result<void> DeviceContext::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) {
+  lock.unlock();
+  CuResult waited{};
+  {
+    const driver::RelaxedCaptureScope relaxed(driver_);
+    waited = driver_.event_synchronize(proof->handle());
+  }
+  lock.lock();
+  proof.reset();  // goes back to the event pool, so under the lock
+  return driver::checked(Call::event_synchronize, waited);
+}
+
+Result<void> DeviceContext::synchronize() {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  MutexLock& lock = visit.lock();
+  drain_deferred(lock);
+  if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
+  lock.unlock();
+  const CuResult result = driver_.ctx_synchronize();
+  lock.lock();
+  VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
+  const std::vector<time::StampPart> done = timelines_.mark_complete(before);
+  if (pool_ != nullptr) pool_->advance(done);
+  return noted(settle(lock));
+}
+
+// Waits, lets go of everything that dies with the context while it still may be touched, then resets.
+Result<void> DeviceContext::reset() {
+  VPMM_TRY(synchronize());
+  {
+    Visit visit(*this);
+    VPMM_TRY(visit.status());
+    if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+    const std::vector<time::StampPart> done = timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
+    if (pool_ != nullptr) pool_->advance(done);
+    timelines_.destroy_events();
+    VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
+  }
+  return check_alive();
+}
+
+}  // namespace vpmm::context
