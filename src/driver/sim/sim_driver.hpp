@@ -4,74 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "driver/driver.hpp"
+#include "driver/sim/sim_types.hpp"
 
 namespace vpmm::driver::sim {
-
-// When queued work runs.
-enum class Schedule {
-  timed,    // each operation ends `lag_ns` (plus its own duration) after it could start, on the virtual clock
-  random,   // at each driver call a seeded coin decides what, if anything, runs; unordered work in any order
-  manual,   // only step(), run_until_idle() and host waits run work
-};
-
-struct SimOptions {
-  int device_count = 1;
-  Bytes capacity = 139 * kGiB;        // of each device
-  Bytes used_by_others = 0;           // part of the capacity that other processes hold
-  Bytes granularity = 2 * kMiB;
-  Bytes address_space = 128 * kTiB;   // all reservations together
-  std::uint64_t max_mappings = 60'000;
-  std::uint64_t seed = 1;
-  Schedule schedule = Schedule::timed;
-  std::uint64_t lag_ns = 0;
-  std::uint64_t max_hazard_records = 1'000'000;  // memory bound of the checker, see hazards.hpp
-  bool vmm_supported = true;
-  bool memory_pools_supported = true;
-  bool posix_file_descriptor_supported = true;
-  bool context_events_supported = true;  // cuCtxRecordEvent, drivers from 12.5
-};
-
-struct MemoryAccess {
-  enum class Kind { read, write };
-  AddressRange range;
-  Kind kind = Kind::write;
-};
-
-// Simulated GPU work; its accesses are checked, and `body` (may be empty) runs when the kernel does.
-struct Kernel {
-  std::string name;
-  std::uint64_t duration_ns = 0;
-  std::vector<MemoryAccess> accesses;
-  std::function<void()> body;
-};
-
-struct Hazard {
-  enum class Kind { unordered_accesses, use_before_allocate, use_after_free, unmapped_access, unmapped_too_early };
-  Kind kind = Kind::unordered_accesses;
-  AddressRange range;   // virtual, as the later access named it
-  std::string first;    // the earlier access: what, which stream, which operation number
-  std::string second;   // the later one
-  std::string missing;  // the order that would have made it legal
-  std::string describe() const;
-};
-
-// What is still held; all zero after a clean shutdown.
-struct Census {
-  std::uint64_t chunks = 0;
-  std::uint64_t mappings = 0;
-  std::uint64_t reservations = 0;
-  std::uint64_t events = 0;
-  std::uint64_t streams = 0;
-  std::uint64_t pool_allocations = 0;
-  std::uint64_t plain_allocations = 0;
-  Bytes physical_bytes = 0;
-};
 
 class SimDriver final : public Driver {
  public:
@@ -84,16 +24,21 @@ class SimDriver final : public Driver {
   bool step();                             // runs one operation that could run now; false: none can
   void run_until_idle();
   std::uint64_t hazard_count() const;
-  std::vector<Hazard> hazards() const;     // the first 100, in order of discovery
+  std::vector<Hazard> hazards() const;           // the first 100, in order of discovery
+  std::uint64_t dropped_hazard_records() const;  // forgotten at the memory bound: that much went unchecked
   Census census() const;
   void set_used_by_others(DeviceOrdinal device, Bytes bytes);
   // Breaks the device's context as an illegal access would: every later call on it gives `error`.
   void break_context(DeviceOrdinal device, CuResult error);
 
   // --- the door ---
-#define VPMM_SIM_DECLARATIONS
-#include "driver/sim/sim_driver_calls.inc"
-#undef VPMM_SIM_DECLARATIONS
+  const char* name() const override;
+  bool has(Call call) const override;
+  std::uint64_t now_ns() override;
+  MemoryObserver* memory_observer() override;
+#define VPMM_DRIVER_METHOD(name, parameters, arguments) CuResult name parameters override;
+#include "driver/methods.def"
+#undef VPMM_DRIVER_METHOD
 
  private:
   class State;

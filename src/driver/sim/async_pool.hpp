@@ -1,0 +1,71 @@
+// driver/sim: a crude stand-in for the driver's stream-ordered pools. Its footprint proves nothing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/address.hpp"
+#include "driver/sim/memory.hpp"
+#include "driver/sim/timeline.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::driver::sim {
+
+// Best fit over 512-byte blocks in segments of whole 2 MiB. A freed block serves the freeing stream at
+// once and others when the work before the free is complete. Single-threaded: the machine's lock is held.
+class AsyncPool {
+ public:
+  AsyncPool(Memory& memory, Timeline& timeline, DeviceOrdinal device)
+      : memory_(memory), timeline_(timeline), device_(device) {}
+  ~AsyncPool();
+  AsyncPool(const AsyncPool&) = delete;
+  AsyncPool& operator=(const AsyncPool&) = delete;
+
+  // `slot` comes after whatever made the block free. kHostSlot: only complete blocks.
+  CuResult allocate(Bytes size, Slot slot, AddressRange& range);
+  // The live block that starts here; empty when there is none.
+  AddressRange find(DevicePtr ptr) const;
+  // `at` is the free's place in its stream.
+  void free(DevicePtr ptr, const Position& at, const VectorClock& clock);
+  void trim_to(Bytes bytes_to_keep);
+  void trim_to_threshold() { trim_to(release_threshold_); }
+
+  CuResult set_attribute(MemPoolAttribute attribute, std::uint64_t value);
+  CuResult get_attribute(MemPoolAttribute attribute, std::uint64_t& value) const;
+  DeviceOrdinal device() const { return device_; }
+  std::uint64_t live() const { return live_; }
+
+ private:
+  struct Block {
+    Bytes size = 0;
+    DevicePtr segment{};
+    bool is_free = false;
+    Position freed_at;  // free: usable by others when complete
+    VectorClock freed_clock;
+  };
+  using Blocks = std::map<DevicePtr, Block>;
+  bool complete(const Block& block) const;
+  Blocks::iterator find_fit(Bytes size, Slot slot);
+  CuResult grow(Bytes size, Blocks::iterator& block);
+  void take(Blocks::iterator block, Bytes size, Slot slot);
+  void put(Blocks::iterator block);
+  bool absorb(Blocks::iterator left, Blocks::iterator right);
+
+  Memory& memory_;
+  Timeline& timeline_;
+  const DeviceOrdinal device_;
+  std::map<DevicePtr, Bytes> segments_;
+  Blocks blocks_;                                  // a partition of the segments
+  std::set<std::pair<Bytes, DevicePtr>> by_size_;  // the free ones
+  std::uint64_t internal_dependencies_ = 1;        // kept, but this pool never makes a stream wait
+  Bytes release_threshold_ = 0;
+  Bytes reserved_ = 0;
+  Bytes reserved_high_ = 0;
+  Bytes used_ = 0;
+  Bytes used_high_ = 0;
+  std::uint64_t live_ = 0;
+};
+
+}  // namespace vpmm::driver::sim

@@ -1,0 +1,85 @@
+// driver/sim: what each call costs on the virtual clock: medians measured on one H200 (docs/simulator.md).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.hpp"
+#include "driver/driver.hpp"
+
+namespace vpmm::driver::sim {
+
+// A cost that depends on the size: straight lines between measured sizes, in proportion beyond the last.
+struct SizedCost {
+  static constexpr std::array<Bytes, 6> kSizes = {2 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB, kGiB, 4 * kGiB};
+  std::array<std::uint64_t, 6> ns;
+
+  constexpr std::uint64_t at(Bytes size) const {
+    if (size <= kSizes.front()) return ns.front();
+    for (std::size_t i = 1; i < kSizes.size(); ++i) {
+      if (size > kSizes[i]) continue;
+      const double part = static_cast<double>(size - kSizes[i - 1]) / static_cast<double>(kSizes[i] - kSizes[i - 1]);
+      const double step = static_cast<double>(ns[i]) - static_cast<double>(ns[i - 1]);
+      return static_cast<std::uint64_t>(static_cast<double>(ns[i - 1]) + part * step);
+    }
+    return static_cast<std::uint64_t>(static_cast<double>(ns.back()) * static_cast<double>(size) /
+                                      static_cast<double>(kSizes.back()));
+  }
+};
+
+constexpr SizedCost kCreateCost{{7'700, 11'300, 10'800, 11'600, 27'800, 63'700}};
+constexpr SizedCost kMapCost{{700, 1'100, 900, 700, 900, 1'200}};
+constexpr SizedCost kSetAccessCost{{22'800, 26'900, 26'000, 38'400, 54'500, 129'000}};
+constexpr SizedCost kUnmapCost{{14'900, 17'800, 14'600, 20'400, 29'300, 55'800}};
+constexpr SizedCost kReleaseCost{{9'000, 22'000, 25'000, 80'000, 295'000, 1'714'000}};
+constexpr SizedCost kPlainAllocCost{{28'000, 29'000, 32'000, 42'000, 77'000, 216'000}};
+constexpr SizedCost kPlainFreeCost{{24'000, 28'000, 40'000, 86'000, 271'000, 1'010'000}};
+
+// Calls whose cost does not depend on a size. Those above charge by size and have 0 here.
+constexpr std::uint64_t fixed_cost_ns(Call call) {
+  switch (call) {
+    case Call::mem_create:
+    case Call::mem_map:
+    case Call::mem_set_access:
+    case Call::mem_unmap:
+    case Call::mem_release:
+    case Call::mem_alloc:
+    case Call::mem_free: return 0;
+    case Call::mem_address_reserve: return 1'000;
+    case Call::mem_address_free: return 2'000;
+    case Call::mem_alloc_from_pool_async: return 350;
+    case Call::mem_free_async: return 240;
+    case Call::mem_host_alloc:
+    case Call::mem_free_host: return 50'000;
+    case Call::mem_get_info: return 10'000;
+    case Call::memcpy_host_to_device:
+    case Call::memcpy_device_to_host: return 4'000;
+    case Call::memcpy_host_to_device_async:
+    case Call::memcpy_device_to_host_async:
+    case Call::memcpy_device_to_device_async:
+    case Call::memset_d8:
+    case Call::memset_d8_async: return 2'000;
+    case Call::graph_launch: return 4'000;
+    case Call::graph_instantiate: return 20'000;
+    case Call::stream_create:
+    case Call::stream_destroy: return 5'000;
+    case Call::event_create: return 150;
+    case Call::event_record: return 180;
+    case Call::event_query: return 200;
+    case Call::event_destroy: return 110;
+    case Call::stream_wait_event: return 140;
+    case Call::ctx_record_event: return 230;
+    case Call::stream_get_id: return 16;
+    case Call::stream_is_capturing:
+    case Call::stream_get_capture_info: return 13;
+    case Call::ctx_get_current: return 7;
+    default: return 20;
+  }
+}
+constexpr std::uint64_t kLaunchCostNs = 2'800;
+// Work on the device: bytes per nanosecond.
+constexpr Bytes kDeviceBytesPerNs = 4'000;
+constexpr Bytes kHostCopyBytesPerNs = 50;
+
+}  // namespace vpmm::driver::sim

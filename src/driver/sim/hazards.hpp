@@ -1,0 +1,125 @@
+// driver/sim: finds accesses to device memory that nothing orders, and uses of memory one does not own.
+//
+// Operations are shown in the order in which they are queued. Edges of order only ever lead from an
+// operation queued earlier to one queued later, so checking each new access against what earlier ones
+// left in the shadow finds every unordered pair, whichever of the two runs first.
+// Single-threaded: the machine's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/address.hpp"
+#include "driver/sim/shadow.hpp"
+#include "driver/sim/sim_types.hpp"
+#include "driver/sim/vector_clock.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::driver::sim {
+
+// An operation about to be queued and everything that is ordered before it, itself included.
+struct Actor {
+  Position at;
+  const VectorClock& clock;
+};
+
+constexpr NameId kAllocateName{0};
+constexpr NameId kDeallocateName{1};
+
+class HazardChecker {
+ public:
+  // `host` is what the host knows to be complete: records it covers order before everything that
+  // will ever be queued, and may be forgotten. That bounds the memory: at most `max_records`
+  // segments and reads are kept; when more are pending, the rest is forgotten and counted.
+  HazardChecker(std::uint64_t max_records, const VectorClock& host);
+
+  void add(Shadow& shadow);
+  void remove(Shadow& shadow);
+
+  // A piece of a chunk and the address through which it is reached.
+  struct Piece {
+    Shadow& shadow;
+    Bytes offset = 0;
+    AddressRange range;
+  };
+  void access(const Piece& piece, MemoryAccess::Kind kind, const Actor& actor);
+  enum class Allocator { observed, driver };
+  void allocate(const Piece& piece, Allocator allocator, const Actor& actor);
+  // From here on an access is a use after free; accesses before must be ordered before.
+  void deallocate(const Piece& piece, const Actor& actor);
+  // Everything queued so far may be the last use: what it touched stays in the shadow, and the next
+  // allocation must be ordered after it.
+  void deallocate_after_all(const Piece& piece);
+  void deallocate_in_capture(const Piece& piece);
+  void unmapped_access(AddressRange range, MemoryAccess::Kind kind, const Actor& actor);
+  void unmapped_annotation(AddressRange range, const Actor& actor);
+  void unmapped_too_early(AddressRange range, const Position& use, const Actor& host);
+
+  NameId intern(std::string_view name);
+  // From `first` on, the slot's operations are those of this stream.
+  void name_stream(Slot slot, std::uint64_t first, StreamId id);
+
+  std::uint64_t count() const { return count_; }
+  const std::vector<Hazard>& first_hazards() const { return hazards_; }
+  std::uint64_t records() const { return records_; }
+  std::uint64_t dropped_records() const { return dropped_; }
+
+ private:
+  struct StreamName {
+    std::uint64_t first;
+    StreamId id;
+  };
+  // Changes the history of the piece's bytes: `update(segment, range)` sees and changes each.
+  template <typename Update>
+  void change(const Piece& piece, Shadow::Cover cover, Update&& update);
+  template <typename Update>
+  void replace(Segments& segments, std::uint32_t begin, std::uint32_t end, Ownership blank, Update& update);
+  void append(Segment&& segment);
+  void splice(Segments& segments, Segments::iterator first, Segments::iterator last);
+
+  bool owned(const Segment& segment, const Piece& piece, AddressRange range, const Actor& actor);
+  bool ordered(const Position& earlier, const Actor& actor) const {
+    return !earlier.exists() || actor.clock.covers(earlier.slot, earlier.n);
+  }
+  // Reports the first record of the segment that is not ordered before `actor`.
+  void check_order(const Segment& segment, AddressRange range, const Actor& actor, std::string_view verb);
+  void report_unordered(const Position& earlier, std::string_view earlier_verb, AddressRange range, const Actor& actor,
+                        std::string_view verb);
+  void add_read(Segment& segment, const Actor& actor);
+  void report(Hazard::Kind kind, AddressRange range, const Position& first, const Position& second,
+              std::string first_text, std::string second_text, std::string missing);
+  std::string describe(const Position& position, std::string_view verb) const;
+  std::string describe_place(const Position& position) const;
+
+  void collect_if_due();
+  void collect();
+  void coarsen();
+  void forget_what_the_host_knows(Segment& segment) const;
+  static void merge_neighbours(Segments& segments, Ownership blank);
+
+  std::uint64_t max_records_;
+  const VectorClock& host_;
+  std::vector<Shadow*> shadows_;
+  std::uint64_t records_ = 0;  // = sum of Segment::records() over all shadows
+  std::uint64_t next_collect_;
+  std::uint64_t dropped_ = 0;
+  std::size_t next_coarsened_ = 0;
+  Segments scratch_;
+
+  std::uint64_t count_ = 0;
+  std::vector<Hazard> hazards_;
+  // The pair reported last: one bad pair often touches many segments and counts once.
+  Hazard::Kind last_kind_{};
+  std::pair<Position, Position> last_pair_;
+
+  std::vector<std::string> names_;
+  std::map<std::string, NameId, std::less<>> name_ids_;
+  std::vector<std::vector<StreamName>> stream_names_;  // by slot, ascending `first`
+};
+
+}  // namespace vpmm::driver::sim

@@ -1,0 +1,277 @@
+// driver/sim: the memory calls: mapping, plain, stream-ordered and host memory.
+#include <cstdlib>
+
+#include "driver/sim/costs.hpp"
+#include "driver/sim/machine.hpp"
+
+namespace vpmm::driver::sim {
+namespace {
+
+constexpr Bytes kSmallPlain = kMiB;  // smaller plain allocations share pages
+
+}  // namespace
+
+CuResult Machine::vmm_error(DeviceOrdinal device) {
+  if (!options_.vmm_supported) return CuResult::not_supported;
+  return device_error(device);
+}
+
+CuResult Machine::mem_get_info(MemInfo& info) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  info = {memory_.free(device), options_.capacity};
+  return CuResult::success;
+}
+
+CuResult Machine::mem_get_allocation_granularity(const ChunkProperties& properties, Granularity, Bytes& granularity) {
+  if (const CuResult error = vmm_error(properties.device); error != CuResult::success) return error;
+  granularity = options_.granularity;
+  return CuResult::success;
+}
+
+CuResult Machine::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
+  if (!options_.vmm_supported) return CuResult::not_supported;
+  if (const CuResult error = caller_error(); error != CuResult::success) return error;
+  return memory_.reserve(size, alignment, hint, Memory::Owner::user, begin);
+}
+
+CuResult Machine::mem_address_free(AddressRange reservation) {
+  if (!options_.vmm_supported) return CuResult::not_supported;
+  if (const CuResult error = caller_error(); error != CuResult::success) return error;
+  return memory_.free_reservation(reservation, Memory::Owner::user);
+}
+
+CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& handle) {
+  if (const CuResult error = vmm_error(properties.device); error != CuResult::success) return error;
+  if (properties.posix_file_descriptor && !options_.posix_file_descriptor_supported) return CuResult::not_supported;
+  charge(kCreateCost.at(size));
+  Chunk* chunk = nullptr;
+  const CuResult result = memory_.create(size, properties.device, Ownership::none, chunk);
+  if (result == CuResult::success) handle = chunk->handle;
+  return result;
+}
+
+CuResult Machine::mem_release(ChunkHandle handle) {
+  Chunk* chunk = memory_.find_chunk(handle);
+  if (chunk == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
+  charge(kReleaseCost.at(chunk->size));
+  memory_.release(*chunk);
+  return CuResult::success;
+}
+
+CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) {
+  Chunk* chunk = memory_.find_chunk(handle);
+  if (chunk == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
+  charge(kMapCost.at(chunk->size));
+  if (range.size == 0 || offset > chunk->size || range.size > chunk->size - offset) return CuResult::invalid_value;
+  if (offset != 0 || range.size != chunk->size) return CuResult::not_supported;
+  return memory_.map(range, *chunk);
+}
+
+CuResult Machine::mem_unmap(AddressRange range) {
+  if (!memory_.whole_mappings(range, mappings_)) return CuResult::invalid_value;
+  for (const Mapping* mapping : mappings_) {
+    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
+  }
+  for (const Mapping* mapping : mappings_) charge(kUnmapCost.at(mapping->range.size));
+  const Actor host = timeline_.begin_host(unmap_name_);
+  for (const Mapping* mapping : mappings_) check_unused(*mapping, host);
+  return memory_.unmap(mappings_);
+}
+
+// Work that went through this mapping must be known to be over; that the chunk lives on elsewhere is no excuse.
+void Machine::check_unused(const Mapping& mapping, const Actor& host) {
+  for (const Position& use : mapping.uses) {
+    if (!timeline_.host_knows(use)) checker_.unmapped_too_early(mapping.range, use, host);
+  }
+}
+
+CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) {
+  if (access.empty() || !memory_.whole_mappings(range, mappings_)) return CuResult::invalid_value;
+  std::uint64_t devices = 0;
+  for (const AccessDescriptor& descriptor : access) {
+    if (const CuResult error = vmm_error(descriptor.device); error != CuResult::success) return error;
+    devices |= std::uint64_t{1} << descriptor.device;
+  }
+  for (const Mapping* mapping : mappings_) {
+    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
+    charge(kSetAccessCost.at(mapping->range.size));
+  }
+  return memory_.set_access(mappings_, devices);
+}
+
+CuResult Machine::mem_alloc(Bytes size, DevicePtr& ptr) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
+  if (size == 0) return CuResult::invalid_value;
+  if (size > options_.capacity) return CuResult::out_of_memory;
+  charge(kPlainAllocCost.at(size));
+  return size < kSmallPlain ? alloc_small(device, size, ptr) : alloc_large(device, size, ptr);
+}
+
+CuResult Machine::alloc_small(DeviceOrdinal device, Bytes size, DevicePtr& ptr) {
+  auto& pool = small_plain_[static_cast<std::size_t>(device)];
+  if (!pool) pool = std::make_unique<AsyncPool>(memory_, timeline_, device);
+  AddressRange range;
+  const CuResult result = pool->allocate(size, kHostSlot, range);
+  if (result != CuResult::success) return result;
+  mark_allocated(range, timeline_.begin_host(kAllocateName));
+  ptr = range.begin;
+  return CuResult::success;
+}
+
+CuResult Machine::alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr) {
+  AddressRange range;
+  const CuResult result = memory_.plug(round_up(size, options_.granularity), device, Ownership::driver, range);
+  if (result != CuResult::success) return result;
+  plain_.emplace(range.begin, PlainAllocation{range, device});
+  ptr = range.begin;
+  return CuResult::success;
+}
+
+AsyncPool* Machine::find_small(DevicePtr ptr) {
+  for (const auto& pool : small_plain_) {
+    if (pool && !pool->find(ptr).empty()) return pool.get();
+  }
+  return nullptr;
+}
+
+CuResult Machine::mem_free(DevicePtr ptr) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  if (is_null(ptr)) return CuResult::success;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
+  const auto large = plain_.find(ptr);
+  if (large != plain_.end()) {
+    charge(kPlainFreeCost.at(large->second.range.size));
+    timeline_.host_wait_device(large->second.device);
+    check_unused(*memory_.find(ptr), timeline_.begin_host(kDeallocateName));
+    memory_.unplug(large->second.range);
+    plain_.erase(large);
+    return CuResult::success;
+  }
+  PoolEntry* const entry = find_pool_of(ptr);
+  AsyncPool* const pool = entry != nullptr ? entry->pool.get() : find_small(ptr);
+  if (pool == nullptr) return CuResult::invalid_value;
+  charge(kPlainFreeCost.at(0));
+  timeline_.host_wait_device(pool->device());
+  free_block(*pool, pool->find(ptr), timeline_.begin_host(kDeallocateName));
+  return CuResult::success;
+}
+
+void Machine::free_block(AsyncPool& pool, AddressRange range, const Actor& actor) {
+  mark_deallocated(range, actor);
+  pool.free(range.begin, actor.at, actor.clock);
+  if (pool.live() != 0) return;
+  std::erase_if(pools_,
+                [&](const auto& entry) { return entry.second.is_destroyed && entry.second.pool.get() == &pool; });
+}
+
+CuResult Machine::mem_pool_create(DeviceOrdinal device, MemPoolHandle& pool) {
+  if (const CuResult error = device_error(device); error != CuResult::success) return error;
+  if (!options_.memory_pools_supported) return CuResult::not_supported;
+  const std::uint64_t handle = next_pool_++;
+  pools_.emplace(handle, PoolEntry{std::make_unique<AsyncPool>(memory_, timeline_, device), false});
+  pool = MemPoolHandle{handle};
+  return CuResult::success;
+}
+
+Machine::PoolEntry* Machine::find_pool(MemPoolHandle pool) {
+  const auto found = pools_.find(static_cast<std::uintptr_t>(pool));
+  return found == pools_.end() || found->second.is_destroyed ? nullptr : &found->second;
+}
+
+Machine::PoolEntry* Machine::find_pool_of(DevicePtr ptr) {
+  for (auto& [handle, entry] : pools_) {
+    if (!entry.pool->find(ptr).empty()) return &entry;
+  }
+  return nullptr;
+}
+
+CuResult Machine::mem_pool_destroy(MemPoolHandle pool) {
+  PoolEntry* entry = find_pool(pool);
+  if (entry == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (entry->pool->live() == 0) {
+    pools_.erase(static_cast<std::uintptr_t>(pool));
+  } else {
+    entry->is_destroyed = true;
+  }
+  return CuResult::success;
+}
+
+CuResult Machine::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t value) {
+  PoolEntry* entry = find_pool(pool);
+  if (entry == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  return entry->pool->set_attribute(attribute, value);
+}
+
+CuResult Machine::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t& value) {
+  PoolEntry* entry = find_pool(pool);
+  if (entry == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  return entry->pool->get_attribute(attribute, value);
+}
+
+CuResult Machine::mem_pool_trim_to(MemPoolHandle pool, Bytes bytes_to_keep) {
+  PoolEntry* entry = find_pool(pool);
+  if (entry == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  entry->pool->trim_to(bytes_to_keep);
+  return CuResult::success;
+}
+
+CuResult Machine::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream, DevicePtr& ptr) {
+  PoolEntry* entry = find_pool(pool);
+  if (entry == nullptr) return CuResult::invalid_value;
+  Slot slot = 0;
+  if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
+  if (captures_.of_stream(slot) != nullptr) return CuResult::stream_capture_unsupported;
+  if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
+  AddressRange range;
+  const CuResult result = entry->pool->allocate(size, slot, range);
+  if (result != CuResult::success) return result;
+  mark_allocated(range, timeline_.begin(slot, kAllocateName));
+  ptr = range.begin;
+  return CuResult::success;
+}
+
+CuResult Machine::mem_free_async(DevicePtr ptr, StreamHandle stream) {
+  if (is_null(ptr)) return CuResult::invalid_value;
+  Slot slot = 0;
+  if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
+  if (captures_.of_stream(slot) != nullptr) return CuResult::stream_capture_unsupported;
+  if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
+  PoolEntry* entry = find_pool_of(ptr);
+  if (entry == nullptr) return CuResult::invalid_value;
+  free_block(*entry->pool, entry->pool->find(ptr), timeline_.begin(slot, kDeallocateName));
+  return CuResult::success;
+}
+
+CuResult Machine::mem_host_alloc(Bytes size, unsigned, void*& host) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
+  if (size == 0) return CuResult::invalid_value;
+  constexpr Bytes kHostPage = 4 * kKiB;
+  void* const made = std::aligned_alloc(kHostPage, round_up(size, kHostPage));
+  if (made == nullptr) return CuResult::out_of_memory;
+  pinned_.emplace(DevicePtr{reinterpret_cast<std::uint64_t>(made)}, size);
+  host = made;
+  return CuResult::success;
+}
+
+CuResult Machine::mem_free_host(void* host) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
+  if (pinned_.erase(DevicePtr{reinterpret_cast<std::uint64_t>(host)}) == 0) return CuResult::invalid_value;
+  std::free(host);
+  return CuResult::success;
+}
+
+}  // namespace vpmm::driver::sim

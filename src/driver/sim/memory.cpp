@@ -1,0 +1,284 @@
+// driver/sim: memory files, host mappings and the rules of the mapping calls.
+#include "driver/sim/memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.hpp"
+
+namespace vpmm::driver::sim {
+namespace {
+
+// Chunks never share or reuse file offsets; the file is sparse, so its size costs nothing.
+constexpr Bytes kFileSize = Bytes{1} << 60;
+
+void* host_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(to_integer(ptr)); }
+DevicePtr device_pointer(void* ptr) { return DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}; }
+
+int make_file() {
+  const int file = memfd_create("vpmm-simulated-gpu", MFD_CLOEXEC);
+  VPMM_CHECK(file >= 0, std::strerror(errno));
+  VPMM_CHECK(ftruncate(file, static_cast<off_t>(kFileSize)) == 0, std::strerror(errno));
+  return file;
+}
+
+bool make_inaccessible(AddressRange range) {
+  return mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+              -1, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
+Memory::Memory(const SimOptions& options, HazardChecker& checker)
+    : options_(options), checker_(checker), devices_(static_cast<std::size_t>(options.device_count)) {
+  VPMM_CHECK(is_power_of_two(options.granularity) && is_multiple(options.granularity, 4 * kKiB),
+             "the granularity must be a power of two of at least 4 KiB");
+  VPMM_CHECK(options.device_count >= 0 && options.device_count <= 64, "0 to 64 devices can be simulated");
+  for (Device& device : devices_) {
+    device.file = make_file();
+    device.used_by_others = options.used_by_others;
+  }
+}
+
+Memory::~Memory() {
+  for (auto& [begin, reservation] : reservations_) {
+    munmap(host_pointer(begin), reservation.range.size);
+    munmap(reservation.by_granule, reservation.table_bytes);
+  }
+  for (auto& [handle, chunk] : chunks_) checker_.remove(chunk->shadow);
+  for (Device& device : devices_) close(device.file);
+}
+
+Bytes Memory::free(DeviceOrdinal device) const {
+  const Device& d = devices_[static_cast<std::size_t>(device)];
+  const Bytes taken = d.used + d.used_by_others;
+  return taken < options_.capacity ? options_.capacity - taken : 0;
+}
+
+void Memory::set_used_by_others(DeviceOrdinal device, Bytes bytes) {
+  devices_[static_cast<std::size_t>(device)].used_by_others = bytes;
+}
+
+CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk) {
+  if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
+  if (size > free(device)) return CuResult::out_of_memory;
+  Device& d = devices_[static_cast<std::size_t>(device)];
+  const ChunkHandle handle{next_chunk_++};
+  auto made = std::make_unique<Chunk>(Chunk{handle, device, d.next_offset, size, true, 0, Shadow(size, blank)});
+  d.next_offset += size;
+  d.used += size;
+  checker_.add(made->shadow);
+  chunk = made.get();
+  chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
+  return CuResult::success;
+}
+
+Chunk* Memory::find_chunk(ChunkHandle handle) {
+  const auto found = chunks_.find(static_cast<std::uint64_t>(handle));
+  return found != chunks_.end() && found->second->has_handle ? found->second.get() : nullptr;
+}
+
+void Memory::release(Chunk& chunk) {
+  chunk.has_handle = false;
+  destroy_if_unused(chunk);
+}
+
+void Memory::destroy_if_unused(Chunk& chunk) {
+  if (chunk.has_handle || chunk.mappings != 0) return;
+  Device& device = devices_[static_cast<std::size_t>(chunk.device)];
+  device.used -= chunk.size;
+  fallocate(device.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
+            static_cast<off_t>(chunk.size));
+  checker_.remove(chunk.shadow);
+  chunks_.erase(static_cast<std::uint64_t>(chunk.handle));
+}
+
+CuResult Memory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
+  const Bytes padded = size + alignment;
+  void* const host = mmap(host_pointer(hint), padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (host == MAP_FAILED) return CuResult::out_of_memory;
+  const DevicePtr got = device_pointer(host);
+  begin = align_up(got, alignment);
+  if (begin > got) munmap(host, begin - got);
+  const DevicePtr end = begin + size;
+  if (got + padded > end) munmap(host_pointer(end), got + padded - end);
+  return CuResult::success;
+}
+
+CuResult Memory::reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner, DevicePtr& begin) {
+  if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
+  if (alignment != 0 && !is_power_of_two(alignment)) return CuResult::invalid_value;
+  if (owner == Owner::user && size > options_.address_space - reserved_) return CuResult::out_of_memory;
+  DevicePtr got{};
+  const CuResult result = reserve_host(size, std::max(alignment, options_.granularity), hint, got);
+  if (result != CuResult::success) return result;
+  Reservation reservation;
+  reservation.range = {got, size};
+  reservation.owner = owner;
+  reservation.table_bytes = size / options_.granularity * sizeof(Mapping*);
+  void* const table = mmap(nullptr, reservation.table_bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED) {
+    munmap(host_pointer(got), size);
+    return CuResult::out_of_memory;
+  }
+  reservation.by_granule = static_cast<Mapping**>(table);
+  if (owner == Owner::user) reserved_ += size;
+  reservations_.emplace(got, std::move(reservation));
+  begin = got;
+  return CuResult::success;
+}
+
+CuResult Memory::free_reservation(AddressRange range, Owner owner) {
+  const auto found = reservations_.find(range.begin);
+  if (found == reservations_.end()) return CuResult::invalid_value;
+  Reservation& reservation = found->second;
+  if (reservation.range != range || reservation.owner != owner || !reservation.mappings.empty()) {
+    return CuResult::invalid_value;
+  }
+  munmap(host_pointer(range.begin), range.size);
+  munmap(reservation.by_granule, reservation.table_bytes);
+  if (owner == Owner::user) reserved_ -= range.size;
+  if (last_found_ == &reservation) last_found_ = nullptr;
+  reservations_.erase(found);
+  return CuResult::success;
+}
+
+Memory::Reservation* Memory::find_reservation(DevicePtr ptr) {
+  if (last_found_ != nullptr && last_found_->range.contains(ptr)) return last_found_;
+  auto after = reservations_.upper_bound(ptr);
+  if (after == reservations_.begin()) return nullptr;
+  Reservation& reservation = std::prev(after)->second;
+  if (!reservation.range.contains(ptr)) return nullptr;
+  last_found_ = &reservation;
+  return last_found_;
+}
+
+Mapping* Memory::find(DevicePtr ptr) {
+  const Reservation* reservation = find_reservation(ptr);
+  if (reservation == nullptr) return nullptr;
+  return reservation->by_granule[(ptr - reservation->range.begin) / options_.granularity];
+}
+
+DevicePtr Memory::next_granule(DevicePtr at) const { return align_up(at + 1, options_.granularity); }
+
+void Memory::fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value) {
+  Mapping** const first =
+      reservation.by_granule + (mapping.range.begin - reservation.range.begin) / options_.granularity;
+  std::fill_n(first, mapping.range.size / options_.granularity, value);
+}
+
+CuResult Memory::map(AddressRange range, Chunk& chunk) {
+  Reservation* reservation = find_reservation(range.begin);
+  if (reservation == nullptr || !reservation->range.contains(range)) return CuResult::invalid_value;
+  if (!is_aligned(range.begin, options_.granularity)) return CuResult::invalid_value;
+  const auto next = reservation->mappings.lower_bound(range.begin);
+  if (next != reservation->mappings.end() && next->first < range.end()) return CuResult::invalid_value;
+  if (find(range.begin) != nullptr) return CuResult::invalid_value;
+  const Device& device = devices_[static_cast<std::size_t>(chunk.device)];
+  // Without access until mem_set_access, as on the device.
+  if (mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, device.file,
+           static_cast<off_t>(chunk.offset)) == MAP_FAILED) {
+    return CuResult::out_of_memory;
+  }
+  auto mapping = std::make_unique<Mapping>(Mapping{range, &chunk, 0, {}});
+  fill_table(*reservation, *mapping, mapping.get());
+  reservation->mappings.emplace(range.begin, std::move(mapping));
+  ++chunk.mappings;
+  return CuResult::success;
+}
+
+bool Memory::whole_mappings(AddressRange range, std::vector<Mapping*>& mappings) {
+  mappings.clear();
+  if (range.empty()) return false;
+  for (DevicePtr at = range.begin; at < range.end();) {
+    Mapping* mapping = find(at);
+    if (mapping == nullptr || mapping->range.begin != at) return false;
+    mappings.push_back(mapping);
+    at = mapping->range.end();
+    if (at > range.end()) return false;
+  }
+  return true;
+}
+
+CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
+  for (Mapping* mapping : mappings) {
+    if (!make_inaccessible(mapping->range)) return CuResult::out_of_memory;
+    Reservation& reservation = *find_reservation(mapping->range.begin);
+    Chunk& chunk = *mapping->chunk;
+    if (mapping->devices != 0) --accessible_mappings_;
+    fill_table(reservation, *mapping, nullptr);
+    reservation.mappings.erase(mapping->range.begin);
+    --chunk.mappings;
+    destroy_if_unused(chunk);
+  }
+  return CuResult::success;
+}
+
+CuResult Memory::set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices) {
+  const auto fresh = std::count_if(mappings.begin(), mappings.end(), [](Mapping* m) { return m->devices == 0; });
+  if (accessible_mappings_ + static_cast<std::uint64_t>(fresh) > options_.max_mappings) return CuResult::out_of_memory;
+  for (Mapping* mapping : mappings) {
+    if (mapping->devices == 0) {
+      if (mprotect(host_pointer(mapping->range.begin), mapping->range.size, PROT_READ | PROT_WRITE) != 0) {
+        return CuResult::out_of_memory;
+      }
+      ++accessible_mappings_;
+    }
+    mapping->devices |= devices;
+  }
+  return CuResult::success;
+}
+
+bool Memory::accessible(AddressRange range, DeviceOrdinal device) {
+  bool all = true;
+  for_each_part(range, [&](const Mapping* mapping, AddressRange) {
+    if (mapping == nullptr || ((mapping->devices >> device) & 1) == 0) all = false;
+  });
+  return all;
+}
+
+CuResult Memory::plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range) {
+  Chunk* chunk = nullptr;
+  CuResult result = create(size, device, blank, chunk);
+  if (result != CuResult::success) return result;
+  range.size = size;
+  result = reserve(size, 0, DevicePtr{}, Owner::driver, range.begin);
+  if (result == CuResult::success) {
+    result = map(range, *chunk);
+    if (result == CuResult::success) {
+      result = set_access({find(range.begin)}, std::uint64_t{1} << device);
+      if (result != CuResult::success) unmap({find(range.begin)});
+    }
+    if (result != CuResult::success) free_reservation(range, Owner::driver);
+  }
+  release(*chunk);
+  return result;
+}
+
+void Memory::unplug(AddressRange range) {
+  unmap({find(range.begin)});
+  free_reservation(range, Owner::driver);
+}
+
+void Memory::count(Census& census) const {
+  for (const auto& [handle, chunk] : chunks_) census.physical_bytes += chunk->size;
+  std::uint64_t driver_mappings = 0;
+  for (const auto& [begin, reservation] : reservations_) {
+    if (reservation.owner == Owner::driver) {
+      driver_mappings += reservation.mappings.size();
+      continue;
+    }
+    ++census.reservations;
+    census.mappings += reservation.mappings.size();
+  }
+  // Every chunk of the driver has exactly one mapping.
+  census.chunks = chunks_.size() - driver_mappings;
+}
+
+}  // namespace vpmm::driver::sim

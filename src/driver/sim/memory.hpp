@@ -1,0 +1,121 @@
+// driver/sim: physical chunks, reservations and mappings, with real bytes behind them.
+//
+// Each device is one sparse memory file; a chunk is an offset range in it that no other chunk ever
+// gets again, so fresh chunks read as zero and host memory is returned when a chunk dies. Mapping a
+// chunk maps the file at the simulated address: two mappings of one chunk really are the same bytes.
+// Single-threaded: the machine's lock is held.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/address.hpp"
+#include "driver/sim/hazards.hpp"
+#include "driver/sim/shadow.hpp"
+#include "driver/sim/sim_types.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::driver::sim {
+
+// Lives while has_handle or mappings != 0.
+struct Chunk {
+  ChunkHandle handle{};
+  DeviceOrdinal device = 0;
+  Bytes offset = 0;  // in the device's file
+  Bytes size = 0;
+  bool has_handle = true;
+  std::uint32_t mappings = 0;
+  Shadow shadow;
+};
+
+struct Mapping {
+  AddressRange range;
+  Chunk* chunk = nullptr;
+  std::uint64_t devices = 0;  // bit d: device d may access
+  // The last use by each stream through this mapping that the host has not seen complete.
+  std::vector<Position> uses;
+};
+
+class Memory {
+ public:
+  Memory(const SimOptions& options, HazardChecker& checker);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  CuResult create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk);
+  Chunk* find_chunk(ChunkHandle handle);
+  void release(Chunk& chunk);
+
+  // Reservations of the driver itself count neither in the census nor in the address space.
+  enum class Owner { user, driver };
+  CuResult reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner, DevicePtr& begin);
+  CuResult free_reservation(AddressRange range, Owner owner);
+
+  CuResult map(AddressRange range, Chunk& chunk);
+  // The whole, adjacent mappings that fill `range`; false when the range is anything else.
+  bool whole_mappings(AddressRange range, std::vector<Mapping*>& mappings);
+  CuResult unmap(const std::vector<Mapping*>& mappings);
+  CuResult set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices);
+
+  // A driver allocation: chunk, reservation, mapping, access. `unplug` undoes it.
+  CuResult plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range);
+  void unplug(AddressRange range);
+
+  // The mapping that holds `ptr`, or null.
+  Mapping* find(DevicePtr ptr);
+  bool accessible(AddressRange range, DeviceOrdinal device);
+  // Calls f(mapping or null, part) for the parts of `range`, in order.
+  template <typename F>
+  void for_each_part(AddressRange range, F&& f) {
+    DevicePtr at = range.begin;
+    while (at < range.end()) {
+      Mapping* mapping = find(at);
+      DevicePtr end = mapping != nullptr ? mapping->range.end() : next_granule(at);
+      if (end > range.end()) end = range.end();
+      f(mapping, AddressRange{at, end - at});
+      at = end;
+    }
+  }
+
+  Bytes granularity() const { return options_.granularity; }
+  Bytes used(DeviceOrdinal device) const { return devices_[static_cast<std::size_t>(device)].used; }
+  Bytes free(DeviceOrdinal device) const;
+  void set_used_by_others(DeviceOrdinal device, Bytes bytes);
+  void count(Census& census) const;
+
+ private:
+  struct Device {
+    int file = -1;
+    Bytes used = 0;
+    Bytes used_by_others = 0;
+    Bytes next_offset = 0;
+  };
+  struct Reservation {
+    AddressRange range;
+    Owner owner = Owner::user;
+    std::map<DevicePtr, std::unique_ptr<Mapping>> mappings;
+    Mapping** by_granule = nullptr;  // sparse host memory, one entry per granule of the range
+    Bytes table_bytes = 0;
+  };
+  Reservation* find_reservation(DevicePtr ptr);
+  CuResult reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin);
+  void fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value);
+  void destroy_if_unused(Chunk& chunk);
+  DevicePtr next_granule(DevicePtr at) const;
+
+  const SimOptions options_;
+  HazardChecker& checker_;
+  std::vector<Device> devices_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Chunk>> chunks_;  // by handle
+  std::uint64_t next_chunk_ = 1;
+  std::map<DevicePtr, Reservation> reservations_;
+  Reservation* last_found_ = nullptr;  // most look-ups stay in one reservation
+  Bytes reserved_ = 0;
+  std::uint64_t accessible_mappings_ = 0;
+};
+
+}  // namespace vpmm::driver::sim
