@@ -168,11 +168,13 @@ class pool_ref {
   }
   result<void*> try_allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
-    return finish(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr), ptr);
+    const vpmm_status status = vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr);
+    return finish(status, ptr);
   }
   result<void*> try_allocate(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const {
     void* ptr = nullptr;
-    return finish(vpmm_allocate_any_stream(handle_, bytes, alignment, &ptr), ptr);
+    const vpmm_status status = vpmm_allocate_any_stream(handle_, bytes, alignment, &ptr);
+    return finish(status, ptr);
   }
 
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.

@@ -69,6 +69,7 @@ TEST_F(Cpp, try_forms_return_what_went_wrong) {
   EXPECT_THROW((void)refused.value(), out_of_memory);
   const result<void*> given = pool_.try_allocate(2 * kMiB, any_stream);
   ASSERT_TRUE(given.ok()) << given.message();
+  ASSERT_NE(given.value(), nullptr);
   EXPECT_TRUE(pool_.try_deallocate(given.value(), any_stream).ok());
   EXPECT_EQ(pool_.try_deallocate(given.value(), nullptr).status(), VPMM_ERROR_INVALID_POINTER);
   EXPECT_TRUE(pool_.try_deallocate(nullptr, nullptr).ok());
@@ -128,6 +129,7 @@ TEST_F(Cpp, try_make_buffer_reports_and_a_zero_byte_buffer_is_empty) {
   result<buffer> made = try_make_buffer(pool_, 2 * kMiB, nullptr);
   ASSERT_TRUE(made.ok()) << made.message();
   const buffer taken = std::move(made).value();
+  EXPECT_NE(taken.data(), nullptr);
   EXPECT_EQ(live(), 1U);
   const buffer nothing(pool_, 0, nullptr);
   EXPECT_EQ(nothing.data(), nullptr);
