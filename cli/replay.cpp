@@ -103,7 +103,7 @@ class Replayer {
     how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
       bar.add(done - std::exchange(last, done));
     };
-    auto result = replay::replay(*run.trace, *machine, replay::allocator_factory(run.allocator, config_), how);
+    auto result = replay::replay(*run.trace, *machine, replay::allocator_recipe(run.allocator, config_), how);
     if (result) return result;
     return Error{result.error().code, fmt::format("{} through {}: {}", run.trace->name,
                                                   replay::to_string(run.allocator), result.error().message)};

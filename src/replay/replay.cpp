@@ -130,9 +130,9 @@ class Replay {
 };
 
 Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machine& machine,
-                            const AllocatorFactory& make_allocator, const ReplayOptions& options) {
+                            const AllocatorRecipe& recipe, const ReplayOptions& options) {
   driver::RecordingDriver recorder(machine.driver());
-  VPMM_TRY_ASSIGN(const auto allocator, make_allocator(recorder));
+  VPMM_TRY_ASSIGN(const auto allocator, recipe.make(recorder));
   VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(), options.seed));
   Replay replay(trace, machine, session, recorder, *allocator, *checker);
   VPMM_TRY(replay.run(options));
@@ -141,12 +141,13 @@ Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machi
 
 }  // namespace
 
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorFactory& make_allocator,
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
                             const ReplayOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   VPMM_TRY_ASSIGN(const auto session, Session::open(machine.driver(), trace.streams));
-  VPMM_TRY_ASSIGN(ReplayResult result, run_in(*session, trace, machine, make_allocator, options));
+  VPMM_TRY_ASSIGN(ReplayResult result, run_in(*session, trace, machine, recipe, options));
   result.trace = trace.name;
+  result.allocator = recipe.name;
   result.driver = machine.driver().name();
   // After the allocator is gone: taking it down is part of what must be free of hazards.
   result.hazards = machine.hazard_count();

@@ -24,16 +24,13 @@ std::optional<AllocatorKind> parse_allocator_kind(std::string_view name) {
   return std::nullopt;
 }
 
-AllocatorFactory allocator_factory(AllocatorKind kind, const pool::Config& config) {
+AllocatorRecipe allocator_recipe(AllocatorKind kind, const pool::Config& config) {
+  const std::string name = to_string(kind);
+  if (kind == AllocatorKind::cuda) return {name, make_plain_allocator};
+  if (kind == AllocatorKind::cuda_async) return {name, make_stream_ordered_allocator};
   pool::Config wanted = config;
   if (kind == AllocatorKind::vpmm_page) wanted.page_chunks = true;
-  switch (kind) {
-    case AllocatorKind::cuda: return make_plain_allocator;
-    case AllocatorKind::cuda_async: return make_stream_ordered_allocator;
-    case AllocatorKind::vpmm:
-    case AllocatorKind::vpmm_page: break;
-  }
-  return [wanted](driver::Driver& driver) { return make_pool_allocator(driver, wanted); };
+  return {name, [wanted](driver::Driver& driver) { return make_pool_allocator(driver, wanted); }};
 }
 
 }  // namespace vpmm::replay

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/address.hpp"
@@ -43,9 +44,12 @@ class TraceAllocator {
   virtual Result<Footprint> footprint() = 0;  // since creation
 };
 
-// Makes an allocator on device 0 of `driver`, which must outlive it.
-using AllocatorFactory = std::function<Result<std::unique_ptr<TraceAllocator>>(driver::Driver& driver)>;
+// An allocator to be made. `make` makes it on device 0 of `driver`, which must outlive it.
+struct AllocatorRecipe {
+  std::string name;
+  std::function<Result<std::unique_ptr<TraceAllocator>>(driver::Driver& driver)> make;
+};
 // `config`: the pool's settings, for the allocators that are one.
-AllocatorFactory allocator_factory(AllocatorKind kind, const pool::Config& config);
+AllocatorRecipe allocator_recipe(AllocatorKind kind, const pool::Config& config);
 
 }  // namespace vpmm::replay

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "driver/driver_error.hpp"
+#include "replay/driver_allocators.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -68,15 +69,15 @@ Trace random_trace(std::uint64_t seed) {
   return text.trace();
 }
 
-ReplayResult run(const Trace& trace, const AllocatorFactory& factory, const SimMachineOptions& sim = {}) {
+ReplayResult run(const Trace& trace, const AllocatorRecipe& recipe, const SimMachineOptions& sim = {}) {
   const auto machine = make_sim_machine(sim);
-  auto result = replay(trace, *machine, factory, {});
+  auto result = replay(trace, *machine, recipe, {});
   EXPECT_TRUE(result.ok()) << result.error().message;
   return result ? std::move(result).value() : ReplayResult{};
 }
 
 ReplayResult run(const Trace& trace, AllocatorKind kind, const SimMachineOptions& sim = {}) {
-  return run(trace, allocator_factory(kind, {}), sim);
+  return run(trace, allocator_recipe(kind, {}), sim);
 }
 
 class ReplayAllocators : public testing::TestWithParam<AllocatorKind> {};
@@ -102,6 +103,7 @@ TEST_P(ReplayAllocators, count_what_the_trace_did) {
   const ReplayResult result = run(trace, GetParam());
   EXPECT_EQ(result.trace, "test.csv");
   EXPECT_EQ(result.driver, "sim");
+  EXPECT_EQ(result.allocator, to_string(GetParam()));
   EXPECT_EQ(result.operations, 7u);
   EXPECT_EQ(result.allocations, 4u);
   EXPECT_EQ(result.failed_allocations, 0u);
@@ -174,20 +176,21 @@ class OneAddress final : public TraceAllocator {
   DevicePtr ptr_{};
 };
 
-Result<std::unique_ptr<TraceAllocator>> make_one_address(driver::Driver& driver) {
-  return std::unique_ptr<TraceAllocator>(std::make_unique<OneAddress>(driver));
-}
+const AllocatorRecipe kOneAddress{
+    "one-address", [](driver::Driver& driver) {
+      return Result(std::unique_ptr<TraceAllocator>(std::make_unique<OneAddress>(driver)));
+    }};
 
 TEST(Replay, finds_the_corruption_when_two_live_allocations_share_memory) {
   const Trace trace = TraceText().allocate(0, kMiB).allocate(1, kMiB).deallocate(0).deallocate(1).trace();
-  const ReplayResult result = run(trace, make_one_address);
+  const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.corruptions, 0u);
   EXPECT_FALSE(result.findings.empty());
 }
 
 TEST(Replay, finds_the_hazard_when_another_stream_gets_memory_that_is_still_in_use) {
   const Trace trace = TraceText().allocate(0, kMiB, 0).deallocate(0, 0).allocate(1, kMiB, 1).deallocate(1, 1).trace();
-  const ReplayResult result = run(trace, make_one_address);
+  const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.hazards.value_or(0), 0u);
   EXPECT_TRUE(std::any_of(result.findings.begin(), result.findings.end(),
                           [](const std::string& text) { return text.rfind("hazard: ", 0) == 0; }));
@@ -196,7 +199,7 @@ TEST(Replay, finds_the_hazard_when_another_stream_gets_memory_that_is_still_in_u
 TEST(Replay, finds_both_when_streams_share_live_memory) {
   const Trace trace =
       TraceText().allocate(0, kMiB, 0).allocate(1, kMiB, 1).wait_us(5000).deallocate(0, 0).deallocate(1, 1).trace();
-  const ReplayResult result = run(trace, make_one_address);
+  const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.corruptions, 0u);
   EXPECT_GT(result.hazards.value_or(0), 0u);
 }
@@ -204,7 +207,7 @@ TEST(Replay, finds_both_when_streams_share_live_memory) {
 TEST(Replay, orders_the_streams_before_a_free_on_another_one) {
   TraceText text;
   for (std::size_t i = 0; i < 50; ++i) text.allocate(i, 3 * kMiB, i % 2).deallocate(i, (i + 1) % 2);
-  const ReplayResult result = run(text.trace(), make_one_address);
+  const ReplayResult result = run(text.trace(), kOneAddress);
   // Allocation i+1 is made on the stream that freed i, so one address is enough when frees are ordered.
   EXPECT_EQ(result.hazards, 0u);
   EXPECT_EQ(result.corruptions, 0u);
@@ -236,11 +239,11 @@ class Counting final : public TraceAllocator {
 
 TEST(Replay, gives_back_what_is_live_at_the_end_of_the_trace) {
   Counting::Counts counts;
-  const auto factory = [&counts](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
-    VPMM_TRY_ASSIGN(auto inner, allocator_factory(AllocatorKind::cuda, {})(driver));
+  const auto make = [&counts](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
+    VPMM_TRY_ASSIGN(auto inner, make_plain_allocator(driver));
     return std::unique_ptr<TraceAllocator>(std::make_unique<Counting>(std::move(inner), counts));
   };
-  run(TraceText().allocate(0, kMiB).allocate(1, 10).deallocate(0).allocate(2, 20, 1).trace(), factory);
+  run(TraceText().allocate(0, kMiB).allocate(1, 10).deallocate(0).allocate(2, 20, 1).trace(), {"counting", make});
   EXPECT_EQ(counts.allocated, 3u);
   EXPECT_EQ(counts.live, 0u);
 }
@@ -257,10 +260,10 @@ class Breaking final : public TraceAllocator {
 
 TEST(Replay, stops_at_an_error_that_is_no_lack_of_memory) {
   const auto machine = make_sim_machine({});
-  const auto factory = [](driver::Driver&) -> Result<std::unique_ptr<TraceAllocator>> {
+  const auto make = [](driver::Driver&) -> Result<std::unique_ptr<TraceAllocator>> {
     return std::unique_ptr<TraceAllocator>(std::make_unique<Breaking>());
   };
-  const auto result = replay(TraceText().allocate(0, 10).trace(), *machine, factory, {});
+  const auto result = replay(TraceText().allocate(0, 10).trace(), *machine, {"breaking", make}, {});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::poisoned);
 }
@@ -275,7 +278,7 @@ TEST(Replay, reports_its_progress_up_to_the_end) {
     EXPECT_EQ(total, 1000u);
     seen.push_back(done);
   };
-  ASSERT_TRUE(replay(text.trace(), *machine, make_one_address, options).ok());
+  ASSERT_TRUE(replay(text.trace(), *machine, kOneAddress, options).ok());
   ASSERT_GT(seen.size(), 2u);
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
   EXPECT_EQ(seen.back(), 1000u);
