@@ -109,6 +109,7 @@ class DeviceContext final : public Context {
   // proof.cpp
   bool may_record_context_event() const;
   bool prove_everything();
+  bool trim_somm(MutexLock& lock);
   bool synchronize_context(MutexLock& lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
   Result<void> settle(MutexLock& lock);

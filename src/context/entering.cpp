@@ -1,4 +1,5 @@
 // context: opening a device, noticing that its CUDA context died, and finding out who calls.
+#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
@@ -25,6 +26,9 @@ time::ClosingRule closing_rule(const pool::Config& config) {
   return rule;
 }
 
+// Idle memory of the driver's pool that is not worth a call: a quarter of a per cent of what is mapped.
+constexpr Bytes kIdleCacheLeast = 8 * kMiB;
+constexpr Bytes kIdleCacheDivisor = 400;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 
 Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
@@ -75,11 +79,11 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       captures_(driver_) {
   pool::Relief relief;
   relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
-  relief.give_back_caches = [this](MutexLock& lock) {
-    if (somm_ == nullptr) return false;
-    const Result<Bytes> freed = somm_->trim(lock);
-    somm_reserved_ = somm_->reserved_bytes();
-    return freed && freed.value() > 0;
+  relief.give_back_caches = [this](MutexLock& lock) { return trim_somm(lock); };
+  relief.shrink_caches = [this](MutexLock& lock) {
+    const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
+    const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
+    return idle > std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor) && trim_somm(lock);
   };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };
@@ -104,6 +108,14 @@ DeviceContext::~DeviceContext() {
     timelines_.destroy_events();
   }
   for (std::uint64_t i = 0; i < retains_; ++i) driver_.device_primary_ctx_release(device_);
+}
+
+bool DeviceContext::trim_somm(MutexLock& lock) {
+  if (somm_ == nullptr) return false;
+  const Result<Bytes> freed = noted(somm_->trim(lock));
+  somm_reserved_ = somm_->reserved_bytes();
+  if (pool_ != nullptr) pool_->set_other_bytes(somm_reserved_);
+  return freed && freed.value() > 0;
 }
 
 // --- entering -------------------------------------------------------------------------------------------------------

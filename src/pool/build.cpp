@@ -57,6 +57,9 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
   ++misses_;
   want_proof(caller);
   VPMM_TRY_ASSIGN(Plan plan, make_plan(lock, request, caller, effort));
+  if (!plan.creates.empty() && grows_past_peak(plan) && relief_.shrink_caches(lock)) {
+    VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, effort));
+  }
   std::uint64_t pieces = plan.creates.size();
   for (const Move& move : plan.moves) pieces += move.chunks.size();
   if (chunks_.mapping_count() + pieces > config_.max_mappings) {
@@ -64,6 +67,13 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, Effort::grow_only));
   }
   return carry_out(lock, plan, request, caller);
+}
+
+// Note [Caches shrink before the footprint grows]
+// Below the largest footprint so far nothing is gained by giving cached memory back; past it, every cached byte is one
+// that the peak would carry for ever.
+bool Pool::grows_past_peak(const Plan& plan) const {
+  return chunks_.chunk_bytes() + other_bytes_ + plan.created_bytes() > peak_mapped_;
 }
 
 Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller) {

@@ -52,6 +52,7 @@ std::vector<Region*> Planner::extensible(const Need& need, Effort effort) const 
   std::vector<Region*> found;
   index_.for_each_free_by_age([&](Region* free) {
     if (!is_takeable(*free, need, effort)) return true;
+    if (region::RegionIndex::aligned_start(*free, need.size, need.alignment)) return true;  // fits as it is
     if (is_hole(free->next) || (is_hole(free->previous) && need.alignment <= index_.page_size())) found.push_back(free);
     return true;
   });

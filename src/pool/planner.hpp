@@ -50,6 +50,8 @@ class Planner {
   static bool is_usable(const region::Region& free, std::optional<time::TimelineId> own) {
     return free.stamp.is_complete() || (own && free.stamp.is_only_on(*own));
   }
+  // Whether waits of the GPU are queued at this effort rather than new chunks created.
+  bool may_wait(bool caller_may_queue, Effort effort) const { return caller_may_queue && waits_before_growing(effort); }
   // Usable once the caller's stream has waited for events that stand already.
   bool is_waitable(const region::Region& free, std::optional<time::TimelineId> own) const;
   // The parts of `stamp` that a stream of timeline `own` must wait for.

@@ -50,6 +50,9 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
   if (found == nullptr) {
     VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));
   }
+  if (found == nullptr && planner_.may_wait(caller.may_queue(), effort)) {
+    VPMM_TRY_ASSIGN(found, take_waiting(request, caller));
+  }
   if (found == nullptr) return build(lock, request, caller, effort);
   ++counters_.hits;
   note_peaks();
@@ -69,7 +72,7 @@ Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
 
 // Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says so.
 Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Effort effort) {
-  const bool may_wait = effort == Effort::wait_too && caller.may_queue();
+  const bool may_wait = planner_.may_wait(caller.may_queue(), effort);
   const auto admits = [&](const Region& free) {
     return Planner::is_usable(free, caller.own()) || (may_wait && planner_.is_waitable(free, caller.own()));
   };
@@ -98,6 +101,25 @@ Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller,
   region::Tenant tenant = tenant_of(request, caller);
   count_tenant(tenant, +1);
   return join_run(stretch, *part, tenant);
+}
+
+// A single range that other streams still use, behind waits of the GPU: nothing needs to be mapped.
+Result<Region*> Pool::take_waiting(const PageRequest& request, const Caller& caller) {
+  Region* best = nullptr;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (best != nullptr && free->range.size >= best->range.size) return true;
+    if (!region::RegionIndex::aligned_start(*free, request.size, request.alignment)) return true;
+    if (planner_.is_waitable(*free, caller.own())) best = free;
+    return true;
+  });
+  if (best == nullptr) return best;
+  std::vector<time::StampPart> waits;
+  Planner::add_waits(best->stamp, caller.own(), waits);
+  VPMM_TRY(queue_waits(waits, caller));
+  const DevicePtr start = *region::RegionIndex::aligned_start(*best, request.size, request.alignment);
+  region::Tenant tenant = tenant_of(request, caller);
+  count_tenant(tenant, +1);
+  return index_.allocate(best, {start, request.size}, std::move(tenant));
 }
 
 Region* Pool::join_run(const std::vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
@@ -168,12 +190,14 @@ Bytes Pool::quarantined_bytes() const {
 
 void Pool::note_peaks() {
   peak_used_ = std::max(peak_used_, used_bytes());
+  peak_mapped_ = std::max(peak_mapped_, chunks_.chunk_bytes() + other_bytes_);
   counters_.peak_chunks = std::max(counters_.peak_chunks, chunks_.chunk_count());
   counters_.peak_mappings = std::max(counters_.peak_mappings, chunks_.mapping_count());
 }
 
 void Pool::reset_peaks() {
   peak_used_ = used_bytes();
+  peak_mapped_ = chunks_.chunk_bytes() + other_bytes_;
   counters_.peak_chunks = chunks_.chunk_count();
   counters_.peak_mappings = chunks_.mapping_count();
 }

@@ -56,6 +56,8 @@ struct PageRequest {
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
   std::function<bool(MutexLock&)> give_back_caches;
+  // The same when the caches hold much that nobody uses; false: they hold little.
+  std::function<bool(MutexLock&)> shrink_caches;
   // Records an event that proves every timeline; false: not possible now (captures, old driver).
   std::function<bool()> prove_everything;
   // Waits for the whole context when nothing less can be waited for; false: not possible now.
@@ -109,6 +111,7 @@ class Pool {
   // phase 1 and 1.5
   region::Region* take_fit(const PageRequest& request, const Caller& caller);
   Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Effort effort);
+  Result<region::Region*> take_waiting(const PageRequest& request, const Caller& caller);
   region::Region* join_run(const std::vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
   // build.cpp, phase 2
   struct Flight;
@@ -116,6 +119,7 @@ class Pool {
   Result<DevicePtr> build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   Result<Plan> make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller);
+  bool grows_past_peak(const Plan& plan) const;
   Result<void> queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller);
   void prove_moves(const Plan& plan, const Caller& caller);
   Flight detach(const Plan& plan);
@@ -159,6 +163,7 @@ class Pool {
   std::optional<Bytes> capacity_;
   Bytes other_bytes_ = 0;
   Bytes peak_used_ = 0;
+  Bytes peak_mapped_ = 0;        // chunks and other_bytes_ together
   // What the driver refused to take back; sweeps try again, and it counts as quarantined until then.
   std::map<DevicePtr, Bytes> stuck_;   // mappings whose unmap failed; they are zombies
   std::vector<vm::Chunk*> orphans_;    // chunks without mapping whose release failed
