@@ -27,7 +27,7 @@ class Machine {
   // spent `driver_ns` in memory calls of the driver.
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
   virtual std::optional<std::uint64_t> hazard_count() const = 0;  // none: nobody checks
-  virtual std::vector<std::string> hazards() const = 0;           // the first few, in words
+  virtual std::vector<std::string> findings() const = 0;  // the first few hazards and what went unchecked, in words
 };
 
 struct SimMachineOptions {

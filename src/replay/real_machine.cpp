@@ -18,7 +18,7 @@ class RealMachine final : public Machine {
     if (pace_ == Pace::recorded) std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(program_ns));
   }
   std::optional<std::uint64_t> hazard_count() const override { return std::nullopt; }
-  std::vector<std::string> hazards() const override { return {}; }
+  std::vector<std::string> findings() const override { return {}; }
 
  private:
   using Clock = std::chrono::steady_clock;

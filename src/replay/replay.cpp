@@ -151,7 +151,7 @@ Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const
   result.driver = machine.driver().name();
   // After the allocator is gone: taking it down is part of what must be free of hazards.
   result.hazards = machine.hazard_count();
-  for (std::string& hazard : machine.hazards()) result.findings.push_back(std::move(hazard));
+  for (std::string& finding : machine.findings()) result.findings.push_back(std::move(finding));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -39,7 +39,7 @@ struct ReplayResult {
   std::optional<std::uint64_t> hazards;  // none: the machine does not check
   std::uint64_t mapped_chunks_peak = 0;
   double seconds = 0;                 // wall-clock time that the replay took
-  std::vector<std::string> findings;  // the first corruptions and hazards, in words
+  std::vector<std::string> findings;  // the first corruptions and hazards, and what went unchecked
 };
 
 // Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its

@@ -20,8 +20,9 @@ std::string duration(std::uint64_t ns) {
   return ns < 1'000'000 ? fmt::format("{:.1f} us", microseconds(ns)) : fmt::format("{:.2f} ms", microseconds(ns) / 1e3);
 }
 
-bool footprint_counts(const ReplayResult& result) {
-  return result.driver != "sim" || result.allocator != to_string(AllocatorKind::cuda_async);
+// The simulator's imitation of the driver's pool says little about the real one.
+bool is_stand_in(const ReplayResult& result) {
+  return result.driver == "sim" && result.allocator == to_string(AllocatorKind::cuda_async);
 }
 
 double ratio(const ReplayResult& result) {
@@ -40,7 +41,7 @@ Row header() {
 }
 
 Row row(const ReplayResult& result) {
-  const bool counts = footprint_counts(result);
+  const bool counts = !is_stand_in(result);
   return {result.trace,
           result.driver,
           result.allocator,
@@ -71,11 +72,8 @@ bool is_pool(const ReplayResult& result) {
 
 // "; cuda held 30.10 GB (1.020x) and spent 80.2 ms in the driver, 3.9x as much"
 std::string comparison(const ReplayResult& pool, const ReplayResult& other) {
-  std::string out = fmt::format("; {} ", other.allocator);
-  if (footprint_counts(other)) {
-    out += fmt::format("held {} ({:.3f}x) and ", gigabytes(other.peak_mapped_bytes), ratio(other));
-  }
-  out += fmt::format("spent {} in the driver", milliseconds(other.driver_ns));
+  std::string out = fmt::format("; {} held {} ({:.3f}x) and spent {} in the driver", other.allocator,
+                                gigabytes(other.peak_mapped_bytes), ratio(other), milliseconds(other.driver_ns));
   if (pool.driver_ns != 0) {
     const double factor = static_cast<double>(other.driver_ns) / static_cast<double>(pool.driver_ns);
     out += fmt::format(", {:.1f}x as much", factor);
@@ -89,7 +87,7 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
                                 ratio(pool), milliseconds(pool.driver_ns));
   for (const ReplayResult& other : results) {
     const bool same_run = other.trace == pool.trace && other.driver == pool.driver;
-    if (same_run && other.allocator != pool.allocator) out += comparison(pool, other);
+    if (same_run && other.allocator != pool.allocator && !is_stand_in(other)) out += comparison(pool, other);
   }
   return out + ".\n";
 }

@@ -12,11 +12,11 @@ namespace vpmm::replay {
 // stay. Times are microseconds with three decimals at most; `hazards` is null where nobody checks.
 std::string to_json(const ReplayResult& result);
 
-// One row per result. The footprint of the simulator's cuda-async is left out: it only stands in for the real one.
+// One row per result. The footprint of the simulator's cuda-async, a stand-in for the real one, is left out.
 std::string table(std::span<const ReplayResult> results);
 
 // What the table says, in a sentence per trace: what the pool held for what was live, and what that cost compared with
-// the other allocators of the same trace and driver. Empty when no result is a pool's.
+// the other allocators of the same trace and driver, stand-ins left out. Empty when no result is a pool's.
 std::string summary(std::span<const ReplayResult> results);
 
 }  // namespace vpmm::replay

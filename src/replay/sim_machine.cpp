@@ -26,11 +26,14 @@ class SimMachine final : public Machine {
     if (due_ns > now_ns) sim_.advance_host_ns(due_ns - now_ns);
   }
   std::optional<std::uint64_t> hazard_count() const override { return sim_.hazard_count(); }
-  std::vector<std::string> hazards() const override {
+  std::vector<std::string> findings() const override {
     std::vector<std::string> out;
     for (const driver::sim::Hazard& hazard : sim_.hazards()) {
       if (out.size() == kMaxHazards) break;
       out.push_back("hazard: " + hazard.describe());
+    }
+    if (const std::uint64_t dropped = sim_.dropped_hazard_records(); dropped != 0) {
+      out.push_back("note: the hazard checker forgot " + std::to_string(dropped) + " records at its memory bound");
     }
     return out;
   }

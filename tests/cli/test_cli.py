@@ -137,7 +137,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(first, second)
 
     def test_capacity_is_that_of_the_simulated_gpu(self) -> None:
-        result = self.replay_json(self.trace(), "--capacity", "4MiB", "--allocator", "cuda")[0]
+        result = self.replay_json(self.trace(), "--capacity", "6MiB", "--allocator", "cuda")[0]
         self.assertEqual(result["failed_allocations"], 1)
         done = vpmm("replay", self.trace(), "--driver", "sim", "--capacity", "4 bananas")
         self.assertEqual(done.returncode, COULD_NOT)
