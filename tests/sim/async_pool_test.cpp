@@ -62,6 +62,25 @@ TEST(SimPool, the_freeing_stream_gets_its_memory_back_at_once_and_others_only_wh
   EXPECT_EQ(sim.driver.hazard_count(), 0U) << sim.hazards();
 }
 
+TEST(SimPool, pending_neighbours_of_different_streams_do_not_become_one_block) {
+  PoolSim sim;
+  sim.keep_everything();
+  const StreamHandle a = sim.stream();
+  const StreamHandle b = sim.stream();
+  const DevicePtr left = sim.allocate(kMiB, a);
+  sim.order(a, b);
+  const DevicePtr right = sim.allocate(kMiB, b);
+  ASSERT_EQ(right, left + kMiB);
+  sim.write({left, kMiB}, a);
+  sim.write({right, kMiB}, b);
+  ok(sim.driver.mem_free_async(left, a));
+  ok(sim.driver.mem_free_async(right, b));
+  const DevicePtr both = sim.allocate(2 * kMiB, a);
+  EXPECT_NE(both, left) << "the right half is still in use";
+  sim.write({both, 2 * kMiB}, a);
+  EXPECT_EQ(sim.driver.hazard_count(), 0U) << sim.hazards();
+}
+
 TEST(SimPool, misuse_by_another_stream_is_a_hazard) {
   PoolSim sim;
   const StreamHandle a = sim.stream();

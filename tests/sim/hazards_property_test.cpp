@@ -79,8 +79,10 @@ class Program {
   void run() {
     for (int i = 0; i < 300; ++i) {
       const std::uint64_t what = draw(100);
-      if (what < 55) {
+      if (what < 45) {
         if (access()) return;
+      } else if (what < 55) {
+        if (burst()) return;
       } else if (what < 90) {
         wait();
       } else {
@@ -96,14 +98,29 @@ class Program {
   bool access() {
     const int stream = draw_stream();
     // Mostly small and in few places, so that accesses meet; now and then across pages.
-    const Bytes begin = draw(4) == 0 ? draw(kMemory - 64) : draw(8) * kMiB / 2 + draw(16) * 32;
+    const Bytes place = draw(2) == 0 ? 0 : 32 * 1024;
+    const Bytes begin = draw(4) == 0 ? draw(kMemory - 64) : draw(8) * kMiB / 2 + place + draw(16) * 32;
     const Bytes size = std::min(kMemory - begin, draw(20) == 0 ? 1 + draw(kMemory) : 1 + draw(64));
     const auto kind = draw(3) == 0 ? MemoryAccess::Kind::write : MemoryAccess::Kind::read;
+    return access(stream, begin, size, kind);
+  }
+  // True when this was the first hazard.
+  bool access(int stream, Bytes begin, Bytes size, MemoryAccess::Kind kind) {
     const bool expected = model_.access(stream, begin, begin + size, kind);
     ok(sim_.driver.launch({"k", 0, {{{memory_.begin + begin, size}, kind}}, {}}, streams_[stream]));
     if (!expected) return false;
     EXPECT_EQ(sim_.driver.hazard_count() == 0, false) << "the checker missed a hazard";
     return true;
+  }
+  // Many writes where no other stream bursts: pages with many segments.
+  bool burst() {
+    const int stream = draw_stream();
+    const Bytes step = kMemory / 64;
+    for (Bytes i = 0; i < 64; ++i) {
+      const Bytes begin = i * step + 32 * 1024 + (static_cast<Bytes>(stream) * 16 + draw(16)) * 8;
+      if (access(stream, begin, 8, MemoryAccess::Kind::write)) return true;
+    }
+    return false;
   }
   void wait() {
     const int first = draw_stream();

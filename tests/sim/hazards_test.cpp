@@ -145,6 +145,18 @@ TEST(Hazards, every_way_to_wait_makes_order) {
   EXPECT_NO_HAZARD(sim);
 }
 
+TEST(Hazards, a_query_of_the_legacy_stream_answers_for_the_blocking_streams_too) {
+  Sim sim;
+  const AddressRange memory = sim.memory();
+  const StreamHandle blocking = sim.stream(StreamFlags::blocking);
+  sim.write(memory, blocking);
+  EXPECT_EQ(sim.driver.stream_query(kLegacyStream), CuResult::not_ready);
+  sim.driver.run_until_idle();
+  ok(sim.driver.stream_query(kLegacyStream));
+  sim.write(memory, sim.stream());
+  EXPECT_NO_HAZARD(sim);
+}
+
 TEST(Hazards, non_blocking_streams_are_not_ordered_by_the_legacy_stream) {
   Sim sim;
   const AddressRange memory = sim.memory();
@@ -175,6 +187,35 @@ TEST(Hazards, streams_made_and_destroyed_in_turn_stay_apart_and_ordered) {
     ok(sim.driver.stream_destroy(stream));
   }
   EXPECT_NO_HAZARD(sim);
+}
+
+TEST(Hazards, a_non_blocking_stream_in_the_place_of_a_blocking_one_is_not_ordered_by_the_legacy_stream) {
+  Sim sim;
+  const AddressRange memory = sim.memory();
+  const StreamHandle blocking = sim.stream(StreamFlags::blocking);
+  sim.write(memory, blocking);
+  ok(sim.driver.stream_synchronize(blocking));
+  ok(sim.driver.stream_destroy(blocking));
+  sim.write(memory, sim.stream(StreamFlags::non_blocking));
+  sim.write(memory, kLegacyStream);
+  EXPECT_THAT(sim.kinds(), ElementsAre(Kind::unordered_accesses));
+}
+
+TEST(Hazards, many_small_accesses_are_all_remembered_for_a_large_one) {
+  for (const Bytes missed : {Bytes{0}, Bytes{50}, Bytes{99}}) {
+    Sim sim;
+    const AddressRange memory = sim.memory();
+    const StreamHandle a = sim.stream();
+    const StreamHandle b = sim.stream();
+    for (Bytes i = 0; i < 100; ++i) {
+      if (i != missed) sim.write(part(memory, i * 20'000, 8), a);
+    }
+    sim.order(a, b);
+    sim.write(part(memory, missed * 20'000, 8), a, "missed");
+    sim.write(memory, b);
+    ASSERT_THAT(sim.kinds(), ElementsAre(Kind::unordered_accesses)) << missed;
+    EXPECT_THAT(sim.driver.hazards().front().first, HasSubstr("missed"));
+  }
 }
 
 TEST(Hazards, copies_and_fills_are_accesses) {
