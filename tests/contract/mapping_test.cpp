@@ -33,7 +33,7 @@ TEST_P(MappingContract, the_recommended_granularity_is_a_multiple_of_the_minimum
 }
 
 TEST_P(MappingContract, a_chunk_is_any_multiple_of_the_granularity) {
-  for (const Bytes units : {1, 2, 3, 7}) fill(memory(units * unit_), kPattern);
+  for (const Bytes units : {1_B, 2_B, 3_B, 7_B}) fill(memory(units * unit_), kPattern);
   ChunkHandle chunk{};
   EXPECT_EQ(driver().mem_create(unit_ + unit_ / 2, ChunkProperties{}, chunk), CuResult::invalid_value);
   EXPECT_EQ(driver().mem_create(0, ChunkProperties{}, chunk), CuResult::invalid_value);
