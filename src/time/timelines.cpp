@@ -90,7 +90,7 @@ bool Timelines::is_due(const Timeline& timeline) const {
   if (timeline.wanted) return true;
   // Nobody may use any-stream memory again before it is proven complete, its last user included.
   if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;
-  if (!rule_.even_alone && by_id_.size() < 2) return false;
+  if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->last == 0)) return false;
   return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= rule_.bytes;
 }
 
