@@ -1,4 +1,5 @@
-// tests: a simulated machine with one pool on it; every test through it ends with the hazard checker and validate().
+// tests: a simulated machine with one pool on it; every test through it ends with the hazard checker, validate() and a
+// look for leaks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +11,8 @@
 
 #include "base/bytes.hpp"
 #include "context/context.hpp"
+#include "driver/faulting.hpp"
+#include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "observe/render.hpp"
 
@@ -46,7 +49,7 @@ class PoolWorld {
     EXPECT_EQ(sim_.init(), driver::CuResult::success);
     EXPECT_EQ(sim_.device_primary_ctx_retain(0, context), driver::CuResult::success);
     EXPECT_EQ(sim_.ctx_set_current(context), driver::CuResult::success);
-    auto created = context::Context::create(sim_, 0, options.config);
+    auto created = context::Context::create(faults_, 0, options.config);
     EXPECT_TRUE(created.ok()) << (created ? "" : created.error().message);
     if (created) pool_ = std::move(created).value();
   }
@@ -54,12 +57,22 @@ class PoolWorld {
     if (pool_ == nullptr) return;
     EXPECT_EQ(pool_->validate(), "");
     check_hazards();
+    faults_.clear_plan();
+    pool_.reset();
+    check_leaks();
   }
   PoolWorld(const PoolWorld&) = delete;
   PoolWorld& operator=(const PoolWorld&) = delete;
 
   driver::sim::SimDriver& sim() { return sim_; }
   context::Context& pool() { return *pool_; }
+  driver::FaultingDriver& faults() { return faults_; }   // between the pool and the simulator: fails what it is told to
+  driver::RecordingDriver& calls() { return calls_; }    // what reaches the simulator from the pool
+  // The GPU breaks as after an illegal access; the pool may not call it any more, so nothing can be given back.
+  void break_context(driver::CuResult error = driver::CuResult::illegal_address) {
+    sim_.break_context(0, error);
+    is_broken_ = true;
+  }
 
   StreamHandle stream(StreamFlags flags = StreamFlags::non_blocking) {
     StreamHandle stream{};
@@ -95,7 +108,20 @@ class PoolWorld {
   }
 
  private:
+  void check_leaks() const {
+    if (is_broken_) return;
+    const driver::sim::Census left = sim_.census();
+    EXPECT_EQ(left.chunks, 0u);
+    EXPECT_EQ(left.mappings, 0u);
+    EXPECT_EQ(left.reservations, 0u);
+    EXPECT_EQ(left.pool_allocations, 0u);
+    EXPECT_EQ(left.events, 0u);
+  }
+
   driver::sim::SimDriver sim_;
+  driver::RecordingDriver calls_{sim_};
+  driver::FaultingDriver faults_{calls_};
+  bool is_broken_ = false;
   std::unique_ptr<context::Context> pool_;
 };
 

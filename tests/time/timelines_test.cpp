@@ -1,0 +1,363 @@
+// time: what a free's number needs to become waitable, provable and complete.
+#include "time/timelines.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "driver/recording.hpp"
+#include "driver/sim/sim_driver.hpp"
+
+namespace vpmm::time {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+using driver::StreamHandle;
+using Everything = Timelines::Everything;
+
+constexpr std::size_t kAll = 1000;
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
+ClosingRule every(std::uint64_t frees) {
+  ClosingRule rule;
+  rule.frees = frees;
+  return rule;
+}
+
+// Calls take microseconds and work takes seconds, so work ends only when a test lets time pass.
+class TimelinesTest : public testing::Test {
+ protected:
+  TimelinesTest() : sim(two_devices()) {
+    expect(sim.init());
+    expect(sim.device_primary_ctx_retain(0, context));
+    expect(sim.ctx_set_current(context));
+    driver::ContextId id{};
+    expect(sim.ctx_get_id(context, id));
+    timelines.set_primary(context, id);
+  }
+  ~TimelinesTest() override {
+    EXPECT_EQ(timelines.validate(), "");
+    timelines.destroy_events();
+  }
+  static driver::sim::SimOptions two_devices() {
+    driver::sim::SimOptions options;
+    options.device_count = 2;
+    return options;
+  }
+  static void expect(CuResult result) { EXPECT_EQ(result, CuResult::success); }
+
+  StreamHandle stream() {
+    StreamHandle made{};
+    expect(sim.stream_create(driver::StreamFlags::non_blocking, made));
+    return made;
+  }
+  Timeline& of(StreamHandle stream) {
+    auto timeline = timelines.of(stream);
+    EXPECT_TRUE(timeline.ok());
+    return *timeline.value();
+  }
+  void work(StreamHandle stream, std::uint64_t duration_ns = kSecondNs) {
+    expect(sim.launch({"work", duration_ns, {}, {}}, stream));
+  }
+  std::vector<StampPart> poll() {
+    auto done = timelines.poll(kAll);
+    EXPECT_TRUE(done.ok());
+    return done ? done.value() : std::vector<StampPart>{};
+  }
+
+  driver::sim::SimDriver sim;
+  driver::RecordingDriver calls{sim};
+  driver::ContextHandle context{};
+  Timelines timelines{calls, every(2)};
+};
+
+TEST_F(TimelinesTest, a_stream_is_known_by_its_id) {
+  const StreamHandle a = stream();
+  EXPECT_EQ(&of(a), &of(a));
+  EXPECT_NE(&of(a), &of(stream()));
+  EXPECT_EQ(timelines.count(), 2u);
+}
+
+TEST_F(TimelinesTest, the_legacy_stream_has_two_handles_and_one_timeline) {
+  EXPECT_EQ(&of(driver::kNullStream), &of(driver::kLegacyStream));
+}
+
+TEST_F(TimelinesTest, a_recycled_handle_is_a_new_timeline) {
+  const StreamHandle first = stream();
+  const TimelineId before = of(first).id;
+  expect(sim.stream_destroy(first));
+  const StreamHandle second = stream();
+  ASSERT_EQ(second, first) << "the simulator recycles handles, as the driver does";
+  EXPECT_NE(of(second).id, before);
+}
+
+TEST_F(TimelinesTest, numbers_rise_by_one) {
+  Timeline& timeline = of(stream());
+  EXPECT_EQ(timelines.next(timeline, 1), (StampPart{timeline.id, 1}));
+  EXPECT_EQ(timelines.next(timeline, 1), (StampPart{timeline.id, 2}));
+}
+
+TEST_F(TimelinesTest, an_own_event_makes_all_numbers_so_far_waitable_and_then_complete) {
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  work(a);
+  timelines.next(timeline, 1);
+  const StampPart second = timelines.next(timeline, 1);
+  EXPECT_FALSE(timelines.is_waitable(second));
+  ASSERT_TRUE(timelines.close(timeline, a).ok());
+  EXPECT_TRUE(timelines.is_waitable(second));
+  const StampPart third = timelines.next(timeline, 1);
+  EXPECT_FALSE(timelines.is_waitable(third));
+  EXPECT_TRUE(poll().empty());
+  EXPECT_FALSE(timelines.reduce(Stamp(second)).is_complete());
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), std::vector<StampPart>{second});
+  EXPECT_TRUE(timelines.reduce(Stamp(second)).is_complete());
+  EXPECT_FALSE(timelines.reduce(Stamp(third)).is_complete());
+}
+
+TEST_F(TimelinesTest, a_stamp_of_two_parts_loses_each_when_it_completes) {
+  const StreamHandle a = stream();
+  const StreamHandle b = stream();
+  const StampPart on_a = timelines.next(of(a), 1);
+  const StampPart on_b = timelines.next(of(b), 1);
+  work(b);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  ASSERT_TRUE(timelines.close(of(b), b).ok());
+  poll();
+  EXPECT_EQ(timelines.reduce(Stamp(on_a, on_b)), Stamp(on_b));
+  sim.run_until_idle();
+  poll();
+  EXPECT_TRUE(timelines.reduce(Stamp(on_a, on_b)).is_complete());
+}
+
+TEST_F(TimelinesTest, a_single_timeline_records_nothing_until_somebody_wants_proof) {
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  for (int i = 0; i < 100; ++i) timelines.next(timeline, kMiB);
+  EXPECT_FALSE(timelines.is_due(timeline));
+  timeline.wanted = true;
+  EXPECT_TRUE(timelines.is_due(timeline));
+}
+
+TEST_F(TimelinesTest, from_two_timelines_on_each_is_due_after_so_many_frees_or_bytes) {
+  Timeline& a = of(stream());
+  Timeline& b = of(stream());
+  timelines.next(a, 1);
+  EXPECT_FALSE(timelines.is_due(a));
+  timelines.next(a, 1);
+  EXPECT_TRUE(timelines.is_due(a)) << "two frees";
+  timelines.next(b, kGiB);
+  EXPECT_TRUE(timelines.is_due(b)) << "many bytes";
+}
+
+TEST_F(TimelinesTest, nothing_is_due_when_everything_is_closed) {
+  const StreamHandle a = stream();
+  of(stream());
+  Timeline& timeline = of(a);
+  timeline.wanted = true;
+  EXPECT_FALSE(timelines.is_due(timeline));
+  timelines.next(timeline, kGiB);
+  ASSERT_TRUE(timelines.close(timeline, a).ok());
+  EXPECT_FALSE(timelines.is_due(timeline));
+}
+
+TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_for_it) {
+  const StreamHandle a = stream();
+  work(a);
+  const StampPart number = timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_FALSE(timelines.is_waitable(number));
+  EXPECT_NE(timelines.proof_of(number), nullptr);
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+}
+
+TEST_F(TimelinesTest, a_context_event_covers_a_destroyed_stream_that_still_runs) {
+  const StreamHandle gone = stream();
+  work(gone);
+  const StampPart number = timelines.next(of(gone), 1);
+  expect(sim.stream_destroy(gone));
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_TRUE(poll().empty()) << "its work has not run yet";
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+}
+
+TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only) {
+  const StreamHandle a = stream();
+  work(a);
+  const StampPart named = timelines.next(of(a), 1);
+  const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
+  ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
+  EXPECT_EQ(timelines.proof_of(named), nullptr) << "the legacy stream does not wait for non-blocking streams";
+  EXPECT_EQ(poll(), std::vector<StampPart>{unnamed});
+}
+
+TEST_F(TimelinesTest, any_stream_frees_are_due_at_once_when_large) {
+  Timeline& any = timelines.any_stream();
+  timelines.next(any, 1);
+  EXPECT_FALSE(timelines.is_due(any));
+  timelines.next(any, 2 * kMiB);
+  EXPECT_TRUE(timelines.is_due(any));
+}
+
+TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the_number) {
+  const StreamHandle a = stream();
+  const StreamHandle b = stream();
+  work(a);
+  const StampPart first = timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  work(a);
+  timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  ASSERT_TRUE(timelines.queue_wait(b, first).ok());
+  work(b, kSecondNs / 10);
+  EXPECT_EQ(calls.count(Call::stream_wait_event), 1u);
+  sim.advance_host_ns(kSecondNs);
+  EXPECT_EQ(sim.stream_query(b), CuResult::not_ready) << "b has begun only now";
+  sim.advance_host_ns(kSecondNs / 2);
+  EXPECT_EQ(sim.stream_query(b), CuResult::success);
+  EXPECT_EQ(sim.stream_query(a), CuResult::not_ready) << "b waited for the first piece of work only";
+}
+
+TEST_F(TimelinesTest, nothing_is_queued_for_what_is_complete) {
+  const StreamHandle a = stream();
+  const StampPart number = timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  poll();
+  ASSERT_TRUE(timelines.queue_wait(stream(), number).ok());
+  EXPECT_EQ(calls.count(Call::stream_wait_event), 0u);
+}
+
+TEST_F(TimelinesTest, waiting_for_a_number_without_event_is_an_error) {
+  const StreamHandle a = stream();
+  const StampPart number = timelines.next(of(a), 1);
+  EXPECT_FALSE(timelines.queue_wait(stream(), number).ok());
+}
+
+TEST_F(TimelinesTest, events_are_created_as_often_as_they_are_outstanding_together) {
+  const StreamHandle a = stream();
+  for (int i = 0; i < 100; ++i) {
+    work(a);
+    timelines.next(of(a), 1);
+    ASSERT_TRUE(timelines.close(of(a), a).ok());
+    if (i % 3 != 2) continue;
+    sim.run_until_idle();
+    poll();
+  }
+  EXPECT_EQ(timelines.events_recorded(), 100u);
+  EXPECT_EQ(calls.count(Call::event_create), 3u);
+}
+
+TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_time) {
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(stream());
+    timelines.next(of(streams.back()), 1);
+    ASSERT_TRUE(timelines.close(of(streams.back()), streams.back()).ok());
+  }
+  EXPECT_EQ(timelines.poll(3).value().size(), 3u);
+  EXPECT_EQ(timelines.poll(3).value().size(), 1u);
+  EXPECT_EQ(timelines.outstanding_events(), 0u);
+}
+
+TEST_F(TimelinesTest, a_query_that_fails_for_good_is_an_error_not_not_ready) {
+  const StreamHandle a = stream();
+  timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  sim.break_context(0, CuResult::illegal_address);
+  const auto done = timelines.poll(kAll);
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::poisoned);
+}
+
+TEST_F(TimelinesTest, a_synchronisation_completes_what_was_numbered_before_it) {
+  const StreamHandle a = stream();
+  const StampPart before = timelines.next(of(a), 1);
+  const std::vector<StampPart> numbers = timelines.numbers_so_far(timelines.primary_id());
+  const StampPart after = timelines.next(of(a), 1);
+  EXPECT_EQ(timelines.mark_complete(numbers), std::vector<StampPart>{before});
+  EXPECT_FALSE(timelines.reduce(Stamp(after)).is_complete());
+}
+
+TEST_F(TimelinesTest, a_dead_context_is_forgotten_without_touching_its_events) {
+  const StreamHandle a = stream();
+  work(a);
+  const StampPart number = timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  const driver::ContextId dead = timelines.primary_id();
+  expect(sim.device_primary_ctx_reset(0));
+  EXPECT_EQ(timelines.forget_context(dead), std::vector<StampPart>{number});
+  EXPECT_EQ(timelines.outstanding_events(), 0u);
+  EXPECT_TRUE(poll().empty()) << "the simulator aborts when a dead event is touched";
+}
+
+TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_context) {
+  driver::ContextHandle other{};
+  expect(sim.device_primary_ctx_retain(1, other));
+  expect(sim.ctx_set_current(other));
+  const StreamHandle foreign = stream();
+  expect(sim.ctx_set_current(context));
+  Timeline& timeline = of(foreign);
+  EXPECT_EQ(timeline.context, other);
+  const StampPart number = timelines.next(timeline, 1);
+  ASSERT_EQ(timelines.foreign_contexts().size(), 1u);
+  ASSERT_TRUE(timelines.close(timeline, foreign).ok());
+  driver::ContextHandle current{};
+  expect(sim.ctx_get_current(current));
+  EXPECT_EQ(current, context);
+  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+  EXPECT_TRUE(timelines.foreign_contexts().empty()) << "nothing of it is pending";
+}
+
+TEST_F(TimelinesTest, a_context_event_does_not_speak_for_streams_of_another_context) {
+  driver::ContextHandle other{};
+  expect(sim.device_primary_ctx_retain(1, other));
+  expect(sim.ctx_set_current(other));
+  const StreamHandle foreign = stream();
+  expect(sim.ctx_set_current(context));
+  const StampPart number = timelines.next(of(foreign), 1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_TRUE(poll().empty());
+  EXPECT_EQ(timelines.proof_of(number), nullptr);
+}
+
+TEST_F(TimelinesTest, idle_timelines_are_retired_when_there_are_many) {
+  const StreamHandle busy = stream();
+  timelines.next(of(busy), 1);
+  const StreamHandle with_tenant = stream();
+  of(with_tenant).tenants = 1;
+  for (int i = 0; i < 10; ++i) of(stream());
+  timelines.retire_idle(20);
+  EXPECT_EQ(timelines.count(), 12u) << "not many yet";
+  timelines.retire_idle(5);
+  EXPECT_EQ(timelines.count(), 2u);
+  of(with_tenant).tenants = 0;
+}
+
+TEST_F(TimelinesTest, parts_of_a_retired_timeline_are_complete) {
+  const StreamHandle a = stream();
+  const StampPart number = timelines.next(of(a), 1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  poll();
+  timelines.retire_idle(0);
+  EXPECT_EQ(timelines.count(), 0u);
+  EXPECT_TRUE(timelines.reduce(Stamp(number)).is_complete());
+  EXPECT_TRUE(timelines.is_waitable(number));
+}
+
+TEST_F(TimelinesTest, describes_stamps_by_stream) {
+  const StreamHandle a = stream();
+  driver::StreamId id{};
+  expect(sim.stream_get_id(a, id));
+  const std::string stream_text = "stream " + std::to_string(static_cast<std::uint64_t>(id));
+  EXPECT_EQ(timelines.describe(timelines.next(of(a), 1)), stream_text + " up to 1");
+  EXPECT_EQ(timelines.describe_stream(timelines.any_stream().id), "any stream");
+  EXPECT_EQ(timelines.describe_stream(TimelineId{99}), "a past stream");
+}
+
+}  // namespace
+}  // namespace vpmm::time

@@ -1,0 +1,116 @@
+// vm: the mapper undoes its own partial work, whichever call fails.
+#include "vm/mapper.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "driver/faulting.hpp"
+#include "driver/sim/sim_driver.hpp"
+
+namespace vpmm::vm {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+using driver::FaultPlan;
+
+constexpr Bytes kChunk = 2 * kMiB;
+constexpr std::size_t kPieces = 3;
+
+class MapperTest : public testing::Test {
+ protected:
+  MapperTest() {
+    driver::ContextHandle context{};
+    EXPECT_EQ(sim.init(), CuResult::success);
+    EXPECT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
+    EXPECT_EQ(sim.ctx_set_current(context), CuResult::success);
+    span = mapper.reserve(kPieces * kChunk, kChunk).value();
+    for (std::size_t i = 0; i < kPieces; ++i)
+      placements.push_back({mapper.create(kChunk).value(), {span.begin + i * kChunk, kChunk}});
+  }
+  // Everything can be given back, so nothing was left mapped that the test does not know of.
+  ~MapperTest() override {
+    faults.clear_plan();
+    for (const Placement& placement : placements) EXPECT_TRUE(mapper.release(placement.handle).ok());
+    EXPECT_TRUE(mapper.free_reservation(span).ok());
+    EXPECT_EQ(sim.census().chunks, 0u);
+    EXPECT_EQ(sim.census().mappings, 0u);
+    EXPECT_EQ(sim.census().reservations, 0u);
+  }
+  void fail(Call call, std::uint64_t nth, CuResult result, FaultPlan::Repeat repeat = FaultPlan::Repeat::once) {
+    faults.set_plan({{call}, nth, result, repeat});
+  }
+
+  driver::sim::SimDriver sim;
+  driver::FaultingDriver faults{sim};
+  Mapper mapper{faults, driver::ChunkProperties{0, false, false}};
+  AddressRange span;
+  std::vector<Placement> placements;
+};
+
+TEST_F(MapperTest, maps_a_run_so_that_the_device_can_use_it) {
+  EXPECT_FALSE(mapper.map_run(span, placements).error.has_value());
+  EXPECT_EQ(sim.memset_d8(span.begin, 7, span.size), CuResult::success);
+  EXPECT_TRUE(mapper.unmap(span).ok()) << "adjacent mappings go in one call";
+}
+
+TEST_F(MapperTest, a_failed_map_unmaps_what_was_mapped_before_it) {
+  for (std::uint64_t nth = 1; nth <= kPieces; ++nth) {
+    fail(Call::mem_map, nth, CuResult::out_of_memory);
+    const MapOutcome outcome = mapper.map_run(span, placements);
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->code, ErrorCode::out_of_memory);
+    EXPECT_TRUE(outcome.still_mapped.empty());
+    EXPECT_EQ(sim.census().mappings, 0u);
+  }
+}
+
+TEST_F(MapperTest, failed_access_unmaps_everything) {
+  fail(Call::mem_set_access, 1, CuResult::invalid_value);
+  const MapOutcome outcome = mapper.map_run(span, placements);
+  ASSERT_TRUE(outcome.error.has_value());
+  EXPECT_TRUE(outcome.still_mapped.empty());
+  EXPECT_EQ(sim.census().mappings, 0u);
+}
+
+TEST_F(MapperTest, what_even_the_undo_cannot_unmap_is_named) {
+  faults.set_plan({{Call::mem_set_access, Call::mem_unmap}, 1, CuResult::invalid_value,
+                   FaultPlan::Repeat::from_then_on});
+  const MapOutcome outcome = mapper.map_run(span, placements);
+  ASSERT_TRUE(outcome.error.has_value());
+  ASSERT_EQ(outcome.still_mapped.size(), kPieces);
+  EXPECT_EQ(sim.census().mappings, kPieces);
+  faults.clear_plan();
+  for (const Placement& stuck : outcome.still_mapped) EXPECT_TRUE(mapper.unmap(stuck.range).ok());
+}
+
+TEST_F(MapperTest, not_ready_is_tried_again) {
+  for (const Call call : {Call::mem_map, Call::mem_set_access, Call::mem_unmap}) {
+    fail(call, 1, CuResult::not_ready);
+    EXPECT_FALSE(mapper.map_run(span, placements).error.has_value());
+    EXPECT_TRUE(mapper.unmap(span).ok());
+    EXPECT_EQ(faults.fired(), 1u) << driver::to_string(call);
+  }
+  fail(Call::mem_create, 1, CuResult::not_ready);
+  const auto chunk = mapper.create(kChunk);
+  ASSERT_TRUE(chunk.ok());
+  fail(Call::mem_release, 1, CuResult::not_ready);
+  EXPECT_TRUE(mapper.release(chunk.value()).ok());
+}
+
+TEST_F(MapperTest, not_ready_for_ever_is_an_error) {
+  fail(Call::mem_map, 1, CuResult::not_ready, FaultPlan::Repeat::from_then_on);
+  EXPECT_TRUE(mapper.map_run(span, placements).error.has_value());
+}
+
+TEST_F(MapperTest, errors_name_the_call_and_the_result) {
+  fail(Call::mem_create, 1, CuResult::out_of_memory);
+  const auto created = mapper.create(kChunk);
+  ASSERT_FALSE(created.ok());
+  EXPECT_NE(created.error().message.find("mem_create"), std::string::npos);
+  EXPECT_NE(created.error().message.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vpmm::vm
