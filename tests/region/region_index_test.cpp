@@ -174,9 +174,9 @@ TEST_F(RegionIndexMerge, a_merged_region_is_as_old_as_its_oldest_part) {
   index.add_reservation(pages(0, 8));
   map(0, 8);
   Region* const regions[] = {allocate(0, 1), allocate(1, 1), allocate(4, 1)};
-  index.release(regions[0], on(A, 1));
+  index.release(regions[1], on(A, 1));
   index.release(regions[2], on(B, 1));
-  index.release(regions[1], on(A, 2));
+  index.release(regions[0], on(A, 2));
   EXPECT_EQ(index.picture(), "[-2][-2][-1][-3]");
   EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{2, 5, 0, 4}));
 }
