@@ -1,0 +1,69 @@
+// pool: sizes of new chunks, and when to create some although others are idle.
+#include "pool/chunk_policy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace vpmm::pool {
+namespace {
+
+constexpr Bytes kPage = 2 * kMiB;
+
+Bytes sum(const std::vector<Bytes>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Bytes{0}); }
+
+std::unique_ptr<ChunkPolicy> page_policy() {
+  Config config;
+  config.page_chunks = true;
+  return make_chunk_policy(config, kPage);
+}
+
+std::unique_ptr<ChunkPolicy> adaptive_policy(Bytes chunk_max = 256 * kMiB) {
+  Config config;
+  config.chunk_max = chunk_max;
+  return make_chunk_policy(config, kPage);
+}
+
+TEST(PagePolicy, makes_one_chunk_per_page) {
+  EXPECT_EQ(page_policy()->chunk_sizes(5 * kPage, 0), std::vector<Bytes>(5, kPage));
+}
+
+TEST(PagePolicy, never_grows_while_idle_memory_would_do) {
+  EXPECT_EQ(page_policy()->grow_first({10 * kPage, 10 * kPage, 0, 1000 * kPage}), 0u);
+  EXPECT_EQ(page_policy()->preference(), ChunkPolicy::Prefer::waiting);
+}
+
+TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(100 * kPage, 0), std::vector<Bytes>{100 * kPage});
+}
+
+TEST(AdaptivePolicy, no_chunk_is_larger_than_the_setting) {
+  for (const Bytes mapped : {Bytes{0}, kGiB}) {
+    const std::vector<Bytes> sizes = adaptive_policy(16 * kMiB)->chunk_sizes(100 * kMiB, mapped);
+    EXPECT_EQ(sum(sizes), 100 * kMiB);
+    for (const Bytes size : sizes) EXPECT_LE(size, 16 * kMiB);
+  }
+}
+
+TEST(AdaptivePolicy, sizes_are_whole_pages_and_cover_the_shortfall_exactly) {
+  for (Bytes pages = 1; pages < 300; pages += 7) {
+    const std::vector<Bytes> sizes = adaptive_policy()->chunk_sizes(pages * kPage, kGiB);
+    EXPECT_EQ(sum(sizes), pages * kPage);
+    for (const Bytes size : sizes) EXPECT_TRUE(size > 0 && is_multiple(size, kPage)) << size;
+  }
+}
+
+TEST(AdaptivePolicy, a_page_larger_than_the_largest_chunk_is_one_chunk) {
+  Config config;
+  config.chunk_max = 2 * kMiB;
+  EXPECT_EQ(make_chunk_policy(config, 32 * kMiB)->chunk_sizes(64 * kMiB, kGiB), std::vector<Bytes>(2, 32 * kMiB));
+}
+
+TEST(AdaptivePolicy, grows_while_mapped_memory_stays_within_the_budget_over_the_peak) {
+  const auto policy = adaptive_policy();
+  EXPECT_EQ(policy->grow_first({kPage, kPage, 99 * kPage, 100 * kPage}), kPage);
+  EXPECT_EQ(policy->grow_first({50 * kPage, 50 * kPage, 100 * kPage, 100 * kPage}), 0u);
+}
+
+}  // namespace
+}  // namespace vpmm::pool

@@ -1,0 +1,201 @@
+// pool: what the planner decides, as printed plans.
+#include "pool/planner.hpp"
+
+#include <gtest/gtest.h>
+
+#include "pool/plan_world.hpp"
+
+namespace vpmm::pool {
+namespace {
+
+using time::Stamp;
+
+using PagePlans = PlanWorld;
+
+TEST_F(PagePlans, an_empty_pool_creates_everything_at_the_lowest_address) {
+  EXPECT_EQ(text(need(3)), "3 = create 1 create 1 create 1 at 0");
+}
+
+TEST_F(PagePlans, only_the_shortfall_is_created) {
+  free(0, 2);
+  allocated(2, 1);
+  EXPECT_EQ(text(need(4)), "4 = move 2 of [-2] create 1 create 1 at 3");
+}
+
+TEST_F(PagePlans, a_free_range_next_to_a_hole_is_extended_and_only_the_rest_moves) {
+  free(0, 10);
+  allocated(10, 1);
+  free(11, 7);
+  EXPECT_EQ(text(need(11)), "11 = keep 7 move 4 of [-10] at 11");
+}
+
+TEST_F(PagePlans, the_largest_extensible_range_is_extended) {
+  free(0, 3);
+  allocated(10, 1);
+  free(20, 5);
+  allocated(40, 1);
+  EXPECT_EQ(text(need(6)), "6 = keep 5 move 1 of [-3] at 20");
+}
+
+TEST_F(PagePlans, a_range_is_extended_downwards_when_the_hole_is_before_it) {
+  allocated(0, 1);
+  free(5, 4);
+  allocated(9, 1);
+  EXPECT_EQ(text(need(6)), "6 = keep 4 create 1 create 1 at 3");
+}
+
+TEST_F(PagePlans, the_oldest_range_gives_first_and_each_from_its_front) {
+  allocated(0, 1);
+  allocated(4, 1);
+  allocated(9, 1);
+  free(5, 4);
+  free(1, 3);
+  EXPECT_EQ(text(need(5)), "5 = move 4 of [-4] move 1 of [-3] at 10");
+  EXPECT_EQ(std::get<Plan>(decide(need(5))).moves[1].range.begin, page(1));
+}
+
+TEST_F(PagePlans, the_smallest_hole_that_fits_is_taken) {
+  allocated(4, 1);  // a hole of 4 before it
+  allocated(8, 1);  // one of 3
+  EXPECT_EQ(text(need(3)), "3 = create 1 create 1 create 1 at 5");
+  EXPECT_EQ(text(need(4)), "4 = create 1 create 1 create 1 create 1 at 0");
+}
+
+TEST_F(PagePlans, memory_of_other_streams_is_waited_for_before_anything_is_created) {
+  free(0, 3, pending(other));
+  allocated(3, 1);
+  EXPECT_EQ(text(need(4)), "4 = move 3 of [-3] create 1 after 1 waits at 4");
+}
+
+TEST_F(PagePlans, own_memory_goes_before_memory_that_must_be_waited_for) {
+  free(0, 3, pending(other));
+  allocated(3, 1);
+  free(4, 3, pending(own));
+  allocated(7, 1);
+  EXPECT_EQ(text(need(4)), "4 = move 3 of [-3] move 1 of [-3] after 1 waits at 8");
+  EXPECT_EQ(std::get<Plan>(decide(need(4))).moves.front().range.begin, page(4));
+}
+
+TEST_F(PagePlans, memory_without_an_event_to_wait_for_is_left_alone) {
+  free(0, 3, pending(other, Closed::no));
+  allocated(3, 1);
+  EXPECT_EQ(text(need(2)), "2 = create 1 create 1 at 4");
+}
+
+TEST_F(PagePlans, waits_on_one_stream_become_the_latest_of_them) {
+  free(0, 1, pending(other));
+  allocated(1, 1);
+  free(2, 1, pending(other));
+  allocated(3, 1);
+  free(4, 1, pending(third));
+  allocated(5, 1);
+  const std::variant<Plan, NoPlan> decided = decide(need(3));
+  const Plan& plan = std::get<Plan>(decided);
+  ASSERT_EQ(plan.waits.size(), 2u);
+  EXPECT_EQ(plan.waits[0], (time::StampPart{other.timeline->id, 2}));
+  EXPECT_EQ(plan.waits[1], (time::StampPart{third.timeline->id, 1}));
+}
+
+TEST_F(PagePlans, a_caller_that_may_not_wait_takes_complete_memory_only) {
+  free(0, 3, pending(other));
+  allocated(3, 1);
+  free(4, 1);
+  allocated(5, 1);
+  free(6, 2, pending(own));
+  allocated(8, 1);
+  Need any_stream = need(2);
+  any_stream.own.reset();
+  any_stream.may_wait = false;
+  EXPECT_EQ(text(any_stream), "2 = move 1 of [-1] create 1 at 9");
+}
+
+TEST_F(PagePlans, two_part_memory_is_waited_for_on_the_foreign_part_only) {
+  const Stamp on_own = pending(own);
+  const Stamp on_other = pending(other);
+  free(0, 2, Stamp(on_own.parts()[0], on_other.parts()[0]));
+  allocated(2, 1);
+  const std::variant<Plan, NoPlan> decided = decide(need(3));
+  ASSERT_EQ(std::get<Plan>(decided).waits.size(), 1u);
+  EXPECT_EQ(std::get<Plan>(decided).waits[0].timeline, other.timeline->id);
+}
+
+TEST_F(PagePlans, no_plan_says_how_much_memory_is_missing) {
+  free(0, 2);
+  allocated(2, 1);
+  Need limited = need(6);
+  limited.growth_room = 3 * kPage;
+  EXPECT_EQ(text(limited), "no plan: 1 missing");
+}
+
+TEST_F(PagePlans, no_plan_says_that_address_space_is_missing) {
+  allocated(999, 1);
+  EXPECT_EQ(text(need(1000)), "no plan: address space");
+}
+
+TEST_F(PagePlans, an_aligned_request_begins_at_its_alignment) {
+  allocated(0, 1);
+  Need aligned = need(3);
+  aligned.alignment = 4 * kPage;
+  EXPECT_EQ(text(aligned), "3 = create 1 create 1 create 1 at 4");
+}
+
+TEST_F(PagePlans, an_aligned_request_keeps_the_aligned_part_of_a_range) {
+  allocated(0, 1);
+  free(1, 5);
+  Need aligned = need(4);
+  aligned.alignment = 4 * kPage;
+  EXPECT_EQ(text(aligned), "4 = keep 2 create 1 create 1 at 4");
+}
+
+TEST_F(PagePlans, at_the_limit_of_mappings_one_chunk_is_created_and_none_is_moved) {
+  free(0, 2);
+  allocated(2, 1);
+  EXPECT_EQ(text(need(4), Effort::grow_only), "4 = create 4 at 3");
+}
+
+class AdaptivePlans : public PlanWorld {
+ protected:
+  AdaptivePlans() : PlanWorld(Config{}) {}
+  Need tight(Bytes pages) const {  // the largest use so far leaves no budget
+    Need tight = need(pages);
+    tight.peak_used = 0;
+    return tight;
+  }
+};
+
+TEST_F(AdaptivePlans, chunks_are_moved_whole_so_the_span_may_be_larger_than_the_request) {
+  map_free(0, {4, 4});
+  allocated(8, 1);
+  const std::variant<Plan, NoPlan> decided = decide(tight(9));
+  EXPECT_EQ(to_string(std::get<Plan>(decided), kPage), "9 = move 8 of [-8] create 1");
+  allocated(9, 1);
+  map_free(10, {4});
+  allocated(14, 1);
+  EXPECT_EQ(text(tight(10)), "10 = move 8 of [-8] move 4 of [-4] at 15");
+}
+
+TEST_F(AdaptivePlans, a_chunk_that_is_partly_in_use_stays_where_it_is) {
+  region::Region* whole = map_free(0, {4});
+  index.allocate(whole, {page(0), kPage}, region::Tenant{kPage, own.timeline->id, {}, 0});
+  allocated(4, 1);
+  EXPECT_EQ(text(tight(3)), "3 = create 1 create 1 create 1 at 5") << "the three free pages fit, but as a plan nothing moves";
+}
+
+TEST_F(AdaptivePlans, within_the_budget_it_grows_although_idle_chunks_could_move) {
+  free(0, 2);
+  allocated(2, 1);
+  Need rich = need(4);
+  rich.peak_used = 100 * kPage;
+  EXPECT_EQ(text(rich), "4 = create 1 create 1 create 1 create 1 at 3");
+  EXPECT_EQ(text(tight(4)), "4 = move 2 of [-2] create 1 create 1 at 3");
+}
+
+TEST_F(AdaptivePlans, grows_rather_than_waits_unless_told_to_wait) {
+  free(0, 3, pending(other));
+  allocated(3, 1);
+  EXPECT_EQ(text(tight(2)), "2 = create 1 create 1 at 4");
+  EXPECT_EQ(text(tight(2), Effort::wait_too), "2 = move 2 of [-3] after 1 waits at 4");
+}
+
+}  // namespace
+}  // namespace vpmm::pool
