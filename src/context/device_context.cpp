@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -113,12 +114,23 @@ Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& 
     if (pool_ != nullptr) VPMM_TRY(pool_->trim(lock, 0));
     result = once();
   }
-  somm_reserved_ = somm_->reserved_bytes();
+  const Bytes reserved_before = std::exchange(somm_reserved_, somm_->reserved_bytes());
+  if (result && somm_reserved_ > reserved_before) VPMM_TRY(offset_growth(lock));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
                  fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
                              request.bytes, result.error().message)};
   return result;
+}
+
+// The other half of Note [Caches shrink before the footprint grows]: growth of the driver's pool past the peak is paid
+// with idle pages. In page mode only: a large chunk is not worth a small request.
+Result<void> DeviceContext::offset_growth(MutexLock& lock) {
+  if (pool_ == nullptr || !config_.page_chunks) return {};
+  if (pool_->mapped_bytes() + somm_reserved_ <= peak_mapped_) return {};
+  pool_->set_other_bytes(somm_reserved_);
+  VPMM_TRY(pool_->trim(lock, peak_mapped_));
+  return {};
 }
 
 // VPMM_PAGES, at the first allocation and best effort: what does not fit is left to growth on demand.

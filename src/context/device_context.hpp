@@ -85,6 +85,7 @@ class DeviceContext final : public Context {
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<void> offset_growth(MutexLock& lock);
   Result<void> preallocate_once(MutexLock& lock);
   bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const;
   void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);

@@ -26,9 +26,9 @@ time::ClosingRule closing_rule(const pool::Config& config) {
   return rule;
 }
 
-// Idle memory of the driver's pool that is not worth a call: a quarter of a per cent of what is mapped.
-constexpr Bytes kIdleCacheLeast = 8 * kMiB;
-constexpr Bytes kIdleCacheDivisor = 400;
+// Idle memory of the driver's pool that is not worth a call: a twentieth of a per cent of what is mapped.
+constexpr Bytes kIdleCacheLeast = 2 * kMiB;
+constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 
 Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {

@@ -8,14 +8,25 @@ namespace vpmm::driver::sim {
 namespace {
 
 constexpr Bytes kBlockUnit = 512;
-constexpr Bytes kSegmentUnit = 2 * kMiB;
+constexpr Bytes kPage = 2 * kMiB;
+constexpr Bytes kAddressSpace = 256 * kGiB;
 // Free blocks of other streams that are looked at before the pool grows instead.
 constexpr int kFitsTried = 256;
 
 }  // namespace
 
 AsyncPool::~AsyncPool() {
-  for (const auto& [begin, size] : segments_) memory_.unplug({begin, size});
+  if (space_.empty()) return;
+  AddressRange run{};  // adjacent blocks
+  for (const auto& [begin, block] : blocks_) {
+    if (begin != run.end()) {
+      unback(run);
+      run = {begin, 0};
+    }
+    run.size += block.size;
+  }
+  unback(run);
+  memory_.free_reservation(space_, Memory::Owner::driver);
 }
 
 bool AsyncPool::complete(const Block& block) const {
@@ -28,7 +39,7 @@ CuResult AsyncPool::allocate(Bytes size, Slot slot, AddressRange& range) {
   size = round_up(size, kBlockUnit);
   auto block = find_fit(size, slot);
   if (block == blocks_.end()) {
-    const CuResult result = grow(size, block);
+    const CuResult result = grow(size, slot, block);
     if (result != CuResult::success) return result;
   }
   take(block, size, slot);
@@ -40,27 +51,80 @@ AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   int tried = 0;
   for (auto fit = by_size_.lower_bound({size, DevicePtr{}}); fit != by_size_.end() && tried < kFitsTried; ++fit) {
     const auto block = blocks_.find(fit->second);
-    if (block->second.freed_at.slot == slot || complete(block->second)) return block;
+    if (usable(block->second, slot)) return block;
     ++tried;
   }
   return blocks_.end();
 }
 
-CuResult AsyncPool::grow(Bytes size, Blocks::iterator& block) {
-  AddressRange segment;
-  const Bytes segment_size = round_up(size, std::max(kSegmentUnit, memory_.granularity()));
-  CuResult result = memory_.plug(segment_size, device_, Ownership::none, segment);
-  if (result == CuResult::out_of_memory) {
+Bytes AsyncPool::page() const { return std::max(kPage, memory_.granularity()); }
+
+CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
+  Growth growth;
+  CuResult result = find_growth(size, slot, growth);
+  if (result != CuResult::success) return result;
+  result = back(growth.pages);
+  if (result == CuResult::out_of_memory && reserved_ > 0) {
     trim_to(0);
-    result = memory_.plug(segment_size, device_, Ownership::none, segment);
+    result = find_growth(size, slot, growth);
+    if (result == CuResult::success) result = back(growth.pages);
   }
   if (result != CuResult::success) return result;
-  segments_.emplace(segment.begin, segment.size);
-  reserved_ += segment.size;
-  reserved_high_ = std::max(reserved_high_, reserved_);
-  block = blocks_.emplace(segment.begin, Block{segment.size, segment.begin, true, {}, {}}).first;
+  if (growth.tail == blocks_.end()) {
+    block = blocks_.emplace(growth.pages.begin, Block{growth.pages.size, true, {}, {}}).first;
+  } else {
+    // Nobody has used the new pages: they are as free as the tail they follow.
+    block = growth.tail;
+    by_size_.erase({block->second.size, block->first});
+    block->second.size += growth.pages.size;
+  }
   by_size_.emplace(block->second.size, block->first);
   return CuResult::success;
+}
+
+// The fewest pages; among equals the lowest address.
+CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
+  if (space_.empty()) {
+    space_.size = kAddressSpace;
+    const CuResult result = memory_.reserve(space_.size, page(), DevicePtr{}, Memory::Owner::driver, space_.begin);
+    if (result != CuResult::success) {
+      space_ = {};
+      return result;
+    }
+  }
+  growth = {{}, blocks_.end()};
+  auto tail = blocks_.end();
+  DevicePtr gap = space_.begin;
+  const auto consider = [&](DevicePtr gap_end) {
+    const Bytes begun = tail == blocks_.end() ? 0 : tail->second.size;
+    const Bytes lacking = begun >= size ? page() : round_up(size - begun, page());
+    if (lacking > gap_end - gap || (!growth.pages.empty() && lacking >= growth.pages.size)) return;
+    growth = {{gap, lacking}, tail};
+  };
+  for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
+    if (gap < block->first) consider(block->first);
+    gap = block->first + block->second.size;
+    tail = block->second.is_free && usable(block->second, slot) ? block : blocks_.end();
+  }
+  if (gap < space_.end()) consider(space_.end());
+  return growth.pages.empty() ? CuResult::out_of_memory : CuResult::success;
+}
+
+CuResult AsyncPool::back(AddressRange pages) {
+  for (Bytes done = 0; done < pages.size; done += page()) {
+    const CuResult result = memory_.plug_at({pages.begin + done, page()}, device_, Ownership::none);
+    if (result == CuResult::success) continue;
+    for (Bytes undone = 0; undone < done; undone += page()) memory_.unplug_at({pages.begin + undone, page()});
+    return result;
+  }
+  reserved_ += pages.size;
+  reserved_high_ = std::max(reserved_high_, reserved_);
+  return CuResult::success;
+}
+
+void AsyncPool::unback(AddressRange pages) {
+  for (Bytes done = 0; done < pages.size; done += page()) memory_.unplug_at({pages.begin + done, page()});
+  reserved_ -= pages.size;
 }
 
 void AsyncPool::take(Blocks::iterator block, Bytes size, Slot slot) {
@@ -124,7 +188,7 @@ void AsyncPool::put(Blocks::iterator block) {
 bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
   Block& a = left->second;
   const Block& b = right->second;
-  if (a.segment != b.segment) return false;
+  if (left->first + a.size != right->first) return false;  // pages without backing lie between
   if (a.freed_at.slot != b.freed_at.slot && !(complete(a) && complete(b))) return false;
   a.size += b.size;
   a.freed_clock.join(b.freed_clock);
@@ -133,9 +197,8 @@ bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
   return true;
 }
 
-// Neighbours of different streams merge here, once both are complete.
-void AsyncPool::trim_to(Bytes bytes_to_keep) {
-  if (reserved_ <= bytes_to_keep) return;
+// Neighbours of different streams merge once both are complete.
+void AsyncPool::merge_complete() {
   for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
     if (!block->second.is_free) continue;
     by_size_.erase({block->second.size, block->first});
@@ -146,17 +209,35 @@ void AsyncPool::trim_to(Bytes bytes_to_keep) {
     }
     by_size_.emplace(block->second.size, block->first);
   }
-  for (auto segment = segments_.begin(); segment != segments_.end() && reserved_ > bytes_to_keep;) {
-    const auto block = blocks_.find(segment->first);
-    if (!block->second.is_free || block->second.size != segment->second || !complete(block->second)) {
-      ++segment;
-      continue;
+}
+
+// Whole pages inside complete free blocks lose their backing.
+void AsyncPool::trim_to(Bytes bytes_to_keep) {
+  if (reserved_ <= bytes_to_keep) return;
+  merge_complete();
+  for (auto block = blocks_.begin(); block != blocks_.end() && reserved_ > bytes_to_keep;) {
+    const auto here = block++;
+    if (!here->second.is_free || !complete(here->second)) continue;
+    const DevicePtr end = here->first + here->second.size;
+    const DevicePtr from = align_up(here->first, page());
+    const DevicePtr to{round_down(to_integer(end), page())};
+    if (from >= to) continue;
+    const Bytes surplus = round_up(reserved_ - bytes_to_keep, page());
+    const AddressRange pages{from, std::min(to - from, surplus)};
+    Block rest = here->second;
+    by_size_.erase({rest.size, here->first});
+    if (pages.end() < end) {
+      rest.size = end - pages.end();
+      blocks_.emplace(pages.end(), rest);
+      by_size_.emplace(rest.size, pages.end());
     }
-    by_size_.erase({block->second.size, block->first});
-    blocks_.erase(block);
-    memory_.unplug({segment->first, segment->second});
-    reserved_ -= segment->second;
-    segment = segments_.erase(segment);
+    if (here->first < from) {
+      here->second.size = from - here->first;
+      by_size_.emplace(here->second.size, here->first);
+    } else {
+      blocks_.erase(here);
+    }
+    unback(pages);
   }
 }
 

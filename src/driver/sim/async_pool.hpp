@@ -13,8 +13,9 @@
 
 namespace vpmm::driver::sim {
 
-// Best fit over 512-byte blocks in segments of whole 2 MiB. A freed block serves the freeing stream at
-// once and others when the work before the free is complete. Single-threaded: the machine's lock is held.
+// Best fit over 512-byte blocks in one stretch of address space that is backed page by page, where a request lacks it. A
+// freed block serves the freeing stream at once and others when the work before the free is complete. Single-threaded:
+// the machine's lock is held.
 class AsyncPool {
  public:
   AsyncPool(Memory& memory, Timeline& timeline, DeviceOrdinal device)
@@ -40,24 +41,34 @@ class AsyncPool {
  private:
   struct Block {
     Bytes size = 0;
-    DevicePtr segment{};
     bool is_free = false;
     Position freed_at;  // free: usable by others when complete
     VectorClock freed_clock;
   };
   using Blocks = std::map<DevicePtr, Block>;
+  // Pages to back, and the free block right before them that a request can begin in.
+  struct Growth {
+    AddressRange pages;
+    Blocks::iterator tail;
+  };
   bool complete(const Block& block) const;
+  bool usable(const Block& block, Slot slot) const { return block.freed_at.slot == slot || complete(block); }
   Blocks::iterator find_fit(Bytes size, Slot slot);
-  CuResult grow(Bytes size, Blocks::iterator& block);
+  CuResult grow(Bytes size, Slot slot, Blocks::iterator& block);
+  CuResult find_growth(Bytes size, Slot slot, Growth& growth);
+  CuResult back(AddressRange pages);
+  void unback(AddressRange pages);
   void take(Blocks::iterator block, Bytes size, Slot slot);
   void put(Blocks::iterator block);
   bool absorb(Blocks::iterator left, Blocks::iterator right);
+  void merge_complete();
+  Bytes page() const;
 
   Memory& memory_;
   Timeline& timeline_;
   const DeviceOrdinal device_;
-  std::map<DevicePtr, Bytes> segments_;
-  Blocks blocks_;                                  // a partition of the segments
+  AddressRange space_;                             // reserved at the first growth
+  Blocks blocks_;                                  // a partition of what is backed
   std::set<std::pair<Bytes, DevicePtr>> by_size_;  // the free ones
   std::uint64_t internal_dependencies_ = 1;        // kept, but this pool never makes a stream wait
   Bytes release_threshold_ = 0;

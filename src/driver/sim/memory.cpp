@@ -244,27 +244,33 @@ bool Memory::accessible(AddressRange range, DeviceOrdinal device) {
 }
 
 CuResult Memory::plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range) {
-  Chunk* chunk = nullptr;
-  CuResult result = create(size, device, blank, chunk);
-  if (result != CuResult::success) return result;
   range.size = size;
-  result = reserve(size, 0, DevicePtr{}, Owner::driver, range.begin);
+  CuResult result = reserve(size, 0, DevicePtr{}, Owner::driver, range.begin);
+  if (result != CuResult::success) return result;
+  result = plug_at(range, device, blank);
+  if (result != CuResult::success) free_reservation(range, Owner::driver);
+  return result;
+}
+
+void Memory::unplug(AddressRange range) {
+  unplug_at(range);
+  free_reservation(range, Owner::driver);
+}
+
+CuResult Memory::plug_at(AddressRange range, DeviceOrdinal device, Ownership blank) {
+  Chunk* chunk = nullptr;
+  CuResult result = create(range.size, device, blank, chunk);
+  if (result != CuResult::success) return result;
+  result = map(range, *chunk);
   if (result == CuResult::success) {
-    result = map(range, *chunk);
-    if (result == CuResult::success) {
-      result = set_access({find(range.begin)}, std::uint64_t{1} << device);
-      if (result != CuResult::success) unmap({find(range.begin)});
-    }
-    if (result != CuResult::success) free_reservation(range, Owner::driver);
+    result = set_access({find(range.begin)}, std::uint64_t{1} << device);
+    if (result != CuResult::success) unmap({find(range.begin)});
   }
   release(*chunk);
   return result;
 }
 
-void Memory::unplug(AddressRange range) {
-  unmap({find(range.begin)});
-  free_reservation(range, Owner::driver);
-}
+void Memory::unplug_at(AddressRange range) { unmap({find(range.begin)}); }
 
 void Memory::count(Census& census) const {
   for (const auto& [handle, chunk] : chunks_) census.physical_bytes += chunk->size;

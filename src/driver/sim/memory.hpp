@@ -64,6 +64,9 @@ class Memory {
   // A driver allocation: chunk, reservation, mapping, access. `unplug` undoes it.
   CuResult plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range);
   void unplug(AddressRange range);
+  // The same inside a reservation of the driver's; the reservation stays.
+  CuResult plug_at(AddressRange range, DeviceOrdinal device, Ownership blank);
+  void unplug_at(AddressRange range);
 
   // The mapping that holds `ptr`, or null.
   Mapping* find(DevicePtr ptr);
