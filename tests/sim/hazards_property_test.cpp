@@ -10,14 +10,14 @@
 namespace vpmm::driver::sim {
 namespace {
 
-constexpr int kStreams = 5;  // 0: the legacy stream; 1 and 2 block; 3 and 4 do not
+constexpr std::size_t kStreams = 5;  // 0: the legacy stream; 1 and 2 block; 3 and 4 do not
 constexpr Bytes kMemory = 4 * kMiB;
 
 // Everything as sets of accesses: slow, and hard to get wrong.
 class Model {
  public:
   // True when an earlier access conflicts and is not ordered before this one.
-  bool access(int stream, Bytes begin, Bytes end, MemoryAccess::Kind kind) {
+  bool access(std::size_t stream, Bytes begin, Bytes end, MemoryAccess::Kind kind) {
     merge(known_[stream], host_);
     take_implicit_order(stream);
     bool is_hazard = false;
@@ -31,14 +31,14 @@ class Model {
     accesses_.push_back({begin, end, kind});
     return is_hazard;
   }
-  void wait(int first, int waiting) {
+  void wait(std::size_t first, std::size_t waiting) {
     merge(known_[first], host_);
     take_implicit_order(first);
     merge(known_[waiting], host_);
     take_implicit_order(waiting);
     merge(known_[waiting], known_[first]);
   }
-  void synchronise(int stream) {
+  void synchronise(std::size_t stream) {
     merge(host_, known_[stream]);
     if (stream == 0) {
       merge(host_, known_[1]);
@@ -54,7 +54,7 @@ class Model {
   };
   using Known = std::set<std::size_t>;
   static void merge(Known& into, const Known& from) { into.insert(from.begin(), from.end()); }
-  void take_implicit_order(int stream) {
+  void take_implicit_order(std::size_t stream) {
     if (stream == 0) {
       merge(known_[0], known_[1]);
       merge(known_[0], known_[2]);
@@ -94,9 +94,9 @@ class Program {
 
  private:
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  int draw_stream() { return static_cast<int>(draw(kStreams)); }
+  std::size_t draw_stream() { return draw(kStreams); }
   bool access() {
-    const int stream = draw_stream();
+    const std::size_t stream = draw_stream();
     // Mostly small and in few places, so that accesses meet; now and then across pages.
     const Bytes place = draw(2) == 0 ? 0 : 32 * 1024;
     const Bytes begin = draw(4) == 0 ? draw(kMemory - 64) : draw(8) * kMiB / 2 + place + draw(16) * 32;
@@ -105,7 +105,7 @@ class Program {
     return access(stream, begin, size, kind);
   }
   // True when this was the first hazard.
-  bool access(int stream, Bytes begin, Bytes size, MemoryAccess::Kind kind) {
+  bool access(std::size_t stream, Bytes begin, Bytes size, MemoryAccess::Kind kind) {
     const bool expected = model_.access(stream, begin, begin + size, kind);
     ok(sim_.driver.launch({"k", 0, {{{memory_.begin + begin, size}, kind}}, {}}, streams_[stream]));
     if (!expected) return false;
@@ -114,23 +114,23 @@ class Program {
   }
   // Many writes where no other stream bursts: pages with many segments.
   bool burst() {
-    const int stream = draw_stream();
+    const std::size_t stream = draw_stream();
     const Bytes step = kMemory / 64;
     for (Bytes i = 0; i < 64; ++i) {
-      const Bytes begin = i * step + 32 * 1024 + (static_cast<Bytes>(stream) * 16 + draw(16)) * 8;
+      const Bytes begin = i * step + 32 * 1024 + (stream * 16 + draw(16)) * 8;
       if (access(stream, begin, 8, MemoryAccess::Kind::write)) return true;
     }
     return false;
   }
   void wait() {
-    const int first = draw_stream();
-    const int waiting = draw_stream();
+    const std::size_t first = draw_stream();
+    const std::size_t waiting = draw_stream();
     if (first == waiting) return;
     model_.wait(first, waiting);
     sim_.order(streams_[first], streams_[waiting]);
   }
   void synchronise() {
-    const int stream = draw_stream();
+    const std::size_t stream = draw_stream();
     if (draw(2) == 0) {
       ok(sim_.driver.stream_synchronize(streams_[stream]));
       model_.synchronise(stream);
