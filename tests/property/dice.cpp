@@ -1,0 +1,127 @@
+// property tests: what is drawn how often.
+#include "property/dice.hpp"
+
+#include <array>
+#include <cmath>
+
+namespace vpmm::property {
+
+Bytes Dice::size(Bytes least, Bytes most) {
+  const double low = std::log2(static_cast<double>(least));
+  const double high = std::log2(static_cast<double>(most));
+  const auto drawn = static_cast<Bytes>(std::exp2(std::uniform_real_distribution<double>(low, high)(random_)));
+  // Round numbers are what programs ask for, and where fits are exact.
+  return one_in(3) ? drawn : round_up(drawn, drawn >= 2 * kMiB ? 2 * kMiB : 256);
+}
+
+Bytes Dice::alignment() {
+  if (!one_in(8)) return 0;
+  return Bytes{1} << below(26);
+}
+
+void Dice::draw_config(pool::Config& config) {
+  config.va_size = one_in(4) ? kGiB : 16 * kGiB;
+  config.page_size = one_in(3) ? 8 * kMiB : 2 * kMiB;
+  config.page_chunks = one_in(2);
+  config.chunk_max = *config.page_size << below(6);
+  if (one_in(4)) config.max_mappings = 40 + below(200);
+  if (one_in(4)) config.pages = below(60);
+  if (one_in(5)) config.release_threshold = below(512) * kMiB;
+  if (one_in(3)) config.any_stream = one_in(2) ? pool::AnyStreamOrder::legacy : pool::AnyStreamOrder::park;
+  if (one_in(6)) config.unnamed_free = pool::UnnamedFree::allocating_stream;
+  if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
+  config.log = pool::LogLevel::quiet;
+}
+
+Scene Dice::scene() {
+  Scene scene;
+  scene.sim.device_count = one_in(4) ? 2 : 1;
+  scene.sim.capacity = round_up(size(256 * kMiB, 8 * kGiB), 2 * kMiB);
+  scene.sim.seed = any();
+  constexpr std::array kSchedules = {driver::sim::Schedule::timed, driver::sim::Schedule::random,
+                                     driver::sim::Schedule::manual};
+  scene.sim.schedule = kSchedules[below(3)];
+  if (one_in(2)) scene.sim.lag_ns = below(2'000'000);
+  scene.sim.context_events_supported = !one_in(6);
+  const std::uint64_t support = below(16);
+  scene.sim.vmm_supported = support != 0;
+  scene.sim.memory_pools_supported = support != 1;
+  scene.frees_when_short = one_in(4);
+  draw_config(scene.config);
+  largest_ = size(4 * kMiB, 512 * kMiB);
+  allocates_of_16_ = 5 + below(5);
+  any_stream_one_in_ = 2 + below(12);
+  captures_ = !one_in(3);
+  resets_ = one_in(3);
+  return scene;
+}
+
+std::vector<Operation> Dice::program(std::size_t length) {
+  std::vector<Operation> operations;
+  operations.reserve(length);
+  for (std::size_t i = 0; i < length; ++i) operations.push_back(operation());
+  return operations;
+}
+
+Operation Dice::operation() {
+  const std::uint64_t kind = below(100);
+  if (kind < 72) return usual();
+  if (kind < 84 && captures_) return capturing();
+  if (kind < 97) return one_in(2) ? Operation{Order{any(), any(), any()}} : Operation{Pass{below(200'000)}};
+  return rare();
+}
+
+Allocate Dice::allocate() {
+  const Bytes bytes = one_in(3) ? size(1, 2 * kMiB) : size(2 * kMiB, largest_);
+  return {any(), one_in(any_stream_one_in_) ? kAnyStream : any(), bytes, alignment()};
+}
+
+Operation Dice::usual() {
+  if (below(16) < allocates_of_16_) return allocate();
+  switch (below(16)) {
+    case 0: return Write{any()};
+    case 1: return Read{any()};
+    case 2: return ReadElsewhere{any(), any()};
+    case 3: return Move{any(), any(), one_in(2)};
+    case 4:
+    case 5:
+    case 6: return FreeElsewhere{any(), any(), one_in(2)};
+    case 7:
+    case 8: return FreeAnyStream{any(), one_in(3)};
+    default: return Free{any()};
+  }
+}
+
+Operation Dice::capturing() {
+  switch (below(8)) {
+    case 0: return BeginCapture{any(), any(), static_cast<driver::CaptureMode>(below(3)), one_in(2)};
+    case 1:
+    case 2: return EndCapture{any(), !one_in(4)};
+    case 3: return DestroyGraph{any(), one_in(2)};
+    default: return Launch{any(), any()};
+  }
+}
+
+Operation Dice::rare() {
+  switch (below(14)) {
+    case 0: return FreeWrongly{any()};
+    case 1: return Spin{any(), any(), below(100'000'000)};
+    case 2:
+    case 3:
+    case 4:
+      return ReplaceStream{any(), any(), one_in(2) ? driver::StreamFlags::blocking : driver::StreamFlags::non_blocking,
+                           one_in(2)};
+    case 5: return Trim{any(), one_in(2) ? 0 : size(kMiB, kGiB)};
+    case 6: return Preallocate{any(), size(2 * kMiB, 512 * kMiB)};
+    case 7: return SetCapacity{any(), one_in(3) ? std::nullopt : std::optional(size(64 * kMiB, 4 * kGiB))};
+    case 8:
+    case 9: return Synchronize{any()};
+    case 10: return Pass{below(200'000'000)};
+    case 11:
+      if (resets_) return Reset{any(), one_in(2)};
+      return Step{1000};
+    default: return Step{below(30)};
+  }
+}
+
+}  // namespace vpmm::property

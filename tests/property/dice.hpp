@@ -1,0 +1,41 @@
+// property tests: draws machines, settings and programs.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "property/world.hpp"
+
+namespace vpmm::property {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed) {}
+
+  Scene scene();
+  std::vector<Operation> program(std::size_t length);
+
+ private:
+  std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+  std::uint64_t any() { return below(1 << 16); }
+  Bytes size(Bytes least, Bytes most);  // log-uniform
+  Bytes alignment();
+  void draw_config(pool::Config& config);
+  Operation operation();
+  Operation usual();
+  Operation rare();
+  Operation capturing();
+  Allocate allocate();
+
+  std::mt19937_64 random_;
+  // Of this program: it has its own habits.
+  Bytes largest_ = 256 * kMiB;
+  std::uint64_t allocates_of_16_ = 7;
+  std::uint64_t any_stream_one_in_ = 6;
+  bool captures_ = true;
+  bool resets_ = true;
+};
+
+}  // namespace vpmm::property

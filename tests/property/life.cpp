@@ -1,0 +1,185 @@
+// property tests: captures and their graphs, limits, and resets of a context.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "property/world.hpp"
+
+namespace vpmm::property {
+
+using driver::CuResult;
+
+namespace {
+constexpr std::size_t kMostGraphs = 6;
+constexpr Bytes kFirstInCapture = 3 * kMiB;
+}  // namespace
+
+// --- captures and graphs --------------------------------------------------------------------------------------------
+
+// A capture that is not announced must be seen by the pool before anything else happens: an allocation on the stream.
+void World::operator()(const BeginCapture& o) {
+  const std::size_t number = o.device % devices_.size();
+  Device& at = devices_[number];
+  const std::size_t index = 1 + o.stream % (at.streams.size() - 1);
+  Stream& stream = at.streams[index];
+  const bool other_announced = std::any_of(at.streams.begin(), at.streams.end(), [](const Stream& other) {
+    return other.capture && other.capture->is_announced;
+  });
+  if (stream.capture || graphs_.size() >= kMostGraphs || (other_announced && !o.is_announced)) return;
+  make_current(number);
+  if (o.is_announced) expect(at.pool->capture_begin(), "capture_begin");
+  expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
+  stream.capture = Capture{next_key_++, o.is_announced};
+  if (!o.is_announced) at.had_unannounced_capture = true;
+  (*this)(Allocate{number, index, kFirstInCapture, 0});
+}
+
+void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
+  Device& at = devices_[number];
+  make_current(number);
+  Graph made{stream.capture->key, number, {}, {}};
+  expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
+  if (stream.capture->is_announced) expect(at.pool->capture_end(), "capture_end");
+  stream.capture.reset();
+  if (!failure_.empty()) return;
+  if (!is_kept) return destroy(made, false);
+  expect(sim_.graph_instantiate(made.graph, made.exec), "instantiate");
+  graphs_.push_back(made);
+}
+
+void World::operator()(const EndCapture& o) {
+  std::vector<std::pair<std::size_t, Stream*>> capturing;
+  for (std::size_t number = 0; number < devices_.size(); ++number)
+    for (Stream& stream : devices_[number].streams)
+      if (stream.capture) capturing.emplace_back(number, &stream);
+  if (capturing.empty()) return;
+  const auto [number, stream] = capturing[o.capture % capturing.size()];
+  end_capture(number, *stream, o.is_kept);
+}
+
+void World::operator()(const Launch& o) {
+  if (graphs_.empty()) return;
+  const Graph& graph = graphs_[o.graph % graphs_.size()];
+  Device& at = devices_[graph.device];
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (!is_usable(at, stream)) return;
+  make_current(graph.device);
+  expect(sim_.graph_launch(graph.exec, stream.handle), "launch a graph");
+}
+
+void World::operator()(const DestroyGraph& o) {
+  if (graphs_.empty()) return;
+  const Graph graph = graphs_[o.graph % graphs_.size()];
+  graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(o.graph % graphs_.size()));
+  destroy(graph, o.frees_first);
+}
+
+// What was allocated in the capture lives on for its owner, who does not know on which streams the graph ran: it can
+// only be freed without naming a stream, and not at all where that means the allocating stream.
+void World::destroy(const Graph& graph, bool frees_first) {
+  for (std::size_t i = allocations_.size(); i-- > 0;) {
+    Allocation& allocation = allocations_[i];
+    if (allocation.capture != graph.key) continue;
+    if (frees_first || must_name_home()) {
+      free_unnamed(allocation, false);
+      forget(allocation);
+      continue;
+    }
+    allocation.capture.reset();
+    allocation.content.reset();
+    allocation.covered.clear();
+    allocation.home = 0;
+  }
+  if (graph.exec != driver::GraphExecHandle{}) expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
+  expect(sim_.graph_destroy(graph.graph), "destroy a graph");
+}
+
+void World::destroy_graphs(std::size_t number) {
+  for (std::size_t i = graphs_.size(); i-- > 0;) {
+    if (graphs_[i].device != number) continue;
+    const Graph graph = graphs_[i];
+    graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(i));
+    destroy(graph, i % 2 == 0);
+  }
+}
+
+void World::settle_captures(std::size_t number) {
+  for (Stream& stream : devices_[number].streams)
+    if (stream.capture && failure_.empty()) end_capture(number, stream, false);
+}
+
+// --- limits ---------------------------------------------------------------------------------------------------------
+
+void World::operator()(const Trim& o) {
+  context::Context& pool = *device(o.device).pool;
+  if (!expect(pool.trim(o.bytes_to_keep), "trim")) return;
+  expect(pool.memory_info(), "memory_info");
+}
+
+void World::operator()(const Preallocate& o) {
+  const auto result = device(o.device).pool->preallocate(o.bytes);
+  if (!result && result.error().code != ErrorCode::out_of_memory && result.error().code != ErrorCode::unsupported)
+    fail("preallocate: " + result.error().message);
+}
+
+void World::operator()(const SetCapacity& o) {
+  device(o.device).capacity = o.bytes;
+  device(o.device).pool->set_capacity(o.bytes);
+}
+
+// Waiting for a whole context is not for times of capture, wherever the thread captures.
+void World::operator()(const Synchronize& o) {
+  for (const Device& each : devices_)
+    if (&each != &device(o.device) && is_capturing(each)) return;
+  Device& at = device(o.device);
+  const auto result = at.pool->synchronize();
+  if (is_capturing(at) == result.ok() && (result || !at.had_unannounced_capture))
+    fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
+  if (!result && result.error().code != ErrorCode::capture_active) fail("synchronize: " + result.error().message);
+}
+
+// --- resets ---------------------------------------------------------------------------------------------------------
+
+void World::operator()(const Reset& o) {
+  const std::size_t number = o.device % devices_.size();
+  for (const Device& each : devices_)
+    if (is_capturing(each)) return;
+  Device& at = devices_[number];
+  destroy_graphs(number);
+  if (!o.is_foreign) {
+    const auto result = at.pool->reset();
+    if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture) return;
+    if (expect(result, "reset")) notice_reset(number, true);
+    return;
+  }
+  const bool is_idle = number % 2 == allocations_.size() % 2;
+  if (is_idle) sim_.run_until_idle();
+  expect(sim_.device_primary_ctx_reset(static_cast<int>(number)), "reset by somebody else");
+  notice_reset(number, is_idle);
+}
+
+// Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool is.
+void World::notice_reset(std::size_t number, bool keeps_contents) {
+  Device& at = devices_[number];
+  open(number);
+  at.had_unannounced_capture = false;
+  expect(at.pool->memory_info(), "memory_info after a reset");
+  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
+  for (std::size_t i = allocations_.size(); i-- > 0;) {
+    Allocation& allocation = allocations_[i];
+    if (allocation.device != number) continue;
+    if (!at.pool->query(allocation.ptr)) {
+      const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
+      if (has_pool && (allocation.bytes >= page || !scene_.sim.memory_pools_supported))
+        fail("a reset lost memory of the pool");
+      forget(allocation);
+      continue;
+    }
+    if (!keeps_contents) allocation.content.reset();
+    allocation.home = at.streams[2].key;
+    allocation.covered.clear();
+    allocation.is_shared = false;
+  }
+}
+
+}  // namespace vpmm::property

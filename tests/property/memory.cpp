@@ -1,0 +1,229 @@
+// property tests: allocating, using and freeing by the rules.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "property/world.hpp"
+
+namespace vpmm::property {
+
+using driver::sim::MemoryAccess;
+
+namespace {
+
+constexpr Bytes kSmallAlignment = 256;
+constexpr std::size_t kMostAllocations = 64;
+
+// First, middle and last byte: all of a large allocation would fill the memory of the host.
+std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
+  auto* first = reinterpret_cast<std::uint8_t*>(to_integer(begin));
+  return {first, first + bytes / 2, first + bytes - 1};
+}
+
+driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
+  driver::sim::Kernel kernel;
+  kernel.name = kind == MemoryAccess::Kind::write ? "writer" : "reader";
+  kernel.duration_ns = 2000;
+  kernel.accesses = {{range, kind}};
+  return kernel;
+}
+
+}  // namespace
+
+// --- allocating -----------------------------------------------------------------------------------------------------
+
+void World::operator()(const Allocate& o) {
+  if (allocations_.size() >= kMostAllocations) return;
+  const std::size_t number = o.device % devices_.size();
+  Device& at = devices_[number];
+  const bool is_named = o.stream != kAnyStream;
+  const Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  const auto result =
+      at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
+  if (!result) return judge_shortage(at, result.error(), o.bytes);
+  const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
+  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
+  const Bytes expected = std::max(o.alignment, o.bytes >= page && has_pool ? page : kSmallAlignment);
+  if (!is_aligned(result.value(), expected))
+    fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
+  Allocation made{number, result.value(), o.bytes, stream.key, {}, !is_named, {}, false, {}};
+  if (is_named) {
+    made.covered.insert(stream.key);
+    if (stream.capture) made.capture = stream.capture->key;
+  }
+  allocations_.push_back(made);
+  if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
+}
+
+// Out of memory is right only when the memory is out. In page mode nothing but the memory in use counts, since every
+// free page can be moved.
+void World::judge_shortage(const Device& at, const Error& error, Bytes bytes) {
+  const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
+  if (!has_pool && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
+  if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
+  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
+  const bool is_exact = has_pool && scene_.config.page_chunks && bytes >= page && scene_.config.max_mappings > 10'000;
+  if (!is_exact || at.had_unannounced_capture || is_capturing(at)) return;
+  const observe::Statistics now = at.pool->statistics();
+  const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
+  const Bytes used = round_up(now.allocated_bytes, page) + now.stream_ordered_bytes + round_up(bytes, page);
+  if (used <= limit)
+    fail(
+        fmt::format("{} bytes refused though {} with them is not more than {}: {}", bytes, used, limit, error.message));
+}
+
+void World::forget(const Allocation& allocation) {
+  allocations_.erase(allocations_.begin() + (&allocation - allocations_.data()));
+}
+
+// --- using ----------------------------------------------------------------------------------------------------------
+
+// Ordinary memory is not used on a capturing stream: the graph would use it at every launch.
+World::Stream* World::work_stream(const Allocation& allocation) {
+  Device& at = devices_[allocation.device];
+  Stream* stream = find_stream(at, allocation.home);
+  if (stream == nullptr) return nullptr;
+  if (allocation.capture) return stream->capture && stream->capture->key == *allocation.capture ? stream : nullptr;
+  return is_usable(at, *stream) ? stream : nullptr;
+}
+
+void World::write(Allocation& allocation, const Stream& stream) {
+  if (allocation.is_shared) return;
+  const std::uint8_t value = next_content_++;
+  allocation.content = value;
+  make_current(allocation.device);
+  if (allocation.bytes <= 4 * kKiB) {
+    expect(sim_.memset_d8_async(allocation.ptr, value, allocation.bytes, stream.handle), "fill");
+    return;
+  }
+  driver::sim::Kernel kernel = kernel_on({allocation.ptr, allocation.bytes}, MemoryAccess::Kind::write);
+  kernel.body = [ptr = allocation.ptr, bytes = allocation.bytes, value] {
+    for (std::uint8_t* byte : samples(ptr, bytes)) *byte = value;
+  };
+  expect(sim_.launch(kernel, stream.handle), "launch");
+}
+
+void World::read(const Allocation& allocation, const Stream& stream) {
+  if (!allocation.content) return;
+  make_current(allocation.device);
+  driver::sim::Kernel kernel = kernel_on({allocation.ptr, allocation.bytes}, MemoryAccess::Kind::read);
+  kernel.body = [this, ptr = allocation.ptr, bytes = allocation.bytes, value = *allocation.content] {
+    for (const std::uint8_t* byte : samples(ptr, bytes)) misread_ += *byte != value ? 1 : 0;
+  };
+  expect(sim_.launch(kernel, stream.handle), "launch");
+}
+
+void World::operator()(const Write& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr) return;
+  if (const Stream* stream = work_stream(*allocation)) write(*allocation, *stream);
+}
+
+void World::operator()(const Read& o) {
+  const Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr) return;
+  if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
+}
+
+void World::operator()(const ReadElsewhere& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr || allocation->capture) return;
+  Device& at = devices_[allocation->device];
+  const Stream* home = work_stream(*allocation);
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (home == nullptr || !is_usable(at, stream) || stream.key == home->key) return;
+  make_current(allocation->device);
+  order(*home, stream);
+  read(*allocation, stream);
+  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  allocation->covered.insert(stream.key);
+  allocation->is_shared = true;
+}
+
+void World::operator()(const Move& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr || allocation->capture) return;
+  Device& at = devices_[allocation->device];
+  const Stream* home = work_stream(*allocation);
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (home == nullptr || !is_usable(at, stream)) return;
+  make_current(allocation->device);
+  order(*home, stream);
+  allocation->home = stream.key;
+  if (!o.is_recorded) return;
+  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  allocation->covered.insert(stream.key);
+}
+
+// --- freeing --------------------------------------------------------------------------------------------------------
+
+void World::operator()(const Free& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr) return;
+  Device& at = devices_[allocation->device];
+  const Stream* home = find_stream(at, allocation->home);
+  if (home == nullptr) return;
+  if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
+  expect(at.pool->deallocate(allocation->ptr, home->handle), "deallocate");
+  forget(*allocation);
+}
+
+// Without order the pool itself must wait for the stream that the memory is used on, so that stream must be covered.
+void World::operator()(const FreeElsewhere& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr) return;
+  Device& at = devices_[allocation->device];
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  const Stream* home = work_stream(*allocation);
+  if (home != nullptr) read(*allocation, *home);
+  const bool needs_no_order = allocation->capture || is_covered(*allocation);
+  const bool can_order = home != nullptr && !allocation->capture && is_usable(at, stream);
+  if (!needs_no_order && !can_order) return;
+  if (can_order && (o.is_ordered || !needs_no_order)) {
+    make_current(allocation->device);
+    order(*home, stream);
+  }
+  expect(at.pool->deallocate(allocation->ptr, stream.handle), "deallocate");
+  forget(*allocation);
+}
+
+void World::operator()(const FreeAnyStream& o) {
+  Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr || !may_free_unnamed(*allocation)) return;
+  if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
+  free_unnamed(*allocation, o.is_deferred);
+  forget(*allocation);
+}
+
+bool World::may_free_unnamed(const Allocation& allocation) const {
+  return !must_name_home() || allocation.capture || allocation.is_any_stream || is_covered(allocation);
+}
+
+void World::free_unnamed(Allocation& allocation, bool is_deferred) {
+  context::Context& pool = *devices_[allocation.device].pool;
+  if (is_deferred)
+    pool.deallocate_deferred(allocation.ptr);
+  else
+    expect(pool.deallocate(allocation.ptr, std::nullopt), "deallocate");
+  allocation.ptr = DevicePtr{};
+}
+
+bool World::frees_one() {
+  const auto found = std::find_if(allocations_.begin(), allocations_.end(),
+                                  [this](const Allocation& allocation) { return may_free_unnamed(allocation); });
+  if (found == allocations_.end()) return false;
+  free_unnamed(*found, false);
+  allocations_.erase(found);
+  return true;
+}
+
+void World::operator()(const FreeWrongly& o) {
+  const Allocation* allocation = pick(o.allocation);
+  if (allocation == nullptr) return;
+  const auto result = devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
+  if (result || result.error().code != ErrorCode::invalid_pointer) fail("a pointer inside an allocation was freed");
+}
+
+}  // namespace vpmm::property

@@ -1,0 +1,78 @@
+// property tests: operations as code.
+#include "property/operation.hpp"
+
+#include <fmt/format.h>
+
+namespace vpmm::property {
+namespace {
+
+std::string number(std::uint64_t value) { return value == kAnyStream ? "kAnyStream" : fmt::format("{}", value); }
+
+const char* code(driver::StreamFlags flags) {
+  return flags == driver::StreamFlags::blocking ? "driver::StreamFlags::blocking" : "driver::StreamFlags::non_blocking";
+}
+
+const char* code(driver::CaptureMode mode) {
+  switch (mode) {
+    case driver::CaptureMode::global: return "driver::CaptureMode::global";
+    case driver::CaptureMode::thread_local_mode: return "driver::CaptureMode::thread_local_mode";
+    case driver::CaptureMode::relaxed: return "driver::CaptureMode::relaxed";
+  }
+  return "";
+}
+
+struct Printer {
+  std::string operator()(const Allocate& o) const {
+    return fmt::format("Allocate{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.alignment);
+  }
+  std::string operator()(const Write& o) const { return fmt::format("Write{{{}}}", o.allocation); }
+  std::string operator()(const Read& o) const { return fmt::format("Read{{{}}}", o.allocation); }
+  std::string operator()(const ReadElsewhere& o) const {
+    return fmt::format("ReadElsewhere{{{}, {}}}", o.allocation, o.stream);
+  }
+  std::string operator()(const Move& o) const {
+    return fmt::format("Move{{{}, {}, {}}}", o.allocation, o.stream, o.is_recorded);
+  }
+  std::string operator()(const Free& o) const { return fmt::format("Free{{{}}}", o.allocation); }
+  std::string operator()(const FreeElsewhere& o) const {
+    return fmt::format("FreeElsewhere{{{}, {}, {}}}", o.allocation, o.stream, o.is_ordered);
+  }
+  std::string operator()(const FreeAnyStream& o) const {
+    return fmt::format("FreeAnyStream{{{}, {}}}", o.allocation, o.is_deferred);
+  }
+  std::string operator()(const FreeWrongly& o) const { return fmt::format("FreeWrongly{{{}}}", o.allocation); }
+  std::string operator()(const Spin& o) const {
+    return fmt::format("Spin{{{}, {}, {}}}", o.device, o.stream, o.duration_ns);
+  }
+  std::string operator()(const Order& o) const {
+    return fmt::format("Order{{{}, {}, {}}}", o.device, o.first, o.second);
+  }
+  std::string operator()(const ReplaceStream& o) const {
+    return fmt::format("ReplaceStream{{{}, {}, {}, {}}}", o.device, o.stream, code(o.flags), o.takes_allocations);
+  }
+  std::string operator()(const BeginCapture& o) const {
+    return fmt::format("BeginCapture{{{}, {}, {}, {}}}", o.device, o.stream, code(o.mode), o.is_announced);
+  }
+  std::string operator()(const EndCapture& o) const {
+    return fmt::format("EndCapture{{{}, {}}}", o.capture, o.is_kept);
+  }
+  std::string operator()(const Launch& o) const { return fmt::format("Launch{{{}, {}}}", o.graph, o.stream); }
+  std::string operator()(const DestroyGraph& o) const {
+    return fmt::format("DestroyGraph{{{}, {}}}", o.graph, o.frees_first);
+  }
+  std::string operator()(const Trim& o) const { return fmt::format("Trim{{{}, {}}}", o.device, o.bytes_to_keep); }
+  std::string operator()(const Preallocate& o) const { return fmt::format("Preallocate{{{}, {}}}", o.device, o.bytes); }
+  std::string operator()(const SetCapacity& o) const {
+    return fmt::format("SetCapacity{{{}, {}}}", o.device, o.bytes ? fmt::format("{}", *o.bytes) : "std::nullopt");
+  }
+  std::string operator()(const Synchronize& o) const { return fmt::format("Synchronize{{{}}}", o.device); }
+  std::string operator()(const Pass& o) const { return fmt::format("Pass{{{}}}", o.ns); }
+  std::string operator()(const Step& o) const { return fmt::format("Step{{{}}}", o.count); }
+  std::string operator()(const Reset& o) const { return fmt::format("Reset{{{}, {}}}", o.device, o.is_foreign); }
+};
+
+}  // namespace
+
+std::string to_code(const Operation& operation) { return std::visit(Printer{}, operation); }
+
+}  // namespace vpmm::property

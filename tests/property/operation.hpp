@@ -1,0 +1,120 @@
+// property tests: what a program may do with pools and a GPU, as values that run and print themselves as code.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/bytes.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::property {
+
+// Numbers name things modulo how many there are, so that any sequence runs, also one with operations left out. What
+// cannot be done, or would break a rule of CUDA or of the pool, is passed over.
+constexpr std::uint64_t kAnyStream = ~std::uint64_t{0};
+
+struct Allocate {
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;  // kAnyStream: none is named
+  Bytes bytes = 0;
+  Bytes alignment = 0;
+};
+struct Write {  // on the stream that the allocation is used on
+  std::uint64_t allocation = 0;
+};
+struct Read {
+  std::uint64_t allocation = 0;
+};
+struct ReadElsewhere {  // on a stream that waits for the first one; the pool is told by record_use
+  std::uint64_t allocation = 0;
+  std::uint64_t stream = 0;
+};
+struct Move {  // used on another stream from now on, which waits for the first
+  std::uint64_t allocation = 0;
+  std::uint64_t stream = 0;
+  bool is_recorded = false;
+};
+struct Free {
+  std::uint64_t allocation = 0;
+};
+struct FreeElsewhere {
+  std::uint64_t allocation = 0;
+  std::uint64_t stream = 0;
+  bool is_ordered = false;
+};
+struct FreeAnyStream {
+  std::uint64_t allocation = 0;
+  bool is_deferred = false;
+};
+struct FreeWrongly {  // an address inside an allocation, or one that is not live
+  std::uint64_t allocation = 0;
+};
+struct Spin {
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t duration_ns = 0;
+};
+struct Order {
+  std::uint64_t device = 0;
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+};
+struct ReplaceStream {  // destroyed, and another created, with the same handle often
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;
+  driver::StreamFlags flags = driver::StreamFlags::non_blocking;
+  bool takes_allocations = false;  // what was used on the old one is used on another, which waits
+};
+struct BeginCapture {
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;
+  driver::CaptureMode mode = driver::CaptureMode::global;
+  bool is_announced = false;
+};
+struct EndCapture {
+  std::uint64_t capture = 0;
+  bool is_kept = true;  // a graph is made of it
+};
+struct Launch {
+  std::uint64_t graph = 0;
+  std::uint64_t stream = 0;
+};
+struct DestroyGraph {
+  std::uint64_t graph = 0;
+  bool frees_first = false;  // what was allocated in its capture
+};
+struct Trim {
+  std::uint64_t device = 0;
+  Bytes bytes_to_keep = 0;
+};
+struct Preallocate {
+  std::uint64_t device = 0;
+  Bytes bytes = 0;
+};
+struct SetCapacity {
+  std::uint64_t device = 0;
+  std::optional<Bytes> bytes;
+};
+struct Synchronize {
+  std::uint64_t device = 0;
+};
+struct Pass {  // time on the host
+  std::uint64_t ns = 0;
+};
+struct Step {  // of the GPU
+  std::uint64_t count = 0;
+};
+struct Reset {
+  std::uint64_t device = 0;
+  bool is_foreign = false;  // by somebody else, without a word to the pool
+};
+
+using Operation = std::variant<Allocate, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeAnyStream,
+                               FreeWrongly, Spin, Order, ReplaceStream, BeginCapture, EndCapture, Launch, DestroyGraph,
+                               Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
+
+std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
+
+}  // namespace vpmm::property

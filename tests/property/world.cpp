@@ -1,0 +1,256 @@
+// property tests: the simulated machine, its streams, and what must hold at any time.
+#include "property/world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace vpmm::property {
+
+using driver::CuResult;
+
+namespace {
+
+constexpr std::size_t kCreatedStreams = 5;
+
+const char* name(driver::sim::Schedule schedule) {
+  switch (schedule) {
+    case driver::sim::Schedule::timed: return "timed";
+    case driver::sim::Schedule::random: return "random";
+    case driver::sim::Schedule::manual: return "manual";
+  }
+  return "";
+}
+
+const char* name(pool::AnyStreamOrder order) {
+  switch (order) {
+    case pool::AnyStreamOrder::context: return "context";
+    case pool::AnyStreamOrder::legacy: return "legacy";
+    case pool::AnyStreamOrder::park: return "park";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string to_code(const Scene& scene) {
+  const driver::sim::SimOptions& sim = scene.sim;
+  const pool::Config& config = scene.config;
+  std::string code = fmt::format(
+      "scene.sim.device_count = {};\nscene.sim.capacity = {};\nscene.sim.seed = {};\n"
+      "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = {};\nscene.sim.vmm_supported = {};\n"
+      "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n",
+      sim.device_count, sim.capacity, sim.seed, name(sim.schedule), sim.lag_ns, sim.vmm_supported,
+      sim.memory_pools_supported, sim.context_events_supported);
+  code += fmt::format(
+      "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
+      "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
+      "scene.config.any_stream = pool::AnyStreamOrder::{};\n",
+      config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max, config.max_mappings,
+      config.pages, name(config.any_stream));
+  if (config.release_threshold)
+    code += fmt::format("scene.config.release_threshold = {};\n", *config.release_threshold);
+  if (config.unnamed_free == pool::UnnamedFree::allocating_stream)
+    code += "scene.config.unnamed_free = pool::UnnamedFree::allocating_stream;\n";
+  if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
+  return code;
+}
+
+World::World(const Scene& scene)
+    : scene_(scene), sim_(scene.sim), devices_(static_cast<std::size_t>(scene.sim.device_count)) {
+  expect(sim_.init(), "init");
+  for (std::size_t number = 0; number < devices_.size(); ++number) {
+    open(number);
+    auto created = context::Context::create(sim_, static_cast<int>(number), scene.config);
+    if (!expect(created, "create")) return;
+    devices_[number].pool = std::move(created).value();
+    devices_[number].capacity = scene.config.capacity;
+    if (scene.frees_when_short)
+      devices_[number].pool->set_out_of_memory_callback([this](const context::OutOfMemory&) { return frees_one(); });
+  }
+}
+
+World::~World() = default;
+
+void World::fail(std::string what) {
+  if (failure_.empty()) failure_ = std::move(what);
+}
+
+void World::expect(CuResult result, const char* what) {
+  if (result != CuResult::success) fail(fmt::format("{}: {}", what, driver::to_string(result)));
+}
+
+template <typename T>
+bool World::expect(const Result<T>& result, const char* what) {
+  if (!result) fail(fmt::format("{}: {}", what, result.error().message));
+  return result.ok();
+}
+template bool World::expect(const Result<void>&, const char*);
+template bool World::expect(const Result<Bytes>&, const char*);
+template bool World::expect(const Result<driver::MemInfo>&, const char*);
+
+// --- contexts and streams -------------------------------------------------------------------------------------------
+
+// Retains the context, the first time or after a reset, and makes its streams.
+void World::open(std::size_t number) {
+  Device& opened = devices_[number];
+  expect(sim_.device_primary_ctx_retain(static_cast<int>(number), opened.context), "retain");
+  expect(sim_.ctx_set_current(opened.context), "set current");
+  current_ = number;
+  expect(sim_.ctx_get_id(opened.context, opened.context_id), "get id");
+  make_streams(opened);
+}
+
+void World::make_streams(Device& device) {
+  device.streams.clear();
+  device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}});
+  if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
+  device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}});
+  for (std::size_t i = 0; i < kCreatedStreams; ++i)
+    device.streams.push_back(
+        created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking : driver::StreamFlags::blocking));
+}
+
+World::Stream World::created_stream(driver::StreamFlags flags) {
+  Stream stream{{}, next_key_++, flags == driver::StreamFlags::blocking, {}};
+  expect(sim_.stream_create(flags, stream.handle), "create a stream");
+  return stream;
+}
+
+void World::make_current(std::size_t device) {
+  if (current_ == device) return;
+  expect(sim_.ctx_set_current(devices_[device].context), "set current");
+  current_ = device;
+}
+
+// While a blocking stream captures, the legacy stream may not be used.
+bool World::is_usable(const Device& device, const Stream& stream) const {
+  if (stream.capture) return false;
+  if (&stream != &device.streams.front()) return true;
+  return std::none_of(device.streams.begin(), device.streams.end(),
+                      [](const Stream& other) { return other.is_blocking && other.capture; });
+}
+
+bool World::is_capturing(const Device& device) const {
+  return std::any_of(device.streams.begin(), device.streams.end(),
+                     [](const Stream& stream) { return stream.capture.has_value(); });
+}
+
+World::Stream* World::find_stream(Device& device, std::uint64_t key) {
+  for (Stream& stream : device.streams)
+    if (stream.key == key) return &stream;
+  return nullptr;
+}
+
+// The device of both streams is current.
+void World::order(const Stream& first, const Stream& second) {
+  if (first.key == second.key) return;
+  driver::EventHandle event{};
+  expect(sim_.event_create(event), "create an event");
+  expect(sim_.event_record(event, first.handle), "record");
+  expect(sim_.stream_wait_event(second.handle, event), "wait");
+  expect(sim_.event_destroy(event), "destroy an event");
+}
+
+void World::operator()(const Order& o) {
+  Device& at = device(o.device);
+  const Stream& first = at.streams[o.first % at.streams.size()];
+  const Stream& second = at.streams[o.second % at.streams.size()];
+  if (!is_usable(at, first) || !is_usable(at, second)) return;
+  make_current(o.device % devices_.size());
+  order(first, second);
+}
+
+void World::operator()(const Spin& o) {
+  Device& at = device(o.device);
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (!is_usable(at, stream)) return;
+  make_current(o.device % devices_.size());
+  expect(sim_.launch({"spin", o.duration_ns, {}, {}}, stream.handle), "launch");
+}
+
+void World::operator()(const ReplaceStream& o) {
+  Device& at = device(o.device);
+  const std::size_t number = 2 + o.stream % (at.streams.size() - 2);
+  Stream& old = at.streams[number];
+  if (old.capture) return;
+  const Stream& heir = at.streams[1 + o.stream % 2 * (number % 4)];
+  const std::size_t device_number = o.device % devices_.size();
+  make_current(device_number);
+  const bool moves = o.takes_allocations && is_usable(at, heir) && heir.key != old.key;
+  if (moves) order(old, heir);
+  for (Allocation& allocation : allocations_)
+    if (moves && allocation.home == old.key) allocation.home = heir.key;
+  expect(sim_.stream_destroy(old.handle), "destroy a stream");
+  old = created_stream(o.flags);
+}
+
+void World::operator()(const Pass& o) { sim_.advance_host_ns(o.ns); }
+
+void World::operator()(const Step& o) {
+  for (std::uint64_t i = 0; i < o.count && sim_.step(); ++i) {
+  }
+}
+
+// --- what must hold -------------------------------------------------------------------------------------------------
+
+void World::run(const Operation& operation) {
+  if (failure_.empty()) std::visit([this](const auto& o) { (*this)(o); }, operation);
+}
+
+void World::check() {
+  for (const Device& each : devices_)
+    if (each.pool != nullptr)
+      if (std::string broken = each.pool->validate(); !broken.empty()) fail("invariant: " + broken);
+  if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
+  if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
+}
+
+void World::finish() {
+  for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
+    settle_captures(number);
+    destroy_graphs(number);
+  }
+  if (!failure_.empty()) return;
+  for (Allocation& allocation : allocations_)
+    if (may_free_unnamed(allocation)) free_unnamed(allocation, false);
+  allocations_.erase(
+      std::remove_if(allocations_.begin(), allocations_.end(), [](const Allocation& a) { return is_null(a.ptr); }),
+      allocations_.end());
+  sim_.run_until_idle();
+  for (std::size_t number = 0; number < devices_.size(); ++number) {
+    make_current(number);
+    expect(sim_.ctx_synchronize(), "synchronize");
+  }
+  for (Allocation& allocation : allocations_) free_unnamed(allocation, false);
+  check();
+  for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
+    context::Context& pool = *devices_[number].pool;
+    const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
+    if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
+    if (const std::uint64_t live = pool.statistics().live_allocations; live != 0)
+      fail(fmt::format("{} allocations are left after all were freed", live));
+    check();
+    devices_[number].pool.reset();
+    driver::ContextId id{};
+    expect(sim_.ctx_get_id(devices_[number].context, id), "the context after the pool");
+  }
+  const driver::sim::Census left = sim_.census();
+  if (failure_.empty() && (left.chunks | left.mappings | left.reservations | left.pool_allocations | left.events) != 0)
+    fail(fmt::format("left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events", left.chunks,
+                     left.mappings, left.reservations, left.pool_allocations, left.events));
+  check();
+}
+
+std::string failure_of(const Scene& scene, const std::vector<Operation>& operations) {
+  constexpr std::size_t kOperationsPerCheck = 24;
+  World world(scene);
+  for (std::size_t i = 0; i < operations.size() && world.failure().empty(); ++i) {
+    world.run(operations[i]);
+    if (i % kOperationsPerCheck == 0) world.check();
+  }
+  if (world.failure().empty()) world.finish();
+  return world.failure();
+}
+
+}  // namespace vpmm::property

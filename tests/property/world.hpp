@@ -1,0 +1,153 @@
+// property tests: simulated GPUs with a pool each, and a program that uses them by the rules and knows what must hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "context/context.hpp"
+#include "driver/sim/sim_driver.hpp"
+#include "property/operation.hpp"
+
+namespace vpmm::property {
+
+struct Scene {
+  driver::sim::SimOptions sim;
+  pool::Config config;
+  bool frees_when_short = false;  // the out-of-memory callback frees an allocation and asks for another try
+};
+std::string to_code(const Scene& scene);
+
+class World {
+ public:
+  explicit World(const Scene& scene);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  void run(const Operation& operation);
+  // Invariants of pools and simulator. Cheap enough for every few operations.
+  void check();
+  // Ends captures, frees everything, destroys the pools and looks for what is left.
+  void finish();
+  // What went wrong first; empty: nothing.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  struct Capture {
+    std::uint64_t key = 0;
+    bool is_announced = false;
+  };
+  struct Stream {
+    driver::StreamHandle handle{};
+    std::uint64_t key = 0;  // never used again
+    bool is_blocking = false;
+    std::optional<Capture> capture;
+  };
+  struct Device {
+    driver::ContextHandle context{};
+    driver::ContextId context_id{};
+    std::unique_ptr<context::Context> pool;
+    std::vector<Stream> streams;  // 0: legacy, 1: per thread, the rest created
+    std::optional<Bytes> capacity;
+    bool had_unannounced_capture = false;  // since the context began: the pool may not have heard of its end
+  };
+  struct Allocation {
+    std::size_t device = 0;
+    DevicePtr ptr{};
+    Bytes bytes = 0;
+    std::uint64_t home = 0;           // key of the stream that its work is ordered on; perhaps gone
+    std::set<std::uint64_t> covered;  // keys of streams whose work the pool itself waits for
+    bool is_any_stream = false;       // no stream was named when it was allocated
+    std::optional<std::uint8_t> content;
+    bool is_shared = false;                // others read it, unordered with home: no more writes
+    std::optional<std::uint64_t> capture;  // key of the capture it was allocated in, while its graph exists
+  };
+  struct Graph {
+    std::uint64_t key = 0;  // of its capture
+    std::size_t device = 0;
+    driver::GraphHandle graph{};
+    driver::GraphExecHandle exec{};
+  };
+
+  void operator()(const Allocate& o);
+  void operator()(const Write& o);
+  void operator()(const Read& o);
+  void operator()(const ReadElsewhere& o);
+  void operator()(const Move& o);
+  void operator()(const Free& o);
+  void operator()(const FreeElsewhere& o);
+  void operator()(const FreeAnyStream& o);
+  void operator()(const FreeWrongly& o);
+  void operator()(const Spin& o);
+  void operator()(const Order& o);
+  void operator()(const ReplaceStream& o);
+  void operator()(const BeginCapture& o);
+  void operator()(const EndCapture& o);
+  void operator()(const Launch& o);
+  void operator()(const DestroyGraph& o);
+  void operator()(const Trim& o);
+  void operator()(const Preallocate& o);
+  void operator()(const SetCapacity& o);
+  void operator()(const Synchronize& o);
+  void operator()(const Pass& o);
+  void operator()(const Step& o);
+  void operator()(const Reset& o);
+
+  // world.cpp
+  void fail(std::string what);
+  void expect(driver::CuResult result, const char* what);
+  template <typename T>
+  bool expect(const Result<T>& result, const char* what);
+  void open(std::size_t number);
+  void make_current(std::size_t device);
+  Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
+  void make_streams(Device& device);
+  Stream created_stream(driver::StreamFlags flags);
+  bool is_usable(const Device& device, const Stream& stream) const;  // ordinary work may be queued on it
+  bool is_capturing(const Device& device) const;
+  Stream* find_stream(Device& device, std::uint64_t key);
+  void order(const Stream& first, const Stream& second);
+
+  // memory.cpp
+  Allocation* pick(std::uint64_t number) {
+    return allocations_.empty() ? nullptr : &allocations_[number % allocations_.size()];
+  }
+  void forget(const Allocation& allocation);
+  void judge_shortage(const Device& device, const Error& error, Bytes bytes);
+  Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
+  void write(Allocation& allocation, const Stream& stream);
+  void read(const Allocation& allocation, const Stream& stream);
+  bool must_name_home() const { return scene_.config.unnamed_free == pool::UnnamedFree::allocating_stream; }
+  bool may_free_unnamed(const Allocation& allocation) const;
+  void free_unnamed(Allocation& allocation, bool is_deferred);
+  bool frees_one();
+
+  bool is_covered(const Allocation& allocation) const { return allocation.covered.count(allocation.home) != 0; }
+
+  // life.cpp
+  void end_capture(std::size_t device, Stream& stream, bool is_kept);
+  void destroy(const Graph& graph, bool frees_first);
+  void destroy_graphs(std::size_t device);
+  void settle_captures(std::size_t device);
+  void notice_reset(std::size_t number, bool keeps_contents);
+
+  Scene scene_;
+  driver::sim::SimDriver sim_;
+  std::vector<Device> devices_;
+  std::optional<std::size_t> current_;
+  std::vector<Allocation> allocations_;
+  std::vector<Graph> graphs_;
+  std::uint64_t next_key_ = 1;
+  std::uint8_t next_content_ = 1;
+  std::uint64_t misread_ = 0;  // by simulated kernels
+  std::string failure_;
+};
+
+// Runs all of it; what went wrong first, or empty.
+std::string failure_of(const Scene& scene, const std::vector<Operation>& operations);
+
+}  // namespace vpmm::property
