@@ -1,0 +1,210 @@
+// context: a request and a free by one caller: sizes, alignment, and every mistake a caller can make.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+TEST(Allocate, zero_bytes_are_null_and_touch_nothing) {
+  PoolWorld world(page_world());
+  EXPECT_TRUE(is_null(world.allocate(0, world.stream())));
+  EXPECT_EQ(world.statistics().allocations, 0u);
+  EXPECT_EQ(world.statistics().reserved_bytes, 0u);
+}
+
+TEST(Allocate, freeing_null_does_nothing) {
+  PoolWorld world(page_world());
+  EXPECT_TRUE(world.pool().deallocate(DevicePtr{}, world.stream()).ok());
+  EXPECT_TRUE(world.pool().deallocate(DevicePtr{}, std::nullopt).ok());
+  world.pool().deallocate_deferred(DevicePtr{});
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+}
+
+TEST(Allocate, rounds_up_to_pages_and_says_what_is_usable) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(2 * kPage + 1, stream);
+  EXPECT_EQ(world.picture(), "[3]");
+  for (const DevicePtr inside : {ptr, ptr + 2 * kPage}) {
+    const auto info = world.pool().query(inside);
+    ASSERT_TRUE(info.ok());
+    EXPECT_EQ(info.value().begin, ptr);
+    EXPECT_EQ(info.value().requested, 2 * kPage + 1);
+    EXPECT_EQ(info.value().usable, 3 * kPage);
+  }
+  world.use(ptr, 3 * kPage, stream);
+}
+
+TEST(Allocate, pages_are_page_aligned_and_small_requests_at_least_256_bytes) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  EXPECT_TRUE(is_aligned(world.allocate(kPage, stream), kPage));
+  EXPECT_TRUE(is_aligned(world.allocate(1, stream), 256));
+  EXPECT_TRUE(is_aligned(world.allocate(1000, stream), 256));
+}
+
+TEST(Allocate, larger_alignment_is_honoured) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage, stream);
+  for (const Bytes alignment : {Bytes{4 * kKiB}, 2 * kPage, 16 * kPage, 512 * kPage}) {
+    const DevicePtr ptr = world.allocate(3 * kPage, stream, alignment);
+    EXPECT_TRUE(is_aligned(ptr, alignment)) << alignment;
+    world.use(ptr, 3 * kPage, stream);
+  }
+}
+
+TEST(Allocate, a_small_request_with_large_alignment_gets_a_page) {
+  PoolWorld world(page_world());
+  const DevicePtr ptr = world.allocate(100, world.stream(), 64 * kKiB);
+  EXPECT_TRUE(is_aligned(ptr, 64 * kKiB));
+  EXPECT_EQ(world.picture(), "[1]");
+}
+
+TEST(Allocate, an_aligned_request_is_cut_out_of_a_free_range_without_a_driver_call) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(kPage, stream);
+  const DevicePtr large = world.allocate(63 * kPage, stream);
+  world.deallocate(large, stream);
+  const std::uint64_t calls = world.calls().memory_call_count();
+  const DevicePtr aligned = world.allocate(kPage, stream, 16 * kPage);
+  EXPECT_TRUE(is_aligned(aligned, 16 * kPage));
+  EXPECT_EQ(world.calls().memory_call_count(), calls);
+  world.deallocate(first, stream);
+}
+
+TEST(AllocateMistakes, alignment_that_is_no_power_of_two_is_named) {
+  PoolWorld world(page_world());
+  const auto result = world.pool().allocate({kPage, 48 * kKiB, world.stream()});
+  expect_error(result, ErrorCode::invalid_argument, {"49152", "power of two"});
+  EXPECT_EQ(world.statistics().caller_mistakes, 1u);
+}
+
+TEST(AllocateMistakes, absurd_sizes_are_refused_and_change_nothing) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage, stream);
+  const std::uint64_t calls = world.calls().total_count();
+  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage, Bytes{1} << 50})
+    expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::invalid_argument, {std::to_string(bytes)});
+  expect_error(world.pool().allocate({kPage, Bytes{1} << 60, stream}), ErrorCode::invalid_argument);
+  EXPECT_EQ(world.calls().total_count(), calls) << "no driver call";
+  EXPECT_EQ(world.picture(), "[1]");
+}
+
+TEST(AllocateMistakes, freeing_twice_is_an_error_that_names_the_pointer) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {3 * kPage, Bytes{100}}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    world.deallocate(ptr, stream);
+    expect_error(world.pool().deallocate(ptr, stream), ErrorCode::invalid_pointer, {hex(ptr), "freed already"});
+  }
+  EXPECT_EQ(world.statistics().caller_mistakes, 2u);
+  EXPECT_EQ(world.statistics().deallocations, 2u);
+}
+
+TEST(AllocateMistakes, a_foreign_pointer_is_an_error_that_names_it) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage, stream);
+  const DevicePtr foreign{0x1234500};
+  expect_error(world.pool().deallocate(foreign, stream), ErrorCode::invalid_pointer, {hex(foreign)});
+  expect_error(world.pool().record_use(foreign, stream), ErrorCode::invalid_pointer, {hex(foreign)});
+  expect_error(world.pool().query(foreign), ErrorCode::invalid_pointer, {hex(foreign)});
+}
+
+TEST(AllocateMistakes, a_pointer_into_an_allocation_is_an_error_that_names_the_allocation) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {3 * kPage, Bytes{1000}}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    const DevicePtr inside = ptr + bytes / 2;
+    expect_error(world.pool().deallocate(inside, stream), ErrorCode::invalid_pointer, {hex(inside), hex(ptr), "inside"});
+    world.deallocate(ptr, stream);
+  }
+}
+
+TEST(AllocateMistakes, a_device_that_is_not_there_is_named) {
+  driver::sim::SimDriver sim;
+  expect_error(context::Context::create(sim, 7, page_world().config), ErrorCode::invalid_argument, {"device 7"});
+  expect_error(context::Context::create(sim, -1, page_world().config), ErrorCode::invalid_argument, {"device -1"});
+}
+
+TEST(AllocateMistakes, a_page_size_below_the_granularity_is_an_error_that_names_the_setting) {
+  driver::sim::SimDriver sim;
+  expect_error(context::Context::create(sim, 0, page_world(64 * kKiB).config), ErrorCode::bad_configuration,
+               {"VPMM_PAGE_SIZE", "64KiB", "2MiB"});
+}
+
+TEST(Allocate, the_callers_current_context_is_put_back) {
+  WorldOptions options = page_world();
+  options.sim.device_count = 2;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  driver::ContextHandle other{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(1, other), driver::CuResult::success);
+  for (const driver::ContextHandle current : {other, driver::ContextHandle{}}) {
+    ASSERT_EQ(world.sim().ctx_set_current(current), driver::CuResult::success);
+    world.deallocate(world.allocate(5 * kPage, stream), stream);
+    world.deallocate(world.allocate(5, stream), std::nullopt);
+    driver::ContextHandle after{};
+    ASSERT_EQ(world.sim().ctx_get_current(after), driver::CuResult::success);
+    EXPECT_EQ(after, current);
+  }
+}
+
+TEST(Allocate, deferred_frees_call_no_driver_and_are_done_by_the_next_request) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr large = world.allocate(4 * kPage, stream);
+  const DevicePtr small = world.allocate(100, stream);
+  const std::uint64_t calls = world.calls().total_count();
+  world.pool().deallocate_deferred(large);
+  world.pool().deallocate_deferred(small);
+  EXPECT_EQ(world.calls().total_count(), calls);
+  EXPECT_EQ(world.statistics().live_allocations, 2u);
+  world.allocate(kPage, stream);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  EXPECT_EQ(world.statistics().deallocations, 2u);
+}
+
+TEST(Allocate, a_deferred_free_of_a_wrong_pointer_counts_as_a_mistake) {
+  PoolWorld world(page_world());
+  world.allocate(kPage, world.stream());
+  world.pool().deallocate_deferred(DevicePtr{0x42});
+  world.wait();
+  EXPECT_EQ(world.statistics().caller_mistakes, 1u);
+}
+
+TEST(Allocate, the_same_calls_give_the_same_addresses) {
+  const auto run = [](WorldOptions options) {
+    options.sim.seed = 3;
+    PoolWorld world(options);
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    std::vector<DevicePtr> live;
+    std::string trail;
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      const StreamHandle stream = i % 3 == 0 ? b : a;
+      live.push_back(world.allocate((i * 7 % 13 + 1) * kPage, stream));
+      trail += std::to_string((live.back() - live.front()) / kPage) + " ";
+      if (i % 4 == 3) {
+        const std::size_t victim = i * 5 % live.size();
+        if (victim == 0) continue;  // the first address is the measure
+        world.deallocate(live[victim], stream);
+        live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+      }
+    }
+    return trail + world.picture();
+  };
+  EXPECT_EQ(run(page_world()), run(page_world()));
+  EXPECT_EQ(run(adaptive_world()), run(adaptive_world()));
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,258 @@
+// context: who may have freed memory, when, and what that costs: phases 1, 1.5 and 2.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+// Two streams and a pool in page mode.
+class Reuse : public ::testing::Test {
+ protected:
+  PoolWorld world{page_world()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+
+  // Allocated, used for `duration_ns` and freed on `stream`.
+  DevicePtr used_and_freed(Bytes pages, StreamHandle stream, std::uint64_t duration_ns = kLongNs) {
+    const DevicePtr ptr = world.allocate(pages * kPage, stream);
+    world.use(ptr, pages * kPage, stream, duration_ns);
+    world.deallocate(ptr, stream);
+    return ptr;
+  }
+  DevicePtr used(Bytes pages, StreamHandle stream) {
+    const DevicePtr ptr = world.allocate(pages * kPage, stream);
+    world.use(ptr, pages * kPage, stream);
+    return ptr;
+  }
+};
+
+TEST_F(Reuse, pending_memory_of_the_own_stream_is_taken_at_once_without_a_driver_call) {
+  const DevicePtr freed = used_and_freed(4, a);
+  const std::uint64_t memory_calls = world.calls().memory_call_count();
+  EXPECT_EQ(used(4, a), freed);
+  EXPECT_EQ(world.calls().memory_call_count(), memory_calls);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST_F(Reuse, complete_memory_of_another_stream_is_taken_at_once) {
+  const DevicePtr freed = used_and_freed(4, a, 0);
+  world.sim().advance_host_ns(kLongNs);
+  const std::uint64_t memory_calls = world.calls().memory_call_count();
+  EXPECT_EQ(used(4, b), freed);
+  EXPECT_EQ(world.calls().memory_call_count(), memory_calls);
+  EXPECT_EQ(world.calls().count(Call::stream_wait_event), 0u);
+}
+
+TEST_F(Reuse, phase_1_never_takes_pending_memory_of_another_stream) {
+  const DevicePtr pending = used(2, a);
+  used(1, a);
+  const DevicePtr complete = used(3, b);
+  used(1, b);
+  world.deallocate(complete, b);
+  world.sim().advance_host_ns(kLongNs);
+  world.use(pending, 2 * kPage, a, kLongNs);
+  world.deallocate(pending, a);
+  EXPECT_EQ(used(2, b), complete) << "the two pages that fit exactly are pending on the other stream";
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+}
+
+TEST_F(Reuse, the_best_fit_is_over_own_and_complete_memory_together) {
+  const DevicePtr own = used(5, a);
+  used(1, a);
+  const DevicePtr complete = used(3, b);
+  used(1, b);
+  world.deallocate(own, a);
+  world.deallocate(complete, b);
+  world.sim().advance_host_ns(kLongNs);
+  EXPECT_EQ(used(3, a), complete) << "three pages fit better than the five of its own";
+  EXPECT_EQ(used(5, a), own);
+}
+
+TEST_F(Reuse, the_lowest_address_wins_among_equal_fits) {
+  const DevicePtr first = world.allocate(3 * kPage, a);
+  world.allocate(kPage, a);
+  const DevicePtr second = world.allocate(3 * kPage, a);
+  world.allocate(kPage, a);
+  world.deallocate(second, a);
+  world.deallocate(first, a);
+  EXPECT_EQ(world.allocate(3 * kPage, a), first);
+  EXPECT_EQ(world.allocate(3 * kPage, a), second);
+}
+
+TEST_F(Reuse, neighbours_of_two_streams_are_taken_as_one_run_behind_a_wait_and_nothing_is_mapped) {
+  const DevicePtr on_a = world.allocate(3 * kPage, a);
+  const DevicePtr on_b = world.allocate(2 * kPage, b);
+  world.use(on_a, 3 * kPage, a, kLongNs);
+  world.use(on_b, 2 * kPage, b, kLongNs);
+  world.deallocate(on_a, a);
+  world.deallocate(on_b, b);
+  EXPECT_EQ(world.picture(), "[-3][-2]");
+  const std::uint64_t mapped = world.calls().count(Call::mem_map);
+  EXPECT_EQ(used(5, a), on_a);
+  EXPECT_EQ(world.picture(), "[5]");
+  EXPECT_EQ(world.calls().count(Call::mem_map), mapped);
+  EXPECT_EQ(world.statistics().gpu_waits, 1u) << "for the other stream's part only";
+}
+
+TEST_F(Reuse, a_single_pending_range_of_another_stream_is_taken_behind_a_wait_without_mapping) {
+  const DevicePtr on_a = used_and_freed(4, a);
+  const std::uint64_t memory_calls = world.calls().memory_call_count();
+  EXPECT_EQ(used(4, b), on_a);
+  EXPECT_EQ(world.calls().memory_call_count(), memory_calls);
+  EXPECT_EQ(world.statistics().gpu_waits, 1u);
+  EXPECT_EQ(world.statistics().host_waits, 0u) << "the host runs on";
+}
+
+TEST_F(Reuse, pages_of_several_streams_are_stitched_together_behind_waits_of_the_gpu) {
+  const StreamHandle c = world.stream();
+  const DevicePtr on_a = world.allocate(2 * kPage, a);
+  const DevicePtr between = world.allocate(kPage, a);
+  const DevicePtr on_b = world.allocate(2 * kPage, b);
+  const DevicePtr end = world.allocate(kPage, b);
+  world.use(on_a, 2 * kPage, a, kLongNs);
+  world.use(on_b, 2 * kPage, b, kLongNs);
+  world.deallocate(on_a, a);
+  world.deallocate(on_b, b);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  used(4, c);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped) << "no page was created";
+  EXPECT_EQ(world.statistics().gpu_waits, 2u);
+  EXPECT_EQ(world.statistics().chunks_moved, 4u);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+  EXPECT_EQ(world.picture(), "[~2][1][~2][1][4]") << "the old addresses are zombies while their work runs";
+  world.deallocate(between, a);
+  world.deallocate(end, b);
+}
+
+TEST_F(Reuse, zombies_are_unmapped_when_their_work_is_done) {
+  const DevicePtr first = used(2, a);
+  used(1, a);
+  world.deallocate(first, a);
+  used(3, a);
+  EXPECT_NE(world.statistics().zombie_bytes, 0u);
+  world.wait();
+  EXPECT_EQ(world.statistics().zombie_bytes, 0u);
+  EXPECT_EQ(world.picture(), "[*2][1][3]");
+  EXPECT_EQ(world.statistics().mappings, world.statistics().chunks);
+}
+
+TEST_F(Reuse, live_memory_keeps_its_address_and_its_bytes_whatever_moves) {
+  const DevicePtr live = world.allocate(kPage, a);
+  ASSERT_EQ(world.sim().memset_d8_async(live, 0xAB, kPage, a), driver::CuResult::success);
+  const DevicePtr idle = used(3, a);
+  used(1, a);
+  world.deallocate(idle, a);
+  used(8, a);
+  EXPECT_EQ(world.statistics().chunks_moved, 3u);
+  ASSERT_EQ(world.sim().stream_synchronize(a), driver::CuResult::success);
+  std::uint8_t byte = 0;
+  ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live + kPage - 1, 1), driver::CuResult::success);
+  EXPECT_EQ(byte, 0xAB);
+}
+
+TEST_F(Reuse, leftovers_of_a_harvested_range_keep_their_stamp) {
+  const DevicePtr on_a = world.allocate(6 * kPage, a);
+  world.allocate(kPage, a);
+  world.use(on_a, 6 * kPage, a, kLongNs);
+  world.deallocate(on_a, a);
+  const DevicePtr part = used(4, b);
+  EXPECT_EQ(part, on_a);
+  EXPECT_EQ(world.picture(), "[4][-2][1]");
+  const auto regions = world.pool().snapshot().regions;
+  EXPECT_FALSE(regions[1].complete) << "still behind the work of the first stream";
+  const std::uint64_t waits = world.statistics().gpu_waits;
+  EXPECT_EQ(used(2, a), on_a + 4 * kPage);
+  EXPECT_EQ(world.statistics().gpu_waits, waits) << "and still that stream's own";
+}
+
+TEST_F(Reuse, the_surplus_of_moved_chunks_is_newer_than_the_waits_it_arrived_behind) {
+  WorldOptions options = adaptive_world();
+  options.config.chunk_max = 16 * kPage;
+  options.config.pages = 48;  // three chunks
+  options.config.capacity = 48 * kPage;
+  PoolWorld full(options);
+  const StreamHandle first = full.stream();
+  const StreamHandle second = full.stream();
+  const auto use_all = [&](Bytes pages, StreamHandle stream) {
+    const DevicePtr ptr = full.allocate(pages * kPage, stream);
+    full.use(ptr, pages * kPage, stream, kLongNs);
+    return ptr;
+  };
+  full.deallocate(use_all(1, second), second);  // from now on every stream records events
+  full.wait();
+  const DevicePtr front = use_all(16, first);
+  use_all(16, first);
+  const DevicePtr back = use_all(16, first);
+  full.deallocate(front, first);
+  full.deallocate(back, first);
+  use_all(20, second);
+  EXPECT_EQ(full.picture(), "[~16][16][20][-12]");
+  EXPECT_EQ(full.statistics().gpu_waits, 1u);
+  const auto regions = full.pool().snapshot().regions;
+  EXPECT_FALSE(regions[3].complete);
+  const std::uint64_t waits = full.statistics().gpu_waits;
+  use_all(12, second);
+  EXPECT_EQ(full.statistics().gpu_waits, waits) << "for the stream that moved it, it is ordered";
+  EXPECT_EQ(full.statistics().host_waits, 0u);
+}
+
+TEST_F(Reuse, a_long_kernel_on_one_stream_delays_nobody_while_new_memory_exists) {
+  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+    PoolWorld two(options);
+    const StreamHandle busy = two.stream();
+    const StreamHandle other = two.stream();
+    const DevicePtr held = two.allocate(8 * kPage, busy);
+    two.use(held, 8 * kPage, busy, kLongNs);
+    const std::uint64_t start_ns = two.sim().now_ns();
+    for (int i = 0; i < 20; ++i) {
+      const DevicePtr ptr = two.allocate(4 * kPage, other);
+      two.use(ptr, 4 * kPage, other);
+      two.deallocate(ptr, other);
+    }
+    ASSERT_EQ(two.sim().stream_synchronize(other), driver::CuResult::success);
+    EXPECT_LT(two.sim().now_ns() - start_ns, kLongNs) << "the other stream is done while the kernel still runs";
+    EXPECT_EQ(two.sim().stream_query(busy), driver::CuResult::not_ready);
+    EXPECT_EQ(two.statistics().gpu_waits, 0u);
+    EXPECT_EQ(two.statistics().host_waits, 0u);
+  }
+}
+
+TEST_F(Reuse, a_long_kernel_delays_nobody_while_complete_memory_is_free) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 16 * kPage;
+  PoolWorld two(options);
+  const StreamHandle busy = two.stream();
+  const StreamHandle other = two.stream();
+  two.deallocate(two.allocate(8 * kPage, other), other);
+  two.wait();
+  const DevicePtr held = two.allocate(8 * kPage, busy);
+  two.use(held, 8 * kPage, busy, kLongNs);
+  two.deallocate(held, busy);
+  const DevicePtr ptr = two.allocate(8 * kPage, other);
+  two.use(ptr, 8 * kPage, other);
+  ASSERT_EQ(two.sim().stream_synchronize(other), driver::CuResult::success);
+  EXPECT_EQ(two.sim().stream_query(busy), driver::CuResult::not_ready);
+  EXPECT_EQ(two.statistics().gpu_waits, 0u);
+  EXPECT_EQ(two.statistics().host_waits, 0u);
+}
+
+TEST_F(Reuse, the_adaptive_policy_grows_rather_than_waits) {
+  PoolWorld two(adaptive_world());
+  const StreamHandle busy = two.stream();
+  const StreamHandle other = two.stream();
+  const DevicePtr held = two.allocate(8 * kPage, busy);
+  two.use(held, 8 * kPage, busy, kLongNs);
+  two.deallocate(held, busy);
+  const DevicePtr ptr = two.allocate(8 * kPage, other);
+  two.use(ptr, 8 * kPage, other);
+  EXPECT_NE(ptr, held);
+  EXPECT_EQ(two.statistics().gpu_waits, 0u);
+  EXPECT_EQ(two.statistics().mapped_bytes, 16 * kPage);
+}
+
+}  // namespace
+}  // namespace vpmm::testing
