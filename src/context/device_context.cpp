@@ -195,9 +195,13 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
   return free_pages(region, stream, caller);
 }
 
-void DeviceContext::announce_deallocation(AddressRange range, const Stream& stream) {
+// The named stream need not wait for others that used the memory: the pool does, so to an observer any of them may be
+// the last.
+void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream,
+                                          const Caller& caller) {
   if (observer_ == nullptr) return;
-  if (stream)
+  const bool is_alone = stream && uses.others.empty() && (!uses.tenant || uses.tenant == caller.timeline->id);
+  if (is_alone)
     observer_->on_deallocate(range, *stream);
   else
     observer_->on_deallocate_any_stream(range);
@@ -208,16 +212,21 @@ Result<void> DeviceContext::free_pages(region::Region* region, const Stream& str
     captures_.park(region->tenant.capture, region, caller.timeline == nullptr ? std::nullopt : std::optional(caller.timeline->id));
     return {};
   }
-  announce_deallocation(region->range, stream);
-  pool_->deallocate(region, stamp_of({region->tenant.timeline, region->tenant.other_uses, region->range.size}, caller));
+  const Uses uses{region->tenant.timeline, region->tenant.other_uses, region->range.size};
+  announce_deallocation(region->range, uses, stream, caller);
+  pool_->deallocate(region, stamp_of(uses, caller));
   return {};
 }
 
-// A free on the named stream is the driver's to order; everything else waits here until its stamp is complete.
+// A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
+// complete.
 Result<void> DeviceContext::free_small(MutexLock& lock, somm::Block* block, const Stream& stream, const Caller& caller) {
-  announce_deallocation({block->begin, block->requested}, stream);
-  if (caller.may_queue() && block->other_uses.empty()) return somm_->deallocate_on(lock, block, *caller.stream);
-  return somm_->deallocate_after(lock, block, stamp_of({block->timeline, block->other_uses, block->requested}, caller));
+  const Uses uses{block->timeline, block->other_uses, block->requested};
+  announce_deallocation({block->begin, block->requested}, uses, stream, caller);
+  const bool is_alone = caller.may_queue() && block->other_uses.empty() &&
+                        (!block->timeline || block->timeline == caller.timeline->id);
+  if (is_alone) return somm_->deallocate_on(lock, block, *caller.stream);
+  return somm_->deallocate_after(lock, block, stamp_of(uses, caller));
 }
 
 // Note [Free on which stream]
@@ -301,7 +310,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
 
 void DeviceContext::release_capture(std::uint64_t capture) {
   for (region::Region* region : captures_.release(capture)) {
-    announce_deallocation(region->range, std::nullopt);
+    if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
     pool_->deallocate(region, time::Stamp(timelines_.next(timelines_.any_stream(), region->range.size)));
   }
 }

@@ -100,7 +100,7 @@ class DeviceContext final : public Context {
     Bytes bytes;
   };
   time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
-  void announce_deallocation(AddressRange range, const Stream& stream);
+  void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller);
   Error mistake(Error error);
   Result<void> not_live(DevicePtr ptr, AddressRange around);
   bool drain_deferred(MutexLock& lock);
