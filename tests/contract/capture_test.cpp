@@ -15,7 +15,6 @@ using driver::kLegacyStream;
 using driver::kNullStream;
 
 constexpr CaptureMode kEveryMode[] = {CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed};
-constexpr CaptureMode kStrictModes[] = {CaptureMode::global, CaptureMode::thread_local_mode};
 
 class CaptureContract : public GpuTest {
  protected:
@@ -133,16 +132,6 @@ TEST_P(CaptureContract, mapping_calls_of_other_threads_are_harmless) {
   }));
 }
 
-TEST_P(CaptureContract, a_plain_allocation_fails_in_the_strict_modes) {
-  for (const CaptureMode mode : kStrictModes) {
-    end_of_capture(mode, [&](StreamHandle) {
-      DevicePtr ptr{};
-      EXPECT_EQ(driver().mem_alloc(1_MiB, ptr), CuResult::stream_capture_unsupported);
-      EXPECT_EQ(ptr, DevicePtr{});
-    });
-  }
-}
-
 TEST_P(CaptureContract, a_global_capture_forbids_plain_allocations_to_other_threads_too) {
   end_of_capture(CaptureMode::global, [&](StreamHandle) {
     std::thread([&] {
@@ -154,28 +143,6 @@ TEST_P(CaptureContract, a_global_capture_forbids_plain_allocations_to_other_thre
 }
 
 // --- events ---
-
-TEST_P(CaptureContract, querying_an_unrelated_event_breaks_a_strict_capture) {
-  for (const CaptureMode mode : kStrictModes) {
-    const EventHandle unrelated = recorded_event(stream());
-    const auto query = [&](StreamHandle) {
-      EXPECT_EQ(driver().event_query(unrelated), CuResult::stream_capture_unsupported);
-    };
-    EXPECT_EQ(end_of_capture(mode, query), CuResult::stream_capture_invalidated);
-  }
-}
-
-TEST_P(CaptureContract, querying_an_unrelated_event_is_harmless_on_a_relaxed_thread_and_in_a_relaxed_capture) {
-  for (const CaptureMode mode : kEveryMode) {
-    const StreamHandle outside = stream();
-    const EventHandle unrelated = recorded_event(outside);
-    EXPECT_OK(driver().event_synchronize(unrelated));
-    EXPECT_OK(end_of_capture(mode, [&](StreamHandle) {
-      EXPECT_OK(mode == CaptureMode::relaxed ? driver().event_query(unrelated)
-                                             : relaxed([&] { return driver().event_query(unrelated); }));
-    }));
-  }
-}
 
 TEST_P(CaptureContract, recording_on_a_stream_that_does_not_capture_is_harmless) {
   const StreamHandle outside = stream();

@@ -66,7 +66,7 @@ TEST_P(MappingContract, a_mapping_is_the_whole_chunk) {
   const AddressRange range = reserve(4 * unit_);
   const ChunkHandle chunk = create(2 * unit_);
   EXPECT_EQ(driver().mem_map({range.begin, unit_}, 0, chunk), CuResult::not_supported);
-  EXPECT_EQ(driver().mem_map({range.begin, 3 * unit_}, 0, chunk), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_map({range.begin, 3 * unit_}, 0, chunk), CuResult::not_supported);
   map({range.begin + unit_, 2 * unit_}, chunk);
 }
 
@@ -247,6 +247,36 @@ TEST_P(MappingContract, only_a_whole_reservation_is_freed) {
   EXPECT_EQ(driver().mem_address_free({range.begin + unit_, unit_}), CuResult::invalid_value);
 }
 
+TEST_P(MappingContract, access_is_given_to_whole_mappings_and_somebody) {
+  const AddressRange range = memory(2 * unit_);
+  EXPECT_EQ(driver().mem_set_access({range.begin, unit_}, kOwnDevice), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_set_access({range.begin, 4096}, kOwnDevice), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_set_access(range, {}), CuResult::invalid_value);
+}
+
+TEST_P(MappingContract, a_reservation_with_mappings_is_not_freed) {
+  const AddressRange range = memory(unit_);
+  fill(range, kPattern);
+  EXPECT_EQ(driver().mem_address_free(range), CuResult::invalid_value);
+  EXPECT_TRUE(holds(range, kPattern));
+}
+
+TEST_P(MappingContract, reservations_are_multiples_of_the_granularity_with_an_alignment_that_is_a_power_of_two) {
+  DevicePtr begin{};
+  EXPECT_EQ(driver().mem_address_reserve(0, 0, DevicePtr{}, begin), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_address_reserve(unit_ / 2, 0, DevicePtr{}, begin), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_address_reserve(unit_, 3 * unit_, DevicePtr{}, begin), CuResult::invalid_value);
+  EXPECT_EQ(begin, DevicePtr{});
+}
+
+TEST_P(MappingContract, a_hint_that_is_taken_gives_another_address) {
+  const AddressRange taken = reserve(4 * unit_);
+  AddressRange other{DevicePtr{}, 4 * unit_};
+  ASSERT_OK(driver().mem_address_reserve(other.size, 0, taken.begin, other.begin));
+  EXPECT_FALSE(taken.overlaps(other));
+  EXPECT_OK(driver().mem_address_free(other));
+}
+
 TEST_P(MappingContract, mapping_calls_need_no_current_context) {
   std::thread([&] {
     ContextHandle current{1};
@@ -281,7 +311,7 @@ TEST_P(MappingContract, peers_get_access_only_if_they_exist) {
   EXPECT_OK(driver().device_get_count(devices));
   const AddressRange range = memory(unit_);
   const std::array<AccessDescriptor, 1> missing{{{devices}}};
-  EXPECT_EQ(driver().mem_set_access(range, missing), CuResult::invalid_device);
+  EXPECT_EQ(driver().mem_set_access(range, missing), CuResult::invalid_value);
 }
 
 }  // namespace

@@ -124,6 +124,8 @@ TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
   EXPECT_EQ(number(CaptureMode::global), number(CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT_EQ(number(CaptureMode::thread_local_mode), number(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   EXPECT_EQ(number(CaptureMode::relaxed), number(CU_STREAM_CAPTURE_MODE_RELAXED));
+  EXPECT_EQ(number(MemPoolAttribute::reuse_allow_internal_dependencies),
+            number(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES));
   EXPECT_EQ(number(MemPoolAttribute::release_threshold), number(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
   EXPECT_EQ(number(MemPoolAttribute::reserved_mem_current), number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
   EXPECT_EQ(number(MemPoolAttribute::reserved_mem_high), number(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH));

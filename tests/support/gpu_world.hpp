@@ -25,6 +25,7 @@ constexpr std::uint64_t kMilliseconds = 1'000'000;  // in nanoseconds
 
 enum class WorldKind { sim, cuda };
 const char* to_string(WorldKind kind);
+inline void PrintTo(WorldKind kind, std::ostream* out) { *out << to_string(kind); }
 
 // The primary context of device 0 is retained, and current on the thread that made the world.
 class GpuWorld {
