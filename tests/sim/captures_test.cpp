@@ -254,6 +254,21 @@ TEST(SimCapture, the_drivers_own_pools_are_not_captured) {
   Capturing capture(sim);
   EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, capture.stream, ptr), CuResult::stream_capture_unsupported);
   EXPECT_EQ(capture.status(), CaptureStatus::active);
+  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, sim.stream(), ptr), CuResult::stream_capture_unsupported);
+  EXPECT_EQ(capture.status(), CaptureStatus::invalidated) << "on another stream it is a call that may wait";
+}
+
+TEST(SimCapture, a_copy_that_waits_breaks_only_captures_that_the_legacy_stream_breaks) {
+  Sim sim;
+  const AddressRange memory = sim.memory();
+  Capturing apart(sim);
+  sim.read_back({memory.begin, 8});
+  EXPECT_EQ(apart.status(), CaptureStatus::active);
+  Capturing blocking(sim, CaptureMode::relaxed, StreamFlags::blocking);
+  char bytes[8];
+  EXPECT_EQ(sim.driver.memcpy_device_to_host(bytes, memory.begin, 8), CuResult::stream_capture_implicit);
+  EXPECT_EQ(blocking.status(), CaptureStatus::invalidated);
+  EXPECT_EQ(apart.status(), CaptureStatus::active);
 }
 
 TEST(SimGraph, captured_work_runs_at_each_launch_and_not_before) {

@@ -65,7 +65,7 @@ CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) 
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
   charge(kMapCost.at(chunk->size));
-  if (range.size == 0 || offset > chunk->size || range.size > chunk->size - offset) return CuResult::invalid_value;
+  if (range.empty()) return CuResult::invalid_value;
   if (offset != 0 || range.size != chunk->size) return CuResult::not_supported;
   return memory_.map(range, *chunk);
 }
@@ -92,6 +92,7 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
   if (access.empty() || !memory_.whole_mappings(range, mappings_)) return CuResult::invalid_value;
   std::uint64_t devices = 0;
   for (const AccessDescriptor& descriptor : access) {
+    if (!is_device(descriptor.device)) return CuResult::invalid_value;
     if (const CuResult error = vmm_error(descriptor.device); error != CuResult::success) return error;
     devices |= std::uint64_t{1} << descriptor.device;
   }
@@ -173,6 +174,7 @@ void Machine::free_block(AsyncPool& pool, AddressRange range, const Actor& actor
 CuResult Machine::mem_pool_create(DeviceOrdinal device, MemPoolHandle& pool) {
   if (const CuResult error = device_error(device); error != CuResult::success) return error;
   if (!options_.memory_pools_supported) return CuResult::not_supported;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   const std::uint64_t handle = next_pool_++;
   pools_.emplace(handle, PoolEntry{std::make_unique<AsyncPool>(memory_, timeline_, device), false});
   pool = MemPoolHandle{handle};
@@ -207,6 +209,7 @@ CuResult Machine::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute at
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
   if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   return entry->pool->set_attribute(attribute, value);
 }
 
@@ -214,6 +217,7 @@ CuResult Machine::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute at
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
   if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   return entry->pool->get_attribute(attribute, value);
 }
 
@@ -221,6 +225,7 @@ CuResult Machine::mem_pool_trim_to(MemPoolHandle pool, Bytes bytes_to_keep) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
   if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   entry->pool->trim_to(bytes_to_keep);
   return CuResult::success;
 }
@@ -231,6 +236,7 @@ CuResult Machine::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, Stre
   Slot slot = 0;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (captures_.of_stream(slot) != nullptr) return CuResult::stream_capture_unsupported;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   AddressRange range;
   const CuResult result = entry->pool->allocate(size, slot, range);
@@ -245,6 +251,7 @@ CuResult Machine::mem_free_async(DevicePtr ptr, StreamHandle stream) {
   Slot slot = 0;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (captures_.of_stream(slot) != nullptr) return CuResult::stream_capture_unsupported;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   PoolEntry* entry = find_pool_of(ptr);
   if (entry == nullptr) return CuResult::invalid_value;

@@ -68,8 +68,8 @@ CuResult Machine::copy(Work work, StreamHandle stream) {
   return CuResult::success;
 }
 
+// Unlike other waits it breaks no capture but those that the legacy stream breaks.
 CuResult Machine::copy_and_wait(Work work) {
-  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   if (const CuResult error = copy(std::move(work), kLegacyStream); error != CuResult::success) return error;
   timeline_.host_wait_stream(context(*caller_->current).legacy);
   return CuResult::success;

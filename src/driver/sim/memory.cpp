@@ -211,7 +211,7 @@ CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
     if (!make_inaccessible(mapping->range)) return CuResult::out_of_memory;
     Reservation& reservation = *find_reservation(mapping->range.begin);
     Chunk& chunk = *mapping->chunk;
-    if (mapping->devices != 0) --accessible_mappings_;
+    if (mapping->devices != 0 && reservation.owner == Owner::user) --accessible_mappings_;
     fill_table(reservation, *mapping, nullptr);
     reservation.mappings.erase(mapping->range.begin);
     --chunk.mappings;
@@ -221,14 +221,16 @@ CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
 }
 
 CuResult Memory::set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices) {
-  const auto fresh = std::count_if(mappings.begin(), mappings.end(), [](Mapping* m) { return m->devices == 0; });
-  if (accessible_mappings_ + static_cast<std::uint64_t>(fresh) > options_.max_mappings) return CuResult::out_of_memory;
+  const bool is_counted = find_reservation(mappings.front()->range.begin)->owner == Owner::user;
+  const auto fresh = static_cast<std::uint64_t>(
+      std::count_if(mappings.begin(), mappings.end(), [](const Mapping* m) { return m->devices == 0; }));
+  if (is_counted && accessible_mappings_ + fresh > options_.max_mappings) return CuResult::out_of_memory;
   for (Mapping* mapping : mappings) {
     if (mapping->devices == 0) {
       if (mprotect(host_pointer(mapping->range.begin), mapping->range.size, PROT_READ | PROT_WRITE) != 0) {
         return CuResult::out_of_memory;
       }
-      ++accessible_mappings_;
+      if (is_counted) ++accessible_mappings_;
     }
     mapping->devices |= devices;
   }

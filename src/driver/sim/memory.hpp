@@ -118,7 +118,7 @@ class Memory {
   std::map<DevicePtr, Reservation> reservations_;
   Reservation* last_found_ = nullptr;  // most look-ups stay in one reservation
   Bytes reserved_ = 0;
-  std::uint64_t accessible_mappings_ = 0;
+  std::uint64_t accessible_mappings_ = 0;  // outside the driver's own reservations
 };
 
 }  // namespace vpmm::driver::sim
