@@ -128,7 +128,6 @@ class DeviceContext final : public Context {
   std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet
   std::atomic<std::uint64_t> primary_id_{0};  // ContextId
   std::atomic<bool> is_poisoned_{false};
-  std::uint64_t retains_ = 0;                 // of the primary context
   // --- all below under mutex_ ---
   time::Timelines timelines_;
   std::unique_ptr<pool::Pool> pool_;          // null: no VMM, or switched off

@@ -107,7 +107,7 @@ DeviceContext::~DeviceContext() {
     if (pool_ != nullptr) pool_->release_everything();
     timelines_.destroy_events();
   }
-  for (std::uint64_t i = 0; i < retains_; ++i) driver_.device_primary_ctx_release(device_);
+  driver_.device_primary_ctx_release(device_);  // once: a reset took the retains before it away
 }
 
 bool DeviceContext::trim_somm(MutexLock& lock) {
@@ -165,7 +165,6 @@ Result<void> DeviceContext::ensure_open() {
   close_gate_at_exit();  // CUDA has registered its own exit handlers by now
   const driver::ContextId dead{primary_id_.load()};
   const bool is_first = primary_.load() == 0;
-  ++retains_;
   timelines_.set_primary(primary, id);
   if (!is_first) forget_dead(dead);
   primary_id_.store(static_cast<std::uint64_t>(id));
