@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +111,7 @@ class DeviceContext final : public Context {
   bool may_record_context_event() const;
   bool prove_everything();
   bool trim_somm(MutexLock& lock);
+  driver::CuResult wait_for_context();
   bool synchronize_context(MutexLock& lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
   Result<void> settle(MutexLock& lock);
@@ -134,7 +135,8 @@ class DeviceContext final : public Context {
   mutable std::unique_ptr<somm::Somm> somm_;  // null: the device has no memory pools
   Captures captures_;
   std::uint64_t announced_captures_ = 0;
-  std::set<time::TimelineId> seen_capturing_;  // streams that captured when last seen
+  // Streams that captured when last seen, and in which capture (0: not known).
+  std::map<time::TimelineId, std::uint64_t> seen_capturing_;
   std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
   bool has_preallocated_ = false;

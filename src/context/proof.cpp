@@ -49,13 +49,19 @@ bool DeviceContext::prove_everything() {
   return noted(timelines_.close_all(Everything::legacy_stream)).ok();
 }
 
+// Relaxed: a stream of another context may be capturing.
+CuResult DeviceContext::wait_for_context() {
+  const driver::RelaxedCaptureScope relaxed(driver_);
+  return driver_.ctx_synchronize();
+}
+
 // The last resort where events cannot prove: waits for everything that was queued before. False while anybody captures.
 bool DeviceContext::synchronize_context(MutexLock& lock) {
   if (!may_record_context_event()) return false;
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
   ++host_waits_;
   lock.unlock();
-  const CuResult result = driver_.ctx_synchronize();
+  const CuResult result = wait_for_context();
   lock.lock();
   if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);
@@ -101,7 +107,7 @@ Result<void> DeviceContext::synchronize() {
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
   lock.unlock();
-  const CuResult result = driver_.ctx_synchronize();
+  const CuResult result = wait_for_context();
   lock.lock();
   VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);

@@ -10,6 +10,11 @@
 
 namespace vpmm::somm {
 
+// Note [Pool calls break captures]
+// During a stream capture every call about the driver's pools breaks it, whatever stream the call names, unless the
+// calling thread's mode is relaxed.
+using driver::RelaxedCaptureScope;
+
 using driver::Call;
 using driver::CuResult;
 using driver::MemPoolAttribute;
@@ -21,6 +26,7 @@ Somm::Somm(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines
 // make one stream wait for another without anybody having asked.
 Result<void> Somm::open() {
   if (pool_) return {};
+  const RelaxedCaptureScope relaxed(driver_);
   driver::MemPoolHandle pool{};
   VPMM_TRY(driver::checked(Call::mem_pool_create, driver_.mem_pool_create(device_, pool)));
   const std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
@@ -45,11 +51,11 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
   std::optional<time::TimelineId> tenant;
   if (timeline != nullptr) tenant = timeline->id;
   DevicePtr begin{};
+  const RelaxedCaptureScope relaxed(driver_);
   lock.unlock();
   Result<void> done = driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
   if (done && !stream) {
     // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
-    const driver::RelaxedCaptureScope relaxed(driver_);
     done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
     if (!done) driver_.mem_free_async(begin, on);
   }
@@ -84,6 +90,7 @@ void Somm::forget_block(Block* block) {
 Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) {
   const Block freed = *block;
   forget_block(block);  // before the driver may hand the address out again
+  const RelaxedCaptureScope relaxed(driver_);
   lock.unlock();
   const CuResult result = driver_.mem_free_async(freed.begin, stream);
   lock.lock();
@@ -120,6 +127,7 @@ Result<void> Somm::settle(MutexLock& lock) {
     return true;
   });
   if (complete.empty()) return {};
+  const RelaxedCaptureScope relaxed(driver_);
   lock.unlock();
   Result<void> outcome;
   std::vector<Pending> failed;
@@ -141,6 +149,7 @@ Result<void> Somm::settle(MutexLock& lock) {
 Result<Bytes> Somm::trim(MutexLock& lock) {
   if (!pool_) return Bytes{0};
   const Bytes before = reserved_bytes();
+  const RelaxedCaptureScope relaxed(driver_);
   lock.unlock();
   const CuResult result = driver_.mem_pool_trim_to(*pool_, 0);
   lock.lock();
@@ -158,6 +167,7 @@ void Somm::forget() {
 
 void Somm::release_everything() {
   if (!pool_) return;
+  const RelaxedCaptureScope relaxed(driver_);
   for (const auto& [begin, block] : blocks_) driver_.mem_free_async(begin, own_stream_);
   for (const Pending& pending : pending_) driver_.mem_free_async(pending.begin, own_stream_);
   driver_.stream_synchronize(own_stream_);
@@ -168,6 +178,7 @@ void Somm::release_everything() {
 
 Bytes Somm::reserved_bytes() {
   if (!pool_) return 0;
+  const RelaxedCaptureScope relaxed(driver_);
   std::uint64_t reserved = 0;
   const CuResult result = driver_.mem_pool_get_attribute(*pool_, MemPoolAttribute::reserved_mem_current, reserved);
   return result == CuResult::success ? reserved : requested_ + pending_bytes_;
