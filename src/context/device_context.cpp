@@ -54,9 +54,10 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
+  // First of all: a capture of this stream must be known before an event of the whole context might break it.
+  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream));
   drain_deferred(lock);
   VPMM_TRY(noted(settle(lock)));
-  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(request.stream)));
   VPMM_TRY(noted(preallocate_once(lock)));
   Result<DevicePtr> result = noted(route(lock, request, caller));
   if (!result) {
@@ -162,7 +163,7 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
-  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(stream)));
+  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   VPMM_TRY(noted(free_one(lock, ptr, stream, caller)));
   leave(caller);
   VPMM_TRY(noted(bound_any_stream(lock)));
@@ -271,7 +272,7 @@ Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
 Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle stream) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  VPMM_TRY_ASSIGN(const Caller caller, noted(identify(stream)));
+  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr); region != nullptr && !captures_.is_parked(region)) {
     pool_->record_use(region, *caller.timeline);
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
@@ -309,6 +310,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
 }
 
 void DeviceContext::release_capture(std::uint64_t capture) {
+  std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second == capture; });
   for (region::Region* region : captures_.release(capture)) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
     pool_->deallocate(region, time::Stamp(timelines_.next(timelines_.any_stream(), region->range.size)));

@@ -120,7 +120,7 @@ bool DeviceContext::trim_somm(MutexLock& lock) {
 
 // --- entering -------------------------------------------------------------------------------------------------------
 
-DeviceContext::Visit::Visit(DeviceContext& context) {
+DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   if (context.is_poisoned_.load()) {
     const MutexLock lock(context.mutex_);
     status_ = *context.poison_;
@@ -131,6 +131,18 @@ DeviceContext::Visit::Visit(DeviceContext& context) {
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+}
+
+DeviceContext::Visit::~Visit() {
+  if (pinned_ != nullptr) --pinned_->callers;
+}
+
+Result<Caller> DeviceContext::Visit::identify(const Stream& stream) {
+  Result<Caller> caller = context_.noted(context_.identify(stream));
+  if (!caller || caller.value().timeline == nullptr) return caller;
+  pinned_ = caller.value().timeline;
+  ++pinned_->callers;
+  return caller;
 }
 
 // Note [A reset by others is noticed before an event is touched]
@@ -212,9 +224,9 @@ Result<Caller> DeviceContext::identify(const Stream& stream) {
     seen_capturing_.erase(caller.timeline->id);
     return caller;
   }
-  seen_capturing_.insert(caller.timeline->id);
   caller.standing = Standing::blocked;
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
+  seen_capturing_[caller.timeline->id] = caller.capture;
   return caller;
 }
 

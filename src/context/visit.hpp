@@ -12,10 +12,17 @@ namespace vpmm::context {
 class DeviceContext::Visit {
  public:
   explicit Visit(DeviceContext& context);
+  ~Visit();
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
   const Result<void>& status() const { return status_; }
   MutexLock& lock() { return *lock_; }
+  // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is dropped.
+  Result<pool::Caller> identify(const Stream& stream);
 
  private:
+  DeviceContext& context_;
+  time::Timeline* pinned_ = nullptr;
   Result<void> status_;
   std::optional<driver::ContextScope> scope_;
   std::optional<MutexLock> lock_;

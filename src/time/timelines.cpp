@@ -269,8 +269,8 @@ void Timelines::retire_idle(std::size_t keep) {
   if (by_id_.size() <= keep) return;
   std::erase_if(by_id_, [&](const auto& entry) {
     const Timeline& timeline = *entry.second;
-    if (&timeline == any_ || timeline.tenants != 0 || timeline.last != timeline.complete || !timeline.closings.empty())
-      return false;
+    const bool is_used = &timeline == any_ || timeline.tenants != 0 || timeline.callers != 0;
+    if (is_used || timeline.last != timeline.complete || !timeline.closings.empty()) return false;
     if (timeline.stream) {
       const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));
       if (found != by_stream_.end() && found->second == &timeline) by_stream_.erase(found);

@@ -41,6 +41,7 @@ struct Timeline {
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
   std::uint64_t tenants = 0;       // live allocations that name this timeline; it is not retired before they end
+  std::uint64_t callers = 0;       // calls in progress on it, likewise
   bool wanted = false;             // somebody needs proof: close at the next call of this stream
   std::uint64_t wanted_since = 0;  // miss counter when it became wanted
   struct Closing {
