@@ -93,7 +93,11 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
   const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, page)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, caller.timeline->id, pages.size, pages.alignment);
-    if (parked != nullptr) return parked->range.begin;
+    if (parked != nullptr) {
+      // Nobody was told when it was parked, for launches of the graph still use it.
+      if (observer_ != nullptr) observer_->on_deallocate(parked->range, *caller.stream);
+      return parked->range.begin;
+    }
   }
   pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
   return pool_->allocate(lock, pages, caller);
