@@ -299,7 +299,7 @@ Result<void> DeviceContext::capture_begin() {
 Result<void> DeviceContext::capture_end() {
   const MutexLock lock(mutex_);
   if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
-  if (--announced_captures_ == 0) seen_capturing_.clear();
+  if (--announced_captures_ == 0) std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });
   return {};
 }
 
@@ -314,7 +314,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
 }
 
 void DeviceContext::release_capture(std::uint64_t capture) {
-  std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second == capture; });
+  std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second.id == capture; });
   for (region::Region* region : captures_.release(capture)) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
     pool_->deallocate(region, time::Stamp(timelines_.next(timelines_.any_stream(), region->range.size)));

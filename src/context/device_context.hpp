@@ -135,8 +135,12 @@ class DeviceContext final : public Context {
   mutable std::unique_ptr<somm::Somm> somm_;  // null: the device has no memory pools
   Captures captures_;
   std::uint64_t announced_captures_ = 0;
-  // Streams that captured when last seen, and in which capture (0: not known).
-  std::map<time::TimelineId, std::uint64_t> seen_capturing_;
+  // Streams that captured when last seen, and in which capture.
+  struct SeenCapture {
+    std::uint64_t id = 0;        // 0: not known
+    bool is_announced = false;   // first seen while captures were announced: over when no more are
+  };
+  std::map<time::TimelineId, SeenCapture> seen_capturing_;
   std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
   bool has_preallocated_ = false;

@@ -224,9 +224,10 @@ Result<Caller> DeviceContext::identify(const Stream& stream) {
     seen_capturing_.erase(caller.timeline->id);
     return caller;
   }
+  SeenCapture& seen = seen_capturing_.try_emplace(caller.timeline->id, SeenCapture{0, announced_captures_ > 0}).first->second;
   caller.standing = Standing::blocked;
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
-  seen_capturing_[caller.timeline->id] = caller.capture;
+  seen.id = caller.capture;
   return caller;
 }
 
