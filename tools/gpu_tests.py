@@ -22,9 +22,9 @@ from typing import TextIO
 import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["contract", "contract_reset", "gpu", "property"]
+SUITES = ["contract", "contract_reset", "gpu", "gpu_reset"]
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
-MEMCHECK_SUITES = ["contract", "gpu", "property"]
+MEMCHECK_SUITES = ["contract", "gpu"]
 MEMCHECK_OPERATIONS = "2000"
 SUITE_SECONDS = 240
 MEMCHECK_SECONDS = 120

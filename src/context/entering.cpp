@@ -1,6 +1,8 @@
 // context: opening a device, noticing that its CUDA context died, and finding out who calls.
 #include <algorithm>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -8,6 +10,7 @@
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
+#include "observe/log.hpp"
 
 namespace vpmm::context {
 
@@ -31,10 +34,29 @@ constexpr Bytes kIdleCacheLeast = 2 * kMiB;
 constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 
+observe::LogLevel log_level_of(pool::LogLevel level) {
+  switch (level) {
+    case pool::LogLevel::quiet: return observe::LogLevel::quiet;
+    case pool::LogLevel::error: return observe::LogLevel::error;
+    case pool::LogLevel::warning: return observe::LogLevel::warning;
+    case pool::LogLevel::info: return observe::LogLevel::info;
+    case pool::LogLevel::debug: return observe::LogLevel::debug;
+  }
+  return observe::LogLevel::warning;
+}
+
 Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
   int value = 0;
   VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
   return value != 0;
+}
+
+// On WSL the RDMA attribute reads 1, and memory created with the flag cannot be made accessible.
+bool runs_on_wsl() {
+  std::ifstream version("/proc/version");
+  std::string text;
+  std::getline(version, text);
+  return text.find("microsoft") != std::string::npos || text.find("Microsoft") != std::string::npos;
 }
 
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
@@ -45,6 +67,9 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
   if (!traits.has_vmm) return traits;
   VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
                   device_can(driver, driver::DeviceAttribute::posix_file_descriptor_supported, device));
+  VPMM_TRY_ASSIGN(const bool has_rdma,
+                  device_can(driver, driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
+  traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
   VPMM_TRY(driver::checked(Call::mem_get_allocation_granularity,
                            driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
   return traits;
@@ -77,6 +102,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       observer_(driver.memory_observer()),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {
+  observe::set_log_level(log_level_of(config.log));
   pool::Relief relief;
   relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
   relief.give_back_caches = [this](MutexLock& lock) { return trim_somm(lock); };
@@ -186,6 +212,7 @@ Result<void> DeviceContext::ensure_open() {
 
 // The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
 void DeviceContext::forget_dead(driver::ContextId dead) {
+  observe::log(observe::LogLevel::info, "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
   const std::vector<time::StampPart> done = timelines_.forget_context(dead);
   if (pool_ != nullptr) pool_->advance(done);
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);

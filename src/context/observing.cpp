@@ -129,7 +129,7 @@ observe::Statistics DeviceContext::figures() const {
   }
   figures.peak_mapped_bytes = std::max(peak_mapped_, figures.mapped_bytes);
   figures.peak_live_bytes = std::max(peak_live_, figures.live_bytes);
-  figures.timelines = timelines_.count();
+  figures.timelines = timelines_.stream_count();
   figures.outstanding_events = timelines_.outstanding_events();
   figures.events_recorded = timelines_.events_recorded();
   figures.failed_allocations = failed_allocations_;

@@ -3,6 +3,7 @@
 
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
+#include "observe/log.hpp"
 
 namespace vpmm::context {
 
@@ -22,6 +23,7 @@ void DeviceContext::poison(const Error& error) {
   if (poison_) return;
   poison_ = Error{ErrorCode::poisoned, "the GPU context is broken and no more driver calls are made: " + error.message};
   is_poisoned_.store(true);
+  observe::log(observe::LogLevel::error, "device {}: {}", device_, poison_->message);
 }
 
 // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "observe/log.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -109,6 +110,7 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   if (!error) return publish(flight, request, caller);
   undo(flight);
   ++counters_.failed_plans;
+  observe::log(observe::LogLevel::info, "plan undone: {}: {}", to_string(plan, page_size()), error->message);
   return std::move(*error);
 }
 
@@ -179,6 +181,8 @@ void Pool::bury_stuck(Flight& flight) {
   Region* rest = flight.mapped;
   for (Flight::Piece& piece : flight.pieces) {
     if (!piece.is_stuck && !piece.is_held) continue;
+    observe::log(observe::LogLevel::warning, "the driver would not undo: {} bytes at {:#x} are quarantined",
+                 piece.placement.range.size, to_integer(piece.placement.range.begin));
     const bool is_new = piece.chunk == nullptr;
     if (is_new) piece.chunk = chunks_.add(piece.placement.handle, piece.placement.range.size);
     if (piece.is_stuck) {
@@ -242,6 +246,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   count_tenant(tenant, +1);
   const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
   ++counters_.plans;
+  observe::log(observe::LogLevel::debug, "plan: {}", to_string(plan, page_size()));
   note_peaks();
   return begin;
 }

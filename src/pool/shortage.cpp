@@ -1,6 +1,7 @@
 // pool: what is tried, in order, before a request fails for lack of memory.
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
+#include "observe/log.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -52,7 +53,10 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
     result = attempt(lock, request, caller, caller.may_queue() ? Effort::wait_too : Effort::move_first);
   }
   if (!is_shortage(result)) return result;
-  return Error{ErrorCode::out_of_memory, "out of device memory: " + shortage_report(request) + "; " + result.error().message};
+  Error error{ErrorCode::out_of_memory,
+              "out of device memory: " + shortage_report(request) + "; " + result.error().message};
+  observe::log(observe::LogLevel::warning, "{}", error.message);
+  return error;
 }
 
 bool Pool::wait_for_flights(MutexLock& lock) {

@@ -67,6 +67,7 @@ class Timelines {
   Timeline* find(TimelineId id);
   void for_each(const std::function<void(Timeline&)>& visit) const;
   std::size_t count() const { return by_id_.size(); }
+  std::size_t stream_count() const { return by_stream_.size(); }  // without the any-stream timeline
   std::uint64_t outstanding_events() const { return outstanding_; }
   std::uint64_t events_recorded() const { return recorded_; }
 

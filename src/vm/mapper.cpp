@@ -40,12 +40,23 @@ Result<void> Mapper::free_reservation(AddressRange reservation) {
   return driver::checked(Call::mem_address_free, driver_.mem_address_free(reservation));
 }
 
+// Note [Optional chunk properties are given up one by one]
+// A device may say that chunks can be shared or reached by RDMA, and then not permit it (containers, missing modules).
+// Memory without the extra is better than none.
 Result<driver::ChunkHandle> Mapper::create(Bytes size) {
   const MutexLock lock(mapping_);
-  driver::ChunkHandle chunk{};
-  const CuResult result = retried([&] { return driver_.mem_create(size, properties_, chunk); });
-  VPMM_TRY(driver::checked(Call::mem_create, result));
-  return chunk;
+  for (;;) {
+    driver::ChunkHandle chunk{};
+    const CuResult result = retried([&] { return driver_.mem_create(size, properties_, chunk); });
+    if (result == CuResult::success) return chunk;
+    const bool is_refused = result == CuResult::not_permitted || result == CuResult::not_supported;
+    if (is_refused && properties_.gpu_direct_rdma_capable)
+      properties_.gpu_direct_rdma_capable = false;
+    else if (is_refused && properties_.posix_file_descriptor)
+      properties_.posix_file_descriptor = false;
+    else
+      return driver::driver_error(Call::mem_create, result);
+  }
 }
 
 Result<void> Mapper::release(driver::ChunkHandle chunk) {

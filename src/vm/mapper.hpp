@@ -45,8 +45,8 @@ class Mapper {
   std::vector<Placement> undo(const std::vector<Placement>& placements, std::size_t mapped);
 
   driver::Driver& driver_;
-  const driver::ChunkProperties properties_;
   Mutex mapping_;
+  driver::ChunkProperties properties_;  // under mapping_
 };
 
 }  // namespace vpmm::vm
