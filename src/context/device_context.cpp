@@ -92,7 +92,7 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
   const Bytes page = pool_->page_size();
   const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, page)};
   if (caller.standing == Standing::capturing) {
-    region::Region* parked = captures_.take_parked(caller.capture, caller.timeline->id, pages.size, pages.alignment);
+    region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {
       // Nobody was told when it was parked, for launches of the graph still use it.
       if (observer_ != nullptr) observer_->on_deallocate(parked->range, *caller.stream);
@@ -183,7 +183,7 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   if (deferred_.empty()) return false;
   for (const std::uint64_t address : deferred_.take_all())
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
-  if (timelines_.is_due(timelines_.any_stream())) prove_everything();
+  if (is_proof_due()) prove_everything();
   return true;
 }
 
@@ -205,7 +205,8 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
 void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream,
                                           const Caller& caller) {
   if (observer_ == nullptr) return;
-  const bool is_alone = stream && uses.others.empty() && (!uses.tenant || uses.tenant == caller.timeline->id);
+  const bool is_alone = stream && uses.others.empty() && caller.timeline != nullptr &&
+                        (!uses.tenant || uses.tenant == caller.timeline->id);
   if (is_alone)
     observer_->on_deallocate(range, *stream);
   else
@@ -214,7 +215,8 @@ void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, 
 
 Result<void> DeviceContext::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
   if (captures_.keeps(region->tenant.capture)) {
-    captures_.park(region->tenant.capture, region, caller.timeline == nullptr ? std::nullopt : std::optional(caller.timeline->id));
+    const bool is_inside = caller.capture == region->tenant.capture;
+    captures_.park(region->tenant.capture, region, is_inside ? caller.stream : std::nullopt);
     return {};
   }
   const Uses uses{region->tenant.timeline, region->tenant.other_uses, region->range.size};
@@ -245,12 +247,14 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
       timelines.push_back(timeline);
   };
   const bool names_tenant = config_.unnamed_free == pool::UnnamedFree::allocating_stream && uses.tenant;
-  if (caller.timeline == nullptr && !names_tenant) return time::Stamp(timelines_.next(timelines_.any_stream(), uses.bytes));
+  const bool is_unnamed = !caller.stream && uses.others.empty();
+  if (caller.timeline == nullptr && !names_tenant)
+    return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : everybody(), uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
   add(uses.tenant);
   for (const time::TimelineId other : uses.others) add(other);
   if (timelines.empty()) return {};  // all of them died with their context
-  if (timelines.size() > 2) return time::Stamp(timelines_.next(timelines_.any_stream(), uses.bytes));
+  if (timelines.size() > 2) return time::Stamp(timelines_.next(everybody(), uses.bytes));
   const time::StampPart first = timelines_.next(*timelines[0], uses.bytes);
   if (timelines.size() == 1) return time::Stamp(first);
   timelines[1]->wanted = true;
@@ -278,9 +282,9 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr); region != nullptr && !captures_.is_parked(region)) {
-    pool_->record_use(region, *caller.timeline);
+    pool_->record_use(region, caller.timeline != nullptr ? *caller.timeline : everybody());
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
-    somm_->record_use(block, *caller.timeline);
+    somm_->record_use(block, caller.timeline != nullptr ? *caller.timeline : everybody());
   } else {
     return not_live(ptr, {});
   }
@@ -317,7 +321,7 @@ void DeviceContext::release_capture(std::uint64_t capture) {
   std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second.id == capture; });
   for (region::Region* region : captures_.release(capture)) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
-    pool_->deallocate(region, time::Stamp(timelines_.next(timelines_.any_stream(), region->range.size)));
+    pool_->deallocate(region, time::Stamp(timelines_.next(everybody(), region->range.size)));
   }
 }
 

@@ -110,6 +110,8 @@ class DeviceContext final : public Context {
   // proof.cpp
   bool may_record_context_event() const;
   bool prove_everything();
+  time::Timeline& everybody();
+  bool is_proof_due();
   bool trim_somm(MutexLock& lock);
   driver::CuResult wait_for_context();
   bool synchronize_context(MutexLock& lock);
@@ -140,7 +142,7 @@ class DeviceContext final : public Context {
     std::uint64_t id = 0;        // 0: not known
     bool is_announced = false;   // first seen while captures were announced: over when no more are
   };
-  std::map<time::TimelineId, SeenCapture> seen_capturing_;
+  std::map<driver::StreamHandle, SeenCapture> seen_capturing_;  // by handle: a later stream with it does not capture
   std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
   bool has_preallocated_ = false;

@@ -234,24 +234,24 @@ Result<void> DeviceContext::forget_dead_foreign() {
   return {};
 }
 
+// Note [A capturing stream has no id]
+// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
+// while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
+// goes without a timeline: its frees of ordinary memory are complete when all streams are.
 Result<Caller> DeviceContext::identify(const Stream& stream) {
   VPMM_TRY(forget_dead_foreign());
   Caller caller;
   caller.stream = stream;
   if (!stream) return caller;
-  VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
   driver::CaptureStatus status{};
   const CuResult result = driver_.stream_is_capturing(*stream, status);
-  if (result == CuResult::stream_capture_implicit) {
-    caller.standing = Standing::blocked;
+  if (result != CuResult::stream_capture_implicit) VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
+  if (result == CuResult::success && status == driver::CaptureStatus::none) {
+    seen_capturing_.erase(*stream);
+    VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
     return caller;
   }
-  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
-  if (status == driver::CaptureStatus::none) {
-    seen_capturing_.erase(caller.timeline->id);
-    return caller;
-  }
-  SeenCapture& seen = seen_capturing_.try_emplace(caller.timeline->id, SeenCapture{0, announced_captures_ > 0}).first->second;
+  SeenCapture& seen = seen_capturing_.try_emplace(*stream, SeenCapture{0, announced_captures_ > 0}).first->second;
   caller.standing = Standing::blocked;
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
   seen.id = caller.capture;
@@ -271,7 +271,7 @@ Result<void> DeviceContext::read_capture(Caller& caller) {
 void DeviceContext::leave(const Caller& caller) {
   if (caller.may_queue()) {
     if (timelines_.is_due(*caller.timeline)) static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
-  } else if (caller.timeline == nullptr && timelines_.is_due(timelines_.any_stream())) {
+  } else if (caller.timeline == nullptr && is_proof_due()) {
     prove_everything();
   }
   timelines_.retire_idle(kTimelinesKept);

@@ -39,16 +39,32 @@ Result<void> DeviceContext::settle(MutexLock& lock) {
 bool DeviceContext::may_record_context_event() const { return announced_captures_ == 0 && seen_capturing_.empty(); }
 
 // Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one on
-// the legacy stream (which waits for blocking streams only), `park` not at all.
+// the legacy stream (which waits for blocking streams only), `park` not at all. True: something was closed.
 bool DeviceContext::prove_everything() {
   if (!may_record_context_event() || config_.any_stream == pool::AnyStreamOrder::park) return false;
-  if (config_.any_stream == pool::AnyStreamOrder::context) {
-    if (!timelines_.can_close_all()) return false;
-    return noted(timelines_.close_all(Everything::context_event)).ok();
+  Everything how = Everything::context_event;
+  if (config_.any_stream == pool::AnyStreamOrder::legacy) {
+    const bool needs_all = timelines_.is_every_stream_unproven() && timelines_.can_close_all();
+    if (!needs_all) how = Everything::legacy_stream;
   }
+  if (how == Everything::context_event && !timelines_.can_close_all()) return false;
   driver::CaptureStatus status{};
-  if (driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success) return false;
-  return noted(timelines_.close_all(Everything::legacy_stream)).ok();
+  if (how == Everything::legacy_stream &&
+      driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success)
+    return false;
+  const Result<bool> closed = noted(timelines_.close_all(how));
+  return closed && closed.value();
+}
+
+// For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody
+// named.
+time::Timeline& DeviceContext::everybody() {
+  if (config_.any_stream == pool::AnyStreamOrder::legacy) return timelines_.every_stream();
+  return timelines_.any_stream();
+}
+
+bool DeviceContext::is_proof_due() {
+  return timelines_.is_due(timelines_.any_stream()) || timelines_.is_due(everybody());
 }
 
 // Relaxed: a stream of another context may be capturing.

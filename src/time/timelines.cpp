@@ -59,6 +59,11 @@ Timeline& Timelines::any_stream() {
   return *any_;
 }
 
+Timeline& Timelines::every_stream() {
+  if (every_ == nullptr) every_ = &begin(primary_, primary_id_, std::nullopt);
+  return *every_;
+}
+
 Timeline* Timelines::find(TimelineId id) {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() ? nullptr : found->second.get();
@@ -109,25 +114,34 @@ Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   return {};
 }
 
-Result<void> Timelines::close_all(Everything how) {
+std::vector<StampPart> Timelines::unproven(Everything how) const {
+  std::vector<StampPart> parts;
+  for (const auto& [key, timeline] : by_id_) {
+    if (timeline->context_id != primary_id_ || timeline->provable == timeline->last) continue;
+    // The legacy stream waits for blocking streams only, so it proves nothing about anybody else's timeline.
+    if (how == Everything::legacy_stream && timeline.get() != any_) continue;
+    parts.push_back({timeline->id, timeline->last});
+  }
+  return parts;
+}
+
+Result<bool> Timelines::close_all(Everything how) {
+  std::vector<StampPart> covers = unproven(how);
+  if (covers.empty()) return false;
   VPMM_TRY_ASSIGN(auto event, events_.take(primary_, primary_id_));
   if (how == Everything::context_event)
     VPMM_TRY(driver::checked(Call::ctx_record_event, driver_.ctx_record_event(primary_, event->handle())));
   else
     VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), driver::kLegacyStream)));
-  ContextClosing closing{primary_id_, std::move(event), {}};
-  for (auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != primary_id_ || timeline->provable == timeline->last) continue;
-    // The legacy stream waits for blocking streams only, so it proves nothing about anybody else's timeline.
-    if (how == Everything::legacy_stream && timeline->stream) continue;
-    closing.covers.push_back({timeline->id, timeline->last});
-    timeline->provable = timeline->last;
-    if (!timeline->stream) timeline->frees_since_event = timeline->bytes_since_event = 0;
+  for (const StampPart& part : covers) {
+    Timeline& timeline = *find(part.timeline);
+    timeline.provable = part.sequence;
+    if (!timeline.stream) timeline.frees_since_event = timeline.bytes_since_event = 0;
   }
-  context_closings_.push_back(std::move(closing));
+  context_closings_.push_back({primary_id_, std::move(event), std::move(covers)});
   ++recorded_;
   ++outstanding_;
-  return {};
+  return true;
 }
 
 Result<bool> Timelines::is_done(const Event& event) {
@@ -216,7 +230,9 @@ std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
     const Timeline* timeline = find(id);
     return timeline == nullptr || timeline->closings.empty();
   });
-  if (any_ != nullptr && any_->context_id == context) any_ = nullptr;  // begun anew in the context's successor
+  // Begun anew in the context's successor.
+  if (any_ != nullptr && any_->context_id == context) any_ = nullptr;
+  if (every_ != nullptr && every_->context_id == context) every_ = nullptr;
   return done;
 }
 
@@ -269,7 +285,7 @@ void Timelines::retire_idle(std::size_t keep) {
   if (by_id_.size() <= keep) return;
   std::erase_if(by_id_, [&](const auto& entry) {
     const Timeline& timeline = *entry.second;
-    const bool is_used = &timeline == any_ || timeline.tenants != 0 || timeline.callers != 0;
+    const bool is_used = &timeline == any_ || &timeline == every_ || timeline.tenants != 0 || timeline.callers != 0;
     if (is_used || timeline.last != timeline.complete || !timeline.closings.empty()) return false;
     if (timeline.stream) {
       const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));

@@ -33,7 +33,7 @@ struct Timeline {
   TimelineId id{};
   driver::ContextHandle context{};
   driver::ContextId context_id{};
-  std::optional<driver::StreamId> stream;  // none: the any-stream timeline, closed by context-wide events only
+  std::optional<driver::StreamId> stream;  // none: any-stream or every-stream, closed by events of the whole context
   std::uint64_t last = 0;
   std::uint64_t waitable = 0;
   std::uint64_t provable = 0;
@@ -64,6 +64,9 @@ class Timelines {
 
   Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
   Timeline& any_stream();
+  // Like any_stream(), but never closed by an event on the legacy stream, which does not wait for everybody.
+  Timeline& every_stream();
+  bool is_every_stream_unproven() const { return every_ != nullptr && every_->provable < every_->last; }
   Timeline* find(TimelineId id);
   void for_each(const std::function<void(Timeline&)>& visit) const;
   std::size_t count() const { return by_id_.size(); }
@@ -80,9 +83,9 @@ class Timelines {
   // Closes all numbers so far by an event on `stream`, which must be the timeline's and not capturing.
   Result<void> close(Timeline& timeline, driver::StreamHandle stream);
   // Closes every timeline of the primary context by one context-wide event (or, `legacy`, by one on the legacy stream).
-  // No stream of the context may be capturing.
+  // No stream of the context may be capturing. False: there was nothing to close.
   enum class Everything { context_event, legacy_stream };
-  Result<void> close_all(Everything how);
+  Result<bool> close_all(Everything how);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
   // Asks finished events, oldest first, at most `limit` timelines; returns what became complete since the last call.
@@ -119,6 +122,7 @@ class Timelines {
   };
   Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
   void complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done);
+  std::vector<StampPart> unproven(Everything how) const;
   Result<bool> is_done(const Event& event);
   Result<void> poll_context_closings(std::vector<StampPart>& done);
   Result<void> poll_timeline(Timeline& timeline, std::vector<StampPart>& done);
@@ -132,6 +136,7 @@ class Timelines {
   std::unordered_map<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
   std::unordered_map<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver
   Timeline* any_ = nullptr;
+  Timeline* every_ = nullptr;
   std::deque<ContextClosing> context_closings_;  // oldest first
   std::deque<TimelineId> poll_order_;            // timelines with own closings, next to be asked first
   std::uint64_t outstanding_ = 0;
