@@ -25,7 +25,7 @@ void World::operator()(const BeginCapture& o) {
   const bool other_announced = std::any_of(at.streams.begin(), at.streams.end(), [](const Stream& other) {
     return other.capture && other.capture->is_announced;
   });
-  if (stream.capture || graphs_.size() >= kMostGraphs || (other_announced && !o.is_announced)) return;
+  if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations || (other_announced && !o.is_announced)) return;
   make_current(number);
   if (o.is_announced) expect(at.pool->capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
@@ -80,7 +80,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
     if (allocation.capture != graph.key) continue;
-    if (frees_first || must_name_home()) {
+    if (frees_first || must_name_home() || scene_.config.any_stream == pool::AnyStreamOrder::legacy) {
       free_unnamed(allocation, false);
       forget(allocation);
       continue;

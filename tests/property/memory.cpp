@@ -14,7 +14,6 @@ using driver::sim::MemoryAccess;
 namespace {
 
 constexpr Bytes kSmallAlignment = 256;
-constexpr std::size_t kMostAllocations = 64;
 
 // First, middle and last byte: all of a large allocation would fill the memory of the host.
 std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
@@ -197,8 +196,15 @@ void World::operator()(const FreeAnyStream& o) {
   forget(*allocation);
 }
 
+// Where VPMM_ANY_STREAM is legacy, only the work of streams that the legacy stream waits for ends before the memory is
+// used again, and that of streams named by record_use.
 bool World::may_free_unnamed(const Allocation& allocation) const {
-  return !must_name_home() || allocation.capture || allocation.is_any_stream || is_covered(allocation);
+  if (allocation.capture) return true;
+  if (must_name_home() && !allocation.is_any_stream) return is_covered(allocation);
+  if (scene_.config.any_stream != pool::AnyStreamOrder::legacy) return true;
+  for (const Stream& stream : devices_[allocation.device].streams)
+    if (stream.key == allocation.home) return &stream == &devices_[allocation.device].streams.front() || stream.is_blocking;
+  return false;
 }
 
 void World::free_unnamed(Allocation& allocation, bool is_deferred) {

@@ -37,6 +37,7 @@ class World {
   const std::string& failure() const { return failure_; }
 
  private:
+  static constexpr std::size_t kMostAllocations = 64;
   struct Capture {
     std::uint64_t key = 0;
     bool is_announced = false;
