@@ -2,6 +2,7 @@
 #include "time/timelines.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -138,7 +139,7 @@ Result<bool> Timelines::close_all(Everything how) {
     timeline.provable = part.sequence;
     if (!timeline.stream) timeline.frees_since_event = timeline.bytes_since_event = 0;
   }
-  context_closings_.push_back({primary_id_, std::move(event), std::move(covers)});
+  context_closings_.push_back({primary_id_, how, std::move(event), std::move(covers)});
   ++recorded_;
   ++outstanding_;
   return true;
@@ -171,15 +172,23 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, std::vector<StampPart>
   return {};
 }
 
+// Events of one kind finish in the order of their records; those on the legacy stream may overtake the others.
 Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
-  while (!context_closings_.empty()) {
-    VPMM_TRY_ASSIGN(const bool finished, is_done(*context_closings_.front().event));
-    if (!finished) break;
-    const ContextClosing closing = std::move(context_closings_.front());
-    context_closings_.pop_front();
-    --outstanding_;
-    for (const StampPart& part : closing.covers)
+  std::array<bool, 2> is_unfinished{};
+  for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
+    bool& unfinished = is_unfinished[static_cast<std::size_t>(closing->how)];
+    if (!unfinished) {
+      VPMM_TRY_ASSIGN(const bool finished, is_done(*closing->event));
+      unfinished = !finished;
+    }
+    if (unfinished) {
+      ++closing;
+      continue;
+    }
+    for (const StampPart& part : closing->covers)
       if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
+    closing = context_closings_.erase(closing);
+    --outstanding_;
   }
   return {};
 }

@@ -117,6 +117,7 @@ class Timelines {
  private:
   struct ContextClosing {
     driver::ContextId context;
+    Everything how;
     std::shared_ptr<Event> event;
     std::vector<StampPart> covers;
   };
