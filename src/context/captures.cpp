@@ -48,7 +48,7 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   return {};
 }
 
-void Captures::park(std::uint64_t capture, region::Region* region, std::optional<time::TimelineId> freed_on) {
+void Captures::park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on) {
   kept_[capture].push_back({region, freed_on});
 }
 
@@ -59,14 +59,14 @@ bool Captures::is_parked(const region::Region* region) const {
                      [&](const Parked& parked) { return parked.region == region; });
 }
 
-region::Region* Captures::take_parked(std::uint64_t capture, time::TimelineId timeline, Bytes size, Bytes alignment) {
+region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment) {
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return nullptr;
   std::vector<Parked>& parked = kept->second;
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
     const AddressRange& range = candidate->region->range;
-    if (candidate->freed_on != timeline || range.size < size || !is_aligned(range.begin, alignment)) continue;
+    if (candidate->freed_on != stream || range.size < size || !is_aligned(range.begin, alignment)) continue;
     if (best == parked.end() || range.size < best->region->range.size) best = candidate;
   }
   if (best == parked.end()) return nullptr;

@@ -28,11 +28,12 @@ class Captures {
   // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
   Result<void> keep_for(const driver::CaptureInfo& info);
   bool keeps(std::uint64_t capture) const { return kept_.count(capture) != 0; }
-  void park(std::uint64_t capture, region::Region* region, std::optional<time::TimelineId> freed_on);
+  // `freed_on`: the capturing stream that freed it; none: it was freed after or outside the capture.
+  void park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on);
   bool is_parked(const region::Region* region) const;
   // A parked region of at least `size` that was freed on the same stream in the same capture; the smallest. It is no
   // longer parked.
-  region::Region* take_parked(std::uint64_t capture, time::TimelineId timeline, Bytes size, Bytes alignment);
+  region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment);
   // Forgets the capture; its parked regions are the caller's to free.
   std::vector<region::Region*> release(std::uint64_t capture);
   // Captures whose graphs are gone since the last call.
@@ -43,7 +44,7 @@ class Captures {
  private:
   struct Parked {
     region::Region* region;
-    std::optional<time::TimelineId> freed_on;
+    std::optional<driver::StreamHandle> freed_on;  // a capturing stream's handle is its own while the capture lasts
   };
   driver::Driver& driver_;
   std::shared_ptr<DeferredList> ended_;

@@ -67,7 +67,8 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request) {
   announce_allocation(result.value(), request, caller);
   leave(caller);
   note_peaks();
-  VPMM_TRY(noted(bound_any_stream(lock)));
+  // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
+  static_cast<void>(noted(bound_any_stream(lock)));
   return result;
 }
 
@@ -96,7 +97,7 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
     if (parked != nullptr) {
       // Nobody was told when it was parked, for launches of the graph still use it.
       if (observer_ != nullptr) observer_->on_deallocate(parked->range, *caller.stream);
-      return parked->range.begin;
+      return pool_->pass_on(parked, pages, caller);
     }
   }
   pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
@@ -120,7 +121,7 @@ Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& 
     result = once();
   }
   const Bytes reserved_before = std::exchange(somm_reserved_, somm_->reserved_bytes());
-  if (result && somm_reserved_ > reserved_before) VPMM_TRY(offset_growth(lock));
+  if (result && somm_reserved_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
                  fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
@@ -138,13 +139,19 @@ Result<void> DeviceContext::offset_growth(MutexLock& lock) {
   return {};
 }
 
-// VPMM_PAGES, at the first allocation and best effort: what does not fit is left to growth on demand.
+// VPMM_PAGES, at the first allocation and best effort: as many pages as fit, by halving what is still missing.
 Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;
   if (pool_ == nullptr || config_.pages == 0) return {};
-  const Result<void> done = pool_->preallocate(lock, config_.pages * pool_->page_size());
-  if (!done && done.error().code == ErrorCode::poisoned) return done;
+  for (std::uint64_t missing = config_.pages, step = missing; step > 0 && missing > 0; step = std::min(step, missing)) {
+    const Result<void> done = pool_->preallocate(lock, pool_->mapped_bytes() + step * pool_->page_size());
+    if (!done && done.error().code == ErrorCode::poisoned) return done;
+    if (done)
+      missing -= step;
+    else
+      step /= 2;
+  }
   return {};
 }
 
@@ -170,8 +177,10 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   VPMM_TRY(noted(free_one(lock, ptr, stream, caller)));
   leave(caller);
-  VPMM_TRY(noted(bound_any_stream(lock)));
-  return noted(trim_above_threshold(lock));
+  // The memory is freed already, so a failure from here on is not the call's.
+  static_cast<void>(noted(bound_any_stream(lock)));
+  static_cast<void>(noted(trim_above_threshold(lock)));
+  return {};
 }
 
 void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {

@@ -109,7 +109,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   relief.shrink_caches = [this](MutexLock& lock) {
     const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
     const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
-    return idle > std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor) && trim_somm(lock);
+    if (idle <= std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor)) return false;
+    trim_somm(lock);
+    return true;
   };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };

@@ -201,6 +201,27 @@ TEST_P(CaptureContract, synchronising_a_capturing_stream_breaks_the_capture) {
 
 // --- the legacy stream ---
 
+TEST_P(CaptureContract, asking_a_capturing_stream_for_its_id_breaks_the_capture_in_every_mode) {
+  for (const CaptureMode mode : kEveryMode) {
+    const CuResult end = end_of_capture(mode, [&](StreamHandle captured) {
+      StreamId id{};
+      EXPECT_EQ(relaxed([&] { return driver().stream_get_id(captured, id); }), CuResult::stream_capture_unsupported);
+    });
+    EXPECT_EQ(end, CuResult::stream_capture_invalidated);
+  }
+}
+
+TEST_P(CaptureContract, asking_for_the_legacy_streams_id_breaks_the_capture_of_a_blocking_stream) {
+  const CuResult end = end_of_capture(
+      CaptureMode::global,
+      [&](StreamHandle) {
+        StreamId id{};
+        EXPECT_EQ(driver().stream_get_id(kNullStream, id), CuResult::stream_capture_implicit);
+      },
+      StreamFlags::blocking);
+  EXPECT_EQ(end, CuResult::stream_capture_invalidated);
+}
+
 TEST_P(CaptureContract, asking_about_the_legacy_stream_while_a_blocking_stream_captures_is_answered_by_an_error_only) {
   const auto ask = [&](StreamHandle captured) {
     CaptureStatus status{};

@@ -104,6 +104,12 @@ CuResult Machine::stream_destroy(StreamHandle stream) {
 CuResult Machine::stream_get_id(StreamHandle stream, StreamId& id) {
   Slot slot = 0;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
+  // A capturing stream has no id to give, and asking breaks the capture.
+  if (Capture* capture = captures_.of_stream(slot)) {
+    capture->invalidated = true;
+    return CuResult::stream_capture_unsupported;
+  }
+  if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   id = info(slot).id;
   return CuResult::success;
 }
