@@ -25,7 +25,9 @@ void World::operator()(const BeginCapture& o) {
   const bool other_announced = std::any_of(at.streams.begin(), at.streams.end(), [](const Stream& other) {
     return other.capture && other.capture->is_announced;
   });
-  if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations || (other_announced && !o.is_announced)) return;
+  if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations ||
+      (other_announced && !o.is_announced))
+    return;
   make_current(number);
   if (o.is_announced) expect(at.pool->capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");

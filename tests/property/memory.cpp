@@ -47,11 +47,11 @@ void World::operator()(const Allocate& o) {
   const Bytes expected = std::max(o.alignment, o.bytes >= page && has_pool ? page : kSmallAlignment);
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
-  Allocation made{number, result.value(), o.bytes, stream.key, {}, !is_named, {}, false, {}};
-  if (is_named) {
-    made.covered.insert(stream.key);
-    if (stream.capture) made.capture = stream.capture->key;
-  }
+  // A stream that captures, or may not be used because another does, is nobody the pool will wait for.
+  const bool is_tenant = is_named && is_usable(at, stream);
+  Allocation made{number, result.value(), o.bytes, stream.key, {}, !is_tenant, {}, false, {}};
+  if (is_tenant) made.covered.insert(stream.key);
+  if (is_named && stream.capture) made.capture = stream.capture->key;
   allocations_.push_back(made);
   if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
 }
@@ -203,7 +203,8 @@ bool World::may_free_unnamed(const Allocation& allocation) const {
   if (must_name_home() && !allocation.is_any_stream) return is_covered(allocation);
   if (scene_.config.any_stream != pool::AnyStreamOrder::legacy) return true;
   for (const Stream& stream : devices_[allocation.device].streams)
-    if (stream.key == allocation.home) return &stream == &devices_[allocation.device].streams.front() || stream.is_blocking;
+    if (stream.key == allocation.home)
+      return &stream == &devices_[allocation.device].streams.front() || stream.is_blocking;
   return false;
 }
 
