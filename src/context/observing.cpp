@@ -24,6 +24,12 @@ char kind_of(RegionState state) {
   return '?';
 }
 
+bool has_unproven(const time::Timelines& timelines) {
+  bool found = false;
+  timelines.for_each([&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
+  return found;
+}
+
 }  // namespace
 
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
@@ -43,6 +49,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
+  if (has_unproven(timelines_)) prove_everything();  // work that is over must not keep memory because nobody asked
   VPMM_TRY(noted(settle(lock)));
   Bytes released = 0;
   const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
@@ -70,7 +77,7 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
-  pool_->set_other_bytes(0);
+  pool_->set_other_bytes(somm_reserved_);
   const Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
   note_peaks();
   return done;

@@ -35,8 +35,13 @@ Result<void> DeviceContext::settle(MutexLock& lock) {
   return {};
 }
 
-// A context-wide event breaks every capture of the context, so it is not for times of capture.
-bool DeviceContext::may_record_context_event() const { return announced_captures_ == 0 && seen_capturing_.empty(); }
+// A context-wide event breaks every capture of the context, so it is not for times of capture. Captures of blocking
+// streams show on the legacy stream, whoever made them.
+bool DeviceContext::may_record_context_event() const {
+  if (announced_captures_ != 0 || !seen_capturing_.empty()) return false;
+  driver::CaptureStatus status{};
+  return driver_.stream_is_capturing(driver::kLegacyStream, status) == CuResult::success;
+}
 
 // Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one on
 // the legacy stream (which waits for blocking streams only), `park` not at all. True: something was closed.
@@ -48,10 +53,6 @@ bool DeviceContext::prove_everything() {
     if (!needs_all) how = Everything::legacy_stream;
   }
   if (how == Everything::context_event && !timelines_.can_close_all()) return false;
-  driver::CaptureStatus status{};
-  if (how == Everything::legacy_stream &&
-      driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success)
-    return false;
   const Result<bool> closed = noted(timelines_.close_all(how));
   return closed && closed.value();
 }

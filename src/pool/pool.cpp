@@ -141,6 +141,18 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   ++counters_.deallocations;
 }
 
+DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
+  const AddressRange range = region->range;
+  count_tenant(region->tenant, -1);
+  Region* free = index_.release(region, {});
+  ++counters_.deallocations;
+  region::Tenant tenant = tenant_of(request, caller);
+  count_tenant(tenant, +1);
+  ++counters_.allocations;
+  ++counters_.hits;
+  return index_.allocate(free, range, std::move(tenant))->range.begin;
+}
+
 // --- what is complete -----------------------------------------------------------------------------------------------
 
 void Pool::advance(const std::vector<time::StampPart>& done) {

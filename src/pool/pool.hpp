@@ -56,7 +56,7 @@ struct PageRequest {
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
   std::function<bool(MutexLock&)> give_back_caches;
-  // The same when the caches hold much that nobody uses; false: they hold little.
+  // The same when the caches hold much that nobody uses. False: they hold little, and the lock was never dropped.
   std::function<bool(MutexLock&)> shrink_caches;
   // Records an event that proves every timeline; false: not possible now (captures, old driver).
   std::function<bool()> prove_everything;
@@ -80,6 +80,8 @@ class Pool {
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);
   void record_use(region::Region* region, time::Timeline& timeline);
+  // Frees an allocated region and gives it, whole, to the next tenant without anybody else having had it.
+  DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller);
 
   // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock);

@@ -123,6 +123,7 @@ Result<void> Somm::settle(MutexLock& lock) {
   std::erase_if(pending_, [&](Pending& pending) {
     pending.stamp = timelines_.reduce(pending.stamp);
     if (!pending.stamp.is_complete()) return false;
+    pending_bytes_ -= pending.bytes;
     complete.push_back(pending);
     return true;
   });
@@ -134,11 +135,10 @@ Result<void> Somm::settle(MutexLock& lock) {
   for (const Pending& pending : complete) {
     const CuResult result = driver_.mem_free_async(pending.begin, own_stream_);
     if (result == CuResult::success) continue;
-    failed.push_back(pending);
-    outcome = driver::driver_error(Call::mem_free_async, result);
+    failed.push_back(pending);  // tried again by the next call, which has nothing to do with it either
+    if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
   }
   lock.lock();
-  for (const Pending& pending : complete) pending_bytes_ -= pending.bytes;
   for (const Pending& pending : failed) {
     pending_.push_back(pending);
     pending_bytes_ += pending.bytes;
