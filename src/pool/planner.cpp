@@ -145,7 +145,8 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
     plan.creates = effort == Effort::grow_only ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
-  if (!place(plan, plan.moved_bytes() + created, need)) return NoPlan{NoPlan::Reason::address_space, need.size};
+  const Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
+  if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
 }
 

@@ -89,7 +89,8 @@ TEST(AllocateMistakes, absurd_sizes_are_refused_and_change_nothing) {
   const StreamHandle stream = world.stream();
   world.allocate(kPage, stream);
   const std::uint64_t calls = world.calls().total_count();
-  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage, Bytes{1} << 50})
+  for (const Bytes bytes :
+       {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage, Bytes{1} << 50})
     expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::invalid_argument, {std::to_string(bytes)});
   expect_error(world.pool().allocate({kPage, Bytes{1} << 60, stream}), ErrorCode::invalid_argument);
   EXPECT_EQ(world.calls().total_count(), calls) << "no driver call";
@@ -124,7 +125,8 @@ TEST(AllocateMistakes, a_pointer_into_an_allocation_is_an_error_that_names_the_a
   for (const Bytes bytes : {3 * kPage, Bytes{1000}}) {
     const DevicePtr ptr = world.allocate(bytes, stream);
     const DevicePtr inside = ptr + bytes / 2;
-    expect_error(world.pool().deallocate(inside, stream), ErrorCode::invalid_pointer, {hex(inside), hex(ptr), "inside"});
+    expect_error(world.pool().deallocate(inside, stream), ErrorCode::invalid_pointer,
+                 {hex(inside), hex(ptr), "inside"});
     world.deallocate(ptr, stream);
   }
 }

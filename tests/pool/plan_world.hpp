@@ -110,7 +110,7 @@ class PlanWorld : public testing::Test {
   region::RegionIndex index{kPage};
   vm::ChunkTable chunks;
   std::unique_ptr<ChunkPolicy> policy;
-  Lane own;    // the caller's
+  Lane own;  // the caller's
   Lane other;
   Lane third;
 

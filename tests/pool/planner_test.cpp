@@ -178,7 +178,8 @@ TEST_F(AdaptivePlans, a_chunk_that_is_partly_in_use_stays_where_it_is) {
   region::Region* whole = map_free(0, {4});
   index.allocate(whole, {page(0), kPage}, region::Tenant{kPage, own.timeline->id, {}, 0});
   allocated(4, 1);
-  EXPECT_EQ(text(tight(3)), "3 = create 1 create 1 create 1 at 5") << "the three free pages fit, but as a plan nothing moves";
+  EXPECT_EQ(text(tight(3)), "3 = create 1 create 1 create 1 at 5")
+      << "the three free pages fit, but as a plan nothing moves";
 }
 
 TEST_F(AdaptivePlans, within_the_budget_it_grows_although_idle_chunks_could_move) {

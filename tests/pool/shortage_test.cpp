@@ -160,10 +160,9 @@ TEST_F(ShortageTest, the_report_says_what_was_asked_what_is_live_free_and_pendin
   const auto failed = allocate(3, Caller{});
   ASSERT_FALSE(failed.ok());
   const std::string& report = failed.error().message;
-  for (const std::string& words :
-       {std::string("asked for 6291456 bytes"), std::string("live 4194304"), std::string("free 2097152"),
-        std::string("pending 2097152 on stream "), std::string("largest free range 2097152"),
-        std::string("limit 8388608")})
+  for (const std::string& words : {std::string("asked for 6291456 bytes"), std::string("live 4194304"),
+                                   std::string("free 2097152"), std::string("pending 2097152 on stream "),
+                                   std::string("largest free range 2097152"), std::string("limit 8388608")})
     EXPECT_NE(report.find(words), std::string::npos) << words << " is not in: " << report;
 }
 

@@ -66,8 +66,8 @@ class PoolWorld {
 
   driver::sim::SimDriver& sim() { return sim_; }
   context::Context& pool() { return *pool_; }
-  driver::FaultingDriver& faults() { return faults_; }   // between the pool and the simulator: fails what it is told to
-  driver::RecordingDriver& calls() { return calls_; }    // what reaches the simulator from the pool
+  driver::FaultingDriver& faults() { return faults_; }  // between the pool and the simulator: fails what it is told to
+  driver::RecordingDriver& calls() { return calls_; }   // what reaches the simulator from the pool
   // The GPU breaks as after an illegal access; the pool may not call it any more, so nothing can be given back.
   void break_context(driver::CuResult error = driver::CuResult::illegal_address) {
     sim_.break_context(0, error);

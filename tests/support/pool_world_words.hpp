@@ -25,8 +25,7 @@ void expect_error(const Result<T>& result, ErrorCode code, const std::vector<std
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, code) << result.error().message;
   for (const std::string& word : words)
-    EXPECT_NE(result.error().message.find(word), std::string::npos)
-        << word << " is not in: " << result.error().message;
+    EXPECT_NE(result.error().message.find(word), std::string::npos) << word << " is not in: " << result.error().message;
 }
 
 inline std::string hex(DevicePtr ptr) {

@@ -75,8 +75,8 @@ TEST_F(MapperTest, failed_access_unmaps_everything) {
 }
 
 TEST_F(MapperTest, what_even_the_undo_cannot_unmap_is_named) {
-  faults.set_plan({{Call::mem_set_access, Call::mem_unmap}, 1, CuResult::invalid_value,
-                   FaultPlan::Repeat::from_then_on});
+  faults.set_plan(
+      {{Call::mem_set_access, Call::mem_unmap}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on});
   const MapOutcome outcome = mapper.map_run(span, placements);
   ASSERT_TRUE(outcome.error.has_value());
   ASSERT_EQ(outcome.still_mapped.size(), kPieces);

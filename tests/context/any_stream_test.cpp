@@ -1,0 +1,138 @@
+// context: memory whose users name no stream, in each of the three ways to prove it complete.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+WorldOptions with(pool::AnyStreamOrder order) {
+  WorldOptions options = page_world();
+  options.config.any_stream = order;
+  return options;
+}
+
+TEST(AnyStream, gets_complete_or_new_memory_only) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream();
+  const DevicePtr pending = world.allocate(4 * kPage, a);
+  world.use(pending, 4 * kPage, a, kLongNs);
+  world.deallocate(pending, a);
+  const DevicePtr fresh = world.allocate(4 * kPage, std::nullopt);
+  EXPECT_NE(fresh, pending);
+  for (const StreamHandle stream : {world.stream(), world.stream(StreamFlags::blocking), a}) {
+    world.use(fresh, kPage, stream);
+    ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
+  }
+  world.deallocate(fresh, std::nullopt);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+}
+
+TEST(AnyStream, a_free_is_closed_by_a_context_event_and_waits_for_every_stream) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream();
+  const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
+  world.use(ptr, 4 * kPage, a, kLongNs);
+  world.deallocate(ptr, std::nullopt);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 1u);
+  EXPECT_NE(world.allocate(4 * kPage, std::nullopt), ptr);
+  world.sim().advance_host_ns(2 * kLongNs);
+  EXPECT_EQ(world.allocate(4 * kPage, world.stream()), ptr);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST(AnyStream, nobody_waits_on_the_gpu_for_a_context_event) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream();
+  const DevicePtr ptr = world.allocate(4 * kPage, a);
+  world.use(ptr, 4 * kPage, a, kLongNs);
+  world.deallocate(ptr, std::nullopt);
+  const DevicePtr next = world.allocate(4 * kPage, world.stream());
+  EXPECT_NE(next, ptr);
+  EXPECT_EQ(world.calls().count(Call::stream_wait_event), 0u);
+}
+
+TEST(AnyStream, legacy_mode_closes_by_the_legacy_stream_which_waits_for_blocking_streams_only) {
+  PoolWorld world(with(pool::AnyStreamOrder::legacy));
+  const StreamHandle blocking = world.stream(StreamFlags::blocking);
+  const StreamHandle non_blocking = world.stream();
+  const DevicePtr elsewhere = world.allocate(4 * kPage, non_blocking);
+  world.use(elsewhere, 4 * kPage, non_blocking, 100 * kLongNs);
+  const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
+  world.use(ptr, 4 * kPage, blocking, kLongNs);
+  world.deallocate(ptr, std::nullopt);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
+  const DevicePtr too_early = world.allocate(4 * kPage, std::nullopt);
+  EXPECT_NE(too_early, ptr);
+  world.sim().advance_host_ns(2 * kLongNs);
+  EXPECT_EQ(world.allocate(4 * kPage, std::nullopt), ptr) << "the non-blocking stream still runs";
+}
+
+TEST(AnyStream, park_mode_records_nothing_and_waits_for_an_explicit_synchronisation) {
+  PoolWorld world(with(pool::AnyStreamOrder::park));
+  const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
+  world.deallocate(ptr, std::nullopt);
+  world.sim().advance_host_ns(kLongNs);
+  EXPECT_NE(world.allocate(4 * kPage, std::nullopt), ptr);
+  EXPECT_EQ(world.statistics().events_recorded, 0u);
+  world.wait();
+  EXPECT_EQ(world.allocate(4 * kPage, std::nullopt), ptr);
+}
+
+TEST(AnyStream, pending_memory_is_capped_by_waiting_for_the_oldest_event_on_the_host) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream();
+  for (int i = 0; i < 40; ++i) {
+    const DevicePtr ptr = world.allocate(8 * kPage, std::nullopt);
+    world.use(ptr, 8 * kPage, a, kLongNs);
+    world.deallocate(ptr, std::nullopt);
+    EXPECT_LE(world.statistics().pending_bytes, 64 * kMiB);
+  }
+  EXPECT_GT(world.statistics().host_waits, 0u);
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 64 * kMiB + 2 * 8 * kPage);
+}
+
+TEST(AnyStream, without_context_events_the_cap_synchronises) {
+  WorldOptions options = page_world();
+  options.sim.context_events_supported = false;
+  PoolWorld world(options);
+  const StreamHandle a = world.stream();
+  for (int i = 0; i < 20; ++i) {
+    const DevicePtr ptr = world.allocate(8 * kPage, std::nullopt);
+    world.use(ptr, 8 * kPage, a);
+    world.deallocate(ptr, std::nullopt);
+    EXPECT_LE(world.statistics().pending_bytes, 64 * kMiB);
+  }
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
+  EXPECT_GT(world.calls().count(Call::ctx_synchronize), 0u);
+}
+
+TEST(AnyStream, park_mode_has_no_cap) {
+  PoolWorld world(with(pool::AnyStreamOrder::park));
+  for (int i = 0; i < 10; ++i) world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+  EXPECT_EQ(world.statistics().pending_bytes, 80 * kPage);
+}
+
+TEST(AnyStream, several_small_frees_share_one_event) {
+  PoolWorld world(adaptive_world());
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 12; ++i) live.push_back(world.allocate(1000, std::nullopt));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, std::nullopt);
+  EXPECT_LE(world.calls().count(Call::ctx_record_event), 1u);
+  world.wait();
+}
+
+TEST(AnyStream, small_memory_may_be_used_on_any_stream_at_once) {
+  PoolWorld world(page_world());
+  const DevicePtr ptr = world.allocate(1000, std::nullopt);
+  world.use(ptr, 1000, world.stream());
+  world.deallocate(ptr, std::nullopt);
+  const DevicePtr next = world.allocate(1000, std::nullopt);
+  world.use(next, 1000, world.stream());
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,327 @@
+// context: stream captures: what an allocation may take, what is kept with the graph, and that no capture is broken.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+using driver::CaptureMode;
+using driver::CaptureStatus;
+using driver::CuResult;
+using driver::GraphExecHandle;
+using driver::GraphHandle;
+
+class Capture : public ::testing::TestWithParam<CaptureMode> {
+ protected:
+  PoolWorld world{page_world()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+
+  void begin(StreamHandle stream) {
+    ASSERT_EQ(world.sim().stream_begin_capture(stream, GetParam()), CuResult::success);
+  }
+  GraphHandle end(StreamHandle stream) {
+    GraphHandle graph{};
+    EXPECT_EQ(world.sim().stream_end_capture(stream, graph), CuResult::success) << "the capture was broken";
+    return graph;
+  }
+  driver::CaptureId capture_of(StreamHandle stream) {
+    driver::CaptureInfo info;
+    EXPECT_EQ(world.sim().stream_get_capture_info(stream, info), CuResult::success);
+    return info.id;
+  }
+  GraphExecHandle launch(GraphHandle graph, StreamHandle stream) {
+    GraphExecHandle exec{};
+    EXPECT_EQ(world.sim().graph_instantiate(graph, exec), CuResult::success);
+    EXPECT_EQ(world.sim().graph_launch(exec, stream), CuResult::success);
+    return exec;
+  }
+  void destroy(GraphHandle graph, GraphExecHandle exec) {
+    world.sim().run_until_idle();
+    ASSERT_EQ(world.sim().ctx_synchronize(), CuResult::success);
+    ASSERT_EQ(world.sim().graph_exec_destroy(exec), CuResult::success);
+    ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  }
+  void use(DevicePtr ptr, StreamHandle stream, std::uint64_t duration_ns = 1000) {
+    world.use(ptr, 4 * kPage, stream, duration_ns);
+  }
+};
+
+TEST_P(Capture, an_allocation_queues_nothing_and_the_graph_launches) {
+  begin(a);
+  const std::uint64_t recorded = world.calls().count(Call::event_record);
+  const DevicePtr ptr = world.allocate(4 * kPage, a);
+  use(ptr, a);
+  EXPECT_EQ(world.calls().count(Call::event_record), recorded);
+  EXPECT_EQ(world.calls().count(Call::stream_wait_event), 0u);
+  const GraphHandle graph = end(a);
+  const GraphExecHandle exec = launch(graph, b);
+  ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
+  destroy(graph, exec);
+  world.deallocate(ptr, b);
+}
+
+TEST_P(Capture, an_allocation_takes_complete_or_new_memory_only) {
+  const DevicePtr own = world.allocate(4 * kPage, a);
+  use(own, a, kLongNs);
+  world.deallocate(own, a);
+  const DevicePtr foreign = world.allocate(4 * kPage, b);
+  use(foreign, b, kLongNs);
+  world.deallocate(foreign, b);
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  EXPECT_NE(captured, own) << "behind work that the graph is not ordered after";
+  EXPECT_NE(captured, foreign);
+  use(captured, a);
+  world.deallocate(captured, a);
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+  world.wait();
+}
+
+TEST_P(Capture, a_small_request_is_served_from_pages_and_leaves_no_node_in_the_graph) {
+  begin(a);
+  const DevicePtr ptr = world.allocate(1000, a);
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
+  world.use(ptr, 1000, a);
+  world.deallocate(ptr, a);
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+  world.wait();
+}
+
+TEST_P(Capture, what_the_same_stream_freed_in_the_same_capture_is_used_again) {
+  begin(a);
+  const DevicePtr first = world.allocate(4 * kPage, a);
+  use(first, a);
+  world.deallocate(first, a);
+  const DevicePtr second = world.allocate(3 * kPage, a);
+  EXPECT_EQ(second, first);
+  world.use(second, 3 * kPage, a);
+  world.deallocate(second, a);
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+  world.wait();
+}
+
+TEST_P(Capture, memory_used_again_in_a_capture_is_described_as_the_new_request) {
+  begin(a);
+  world.deallocate(world.allocate(4 * kPage, a), a);
+  const DevicePtr again = world.allocate(2 * kPage + 5, a);
+  const auto info = world.pool().query(again);
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info.value().requested, 2 * kPage + 5);
+  EXPECT_EQ(world.statistics().allocations, 2u);
+  world.deallocate(again, a);
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+  world.wait();
+}
+
+TEST_P(Capture, captured_memory_is_nobody_elses_while_the_graph_lives) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  world.deallocate(captured, a);
+  const GraphHandle graph = end(a);
+  const GraphExecHandle exec = launch(graph, a);
+  ASSERT_EQ(world.sim().ctx_synchronize(), CuResult::success);
+  for (const StreamHandle stream : {a, b}) {
+    const DevicePtr other = world.allocate(4 * kPage, stream);
+    EXPECT_NE(other, captured);
+    use(other, stream);
+  }
+  ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
+  destroy(graph, exec);
+  world.wait();
+  EXPECT_EQ(world.allocate(4 * kPage, b), captured) << "the graph and all made from it are gone";
+  use(captured, b);
+}
+
+TEST_P(Capture, memory_freed_after_the_capture_stays_with_the_graph_too) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  const GraphHandle graph = end(a);
+  const GraphExecHandle exec = launch(graph, a);
+  world.deallocate(captured, a);
+  EXPECT_NE(world.allocate(4 * kPage, a), captured);
+  ASSERT_EQ(world.sim().graph_launch(exec, a), CuResult::success);
+  destroy(graph, exec);
+}
+
+TEST_P(Capture, a_second_free_of_captured_memory_is_an_error) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  world.deallocate(captured, a);
+  expect_error(world.pool().deallocate(captured, a), ErrorCode::invalid_pointer, {hex(captured)});
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+}
+
+TEST_P(Capture, release_frees_the_memory_of_a_graph_that_will_not_be_launched_again) {
+  begin(a);
+  const driver::CaptureId id = capture_of(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  world.deallocate(captured, a);
+  const GraphHandle graph = end(a);
+  const GraphExecHandle exec = launch(graph, a);
+  ASSERT_TRUE(world.pool().capture_release(id).ok());
+  world.allocate(kPage, a);  // the pool learns that the capture is over
+  world.wait();
+  EXPECT_EQ(world.allocate(4 * kPage, b), captured);
+  expect_error(world.pool().capture_release(id), ErrorCode::invalid_argument);
+  destroy(graph, exec);
+}
+
+TEST_P(Capture, a_graph_that_is_dropped_without_launch_gives_its_memory_back) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  world.deallocate(captured, a);
+  ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+  world.allocate(kPage, a);
+  world.wait();
+  EXPECT_EQ(world.allocate(4 * kPage, b), captured);
+}
+
+TEST_P(Capture, frees_of_ordinary_memory_wait_until_the_capture_is_over) {
+  const DevicePtr before = world.allocate(4 * kPage, a);
+  use(before, a);
+  begin(a);
+  world.deallocate(before, a);
+  const DevicePtr meanwhile = world.allocate(4 * kPage, b);
+  EXPECT_NE(meanwhile, before);
+  use(meanwhile, b);
+  ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+  world.allocate(kPage, a);  // the pool learns that the capture is over
+  world.wait();
+  EXPECT_EQ(world.allocate(4 * kPage, a), before);
+  use(before, a);
+}
+
+TEST_P(Capture, other_streams_go_on_meanwhile_and_break_nothing) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  const StreamHandle c = world.stream();
+  for (int i = 0; i < 40; ++i) {
+    const StreamHandle stream = i % 2 == 0 ? b : c;
+    const DevicePtr ptr = world.allocate(static_cast<Bytes>(i % 5 + 1) * kPage, stream);
+    world.use(ptr, kPage, stream, 1'000'000);
+    world.deallocate(ptr, stream);
+    world.deallocate(world.allocate(500, stream), stream);
+    world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
+  }
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
+  const GraphHandle graph = end(a);
+  const GraphExecHandle exec = launch(graph, a);
+  destroy(graph, exec);
+  world.deallocate(captured, a);
+}
+
+TEST_P(Capture, what_would_wait_for_the_whole_context_is_refused_and_breaks_nothing) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
+  expect_error(world.pool().reset(), ErrorCode::capture_active);
+  EXPECT_TRUE(world.pool().trim(0).ok());
+  const GraphHandle graph = end(a);
+  destroy(graph, launch(graph, b));
+}
+
+TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld full(options);
+  const StreamHandle stream = full.stream();
+  const StreamHandle other = full.stream();
+  const DevicePtr busy = full.allocate(6 * kPage, other);
+  full.use(busy, 6 * kPage, other, kLongNs);
+  full.deallocate(busy, other);
+  ASSERT_EQ(full.sim().stream_begin_capture(stream, GetParam()), CuResult::success);
+  const DevicePtr ptr = full.allocate(6 * kPage, stream);  // the host waits for the other stream's work
+  full.use(ptr, 6 * kPage, stream);
+  expect_error(full.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  GraphHandle graph{};
+  ASSERT_EQ(full.sim().stream_end_capture(stream, graph), CuResult::success);
+  ASSERT_EQ(full.sim().graph_destroy(graph), CuResult::success);
+  EXPECT_EQ(full.statistics().host_waits, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Capture,
+                         ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed),
+                         [](const auto& mode) {
+                           switch (mode.param) {
+                             case CaptureMode::global: return "global";
+                             case CaptureMode::thread_local_mode: return "thread_local";
+                             case CaptureMode::relaxed: return "relaxed";
+                           }
+                           return "unknown";
+                         });
+
+// Captures that no call of the pool can see.
+class AnnouncedCapture : public ::testing::Test {
+ protected:
+  PoolWorld world{page_world()};
+  StreamHandle hidden = world.stream();
+  StreamHandle b = world.stream();
+};
+
+TEST_F(AnnouncedCapture, keeps_context_events_away) {
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_EQ(world.sim().stream_begin_capture(hidden, CaptureMode::global), CuResult::success);
+  const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
+  world.deallocate(ptr, std::nullopt);
+  for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(4 * kPage, b), b);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
+  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
+  GraphHandle graph{};
+  ASSERT_EQ(world.sim().stream_end_capture(hidden, graph), CuResult::success);
+  ASSERT_TRUE(world.pool().capture_end().ok());
+  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  EXPECT_GT(world.calls().count(Call::ctx_record_event), 0u) << "afterwards they are possible again";
+}
+
+TEST_F(AnnouncedCapture, announcements_nest) {
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().capture_end().ok());
+  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().capture_end().ok());
+  EXPECT_TRUE(world.pool().synchronize().ok());
+  expect_error(world.pool().capture_end(), ErrorCode::invalid_argument);
+}
+
+TEST_F(AnnouncedCapture, a_capture_of_a_blocking_stream_is_seen_through_the_legacy_stream) {
+  const StreamHandle blocking = world.stream(StreamFlags::blocking);
+  ASSERT_EQ(world.sim().stream_begin_capture(blocking, CaptureMode::thread_local_mode), CuResult::success);
+  const DevicePtr ptr = world.allocate(4 * kPage, driver::kLegacyStream);
+  world.deallocate(ptr, driver::kLegacyStream);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  CaptureStatus status{};
+  ASSERT_EQ(world.sim().stream_is_capturing(blocking, status), CuResult::success);
+  EXPECT_EQ(status, CaptureStatus::active) << "no event on the legacy stream, none of the context";
+  GraphHandle graph{};
+  ASSERT_EQ(world.sim().stream_end_capture(blocking, graph), CuResult::success);
+  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+}
+
+TEST_F(AnnouncedCapture, a_seen_capture_that_ended_unseen_is_over_when_its_graph_is) {
+  ASSERT_EQ(world.sim().stream_begin_capture(hidden, CaptureMode::global), CuResult::success);
+  world.deallocate(world.allocate(4 * kPage, hidden), hidden);
+  GraphHandle graph{};
+  ASSERT_EQ(world.sim().stream_end_capture(hidden, graph), CuResult::success);
+  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  ASSERT_EQ(world.sim().stream_destroy(hidden), CuResult::success);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  EXPECT_TRUE(world.pool().synchronize().ok());
+}
+
+}  // namespace
+}  // namespace vpmm::testing

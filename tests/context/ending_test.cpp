@@ -1,0 +1,141 @@
+// context: what survives a reset by us, a reset by others, and a broken GPU.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+
+std::uint8_t first_byte(PoolWorld& world, DevicePtr ptr) {
+  std::uint8_t byte = 0;
+  EXPECT_EQ(world.sim().memcpy_device_to_host(&byte, ptr, 1), CuResult::success);
+  return byte;
+}
+
+// After a reset nothing is current; a program retains the primary context again.
+void enter_again(PoolWorld& world) {
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+}
+
+// A pool with one live allocation that holds 0x5A, pending memory, small memory and outstanding events.
+class Reset : public ::testing::Test {
+ protected:
+  PoolWorld world{page_world()};
+  DevicePtr live{};
+  DevicePtr small{};
+  DevicePtr pending{};
+
+  Reset() {
+    const StreamHandle stream = world.stream();
+    live = world.allocate(4 * kPage, stream);
+    EXPECT_EQ(world.sim().memset_d8_async(live, 0x5A, 4 * kPage, stream), CuResult::success);
+    small = world.allocate(1000, stream);
+    pending = world.allocate(3 * kPage, stream);
+    world.use(pending, 3 * kPage, stream, kLongNs);
+    world.deallocate(pending, stream);
+    world.deallocate(world.allocate(2 * kPage, std::nullopt), std::nullopt);
+  }
+  void expect_alive_after() {
+    enter_again(world);
+    const StreamHandle stream = world.stream();
+    EXPECT_EQ(world.allocate(3 * kPage, stream), pending) << "everything before the reset is over";
+    world.use(pending, 3 * kPage, stream);
+    EXPECT_EQ(first_byte(world, live), 0x5A) << "chunks and their contents survive";
+    EXPECT_EQ(world.statistics().live_bytes, 7 * kPage) << "pointers of the driver's pool do not";
+    expect_error(world.pool().deallocate(small, stream), ErrorCode::invalid_pointer);
+    world.deallocate(live, stream);
+    const DevicePtr new_small = world.allocate(1000, stream);
+    world.use(new_small, 1000, stream);
+    EXPECT_TRUE(world.pool().synchronize().ok());
+    EXPECT_EQ(world.statistics().pending_bytes, 0u);
+  }
+};
+
+TEST_F(Reset, by_us_waits_keeps_chunks_and_contents_and_forgets_small_pointers) {
+  ASSERT_TRUE(world.pool().reset().ok());
+  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_reset), 1u);
+  expect_alive_after();
+}
+
+TEST_F(Reset, by_others_is_noticed_before_an_event_is_touched) {
+  world.sim().run_until_idle();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  expect_alive_after();  // the simulator aborts when a dead event or stream is touched
+}
+
+TEST_F(Reset, by_others_is_noticed_by_a_free_too) {
+  world.sim().run_until_idle();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  enter_again(world);
+  world.deallocate(live, world.stream());
+  expect_error(world.pool().deallocate(small, std::nullopt), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST_F(Reset, twice_is_survived_too) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(world.pool().reset().ok());
+    enter_again(world);
+    const StreamHandle stream = world.stream();
+    world.deallocate(world.allocate(5 * kPage, stream), stream);
+    world.deallocate(world.allocate(500, stream), std::nullopt);
+  }
+  world.sim().run_until_idle();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  expect_alive_after();
+}
+
+TEST_F(Reset, of_the_device_of_a_foreign_stream_completes_its_frees) {
+  WorldOptions options = page_world();
+  options.sim.device_count = 2;
+  PoolWorld two(options);
+  driver::ContextHandle mine{};
+  driver::ContextHandle other{};
+  ASSERT_EQ(two.sim().ctx_get_current(mine), CuResult::success);
+  ASSERT_EQ(two.sim().device_primary_ctx_retain(1, other), CuResult::success);
+  ASSERT_EQ(two.sim().ctx_set_current(other), CuResult::success);
+  const StreamHandle foreign = two.stream();
+  ASSERT_EQ(two.sim().ctx_set_current(mine), CuResult::success);
+  const DevicePtr ptr = two.allocate(4 * kPage, foreign);
+  two.deallocate(ptr, foreign);
+  two.sim().run_until_idle();
+  ASSERT_EQ(two.sim().device_primary_ctx_reset(1), CuResult::success);
+  EXPECT_EQ(two.allocate(4 * kPage, std::nullopt), ptr);
+}
+
+TEST(Broken, a_sticky_error_poisons_the_pool_and_no_driver_call_is_made_after_it) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr live = world.allocate(4 * kPage, stream);
+  world.deallocate(world.allocate(2 * kPage, stream), stream);
+  world.break_context();
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+  const std::uint64_t calls = world.calls().total_count();
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned);
+  expect_error(world.pool().deallocate(live, stream), ErrorCode::poisoned);
+  expect_error(world.pool().trim(0), ErrorCode::poisoned);
+  expect_error(world.pool().synchronize(), ErrorCode::poisoned);
+  expect_error(world.pool().memory_info(), ErrorCode::poisoned);
+  expect_error(world.pool().record_use(live, stream), ErrorCode::poisoned);
+  world.pool().deallocate_deferred(live);
+  EXPECT_EQ(world.calls().total_count(), calls);
+}
+
+TEST(Broken, figures_and_pictures_still_answer) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(4 * kPage, stream);
+  world.break_context();
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned);
+  EXPECT_EQ(world.picture(), "[4]");
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  EXPECT_EQ(world.pool().validate(), "");
+}
+
+}  // namespace
+}  // namespace vpmm::testing

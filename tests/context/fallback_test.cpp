@@ -1,0 +1,119 @@
+// context: everything on the driver's stream-ordered pool: no VMM, pool switched off, huge pages; and small requests.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+// A program that allocates, uses and frees on two streams, in all sizes.
+void run_program(PoolWorld& world) {
+  const StreamHandle a = world.stream();
+  const StreamHandle b = world.stream();
+  for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{70'000}, kPage + 1}) {
+    const DevicePtr on_a = world.allocate(bytes, a);
+    const DevicePtr on_b = world.allocate(bytes, b);
+    const DevicePtr on_any = world.allocate(bytes, std::nullopt);
+    world.use(on_a, bytes, a, 100'000);
+    world.use(on_b, bytes, b, 100'000);
+    world.use(on_any, bytes, a, 100'000);
+    world.deallocate(on_a, a);
+    world.deallocate(on_b, std::nullopt);
+    world.deallocate(on_any, a);
+  }
+  world.wait();
+}
+
+WorldOptions switched_off() {
+  WorldOptions options = page_world();
+  options.config.pool_enabled = false;
+  options.config.page_size.reset();
+  return options;
+}
+
+TEST(StreamOrderedOnly, serves_everything_on_a_device_without_virtual_memory_management) {
+  WorldOptions options = adaptive_world();
+  options.sim.vmm_supported = false;
+  PoolWorld world(options);
+  run_program(world);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
+  EXPECT_EQ(world.calls().count(Call::mem_address_reserve), 0u);
+  EXPECT_EQ(world.pool().snapshot().policy, "stream_ordered");
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
+}
+
+TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
+  PoolWorld world(switched_off());
+  run_program(world);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
+  expect_error(world.pool().preallocate(kPage), ErrorCode::unsupported);
+  expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported, {"alignment 4096"});
+}
+
+TEST(StreamOrderedOnly, serves_everything_below_a_page_of_32_gib) {
+  WorldOptions options;
+  options.config.page_size = 32 * kGiB;
+  PoolWorld world(options);
+  run_program(world);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
+  EXPECT_EQ(world.statistics().reserved_bytes, 0u);
+}
+
+TEST(StreamOrderedOnly, refuses_a_capturing_stream_rather_than_putting_nodes_into_its_graph) {
+  PoolWorld world(switched_off());
+  const StreamHandle stream = world.stream();
+  world.allocate(100, stream);
+  ASSERT_EQ(world.sim().stream_begin_capture(stream, driver::CaptureMode::global), driver::CuResult::success);
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::capture_active);
+  driver::GraphHandle graph{};
+  ASSERT_EQ(world.sim().stream_end_capture(stream, graph), driver::CuResult::success);
+  ASSERT_EQ(world.sim().graph_destroy(graph), driver::CuResult::success);
+}
+
+TEST(PagesOnly, serve_small_requests_too_on_a_device_without_memory_pools) {
+  WorldOptions options = page_world();
+  options.sim.memory_pools_supported = false;
+  PoolWorld world(options);
+  run_program(world);
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
+}
+
+TEST(NoSupport, at_all_is_a_clear_error) {
+  driver::sim::SimOptions options;
+  options.vmm_supported = false;
+  options.memory_pools_supported = false;
+  driver::sim::SimDriver sim(options);
+  expect_error(context::Context::create(sim, 0, {}), ErrorCode::unsupported, {"device 0"});
+}
+
+TEST(SmallRequests, go_to_the_drivers_pool_and_a_page_does_not) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage - 1, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 1u);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
+  world.allocate(kPage, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 1u);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 1u);
+}
+
+TEST(SmallRequests, count_in_all_figures_and_can_be_queried) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  EXPECT_EQ(world.statistics().live_bytes, 1000u);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  const auto info = world.pool().query(ptr + 999);
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info.value().begin, ptr);
+  EXPECT_GE(info.value().usable, 1000u);
+  expect_error(world.pool().query(ptr + 1000), ErrorCode::invalid_pointer);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,260 @@
+// context: preallocation, capacity, giving back, thresholds, mapping ceilings, address space.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+TEST(Preallocation, happens_at_the_first_allocation_and_not_before) {
+  WorldOptions options = page_world();
+  options.config.pages = 10;
+  PoolWorld world(options);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+  const StreamHandle stream = world.stream();
+  world.allocate(3 * kPage, stream);
+  EXPECT_EQ(world.picture(), "[3][-7]");
+  const std::uint64_t calls = world.calls().memory_call_count();
+  world.allocate(7 * kPage, stream);
+  EXPECT_EQ(world.calls().memory_call_count(), calls);
+}
+
+TEST(Preallocation, maps_as_much_as_memory_allows_and_is_never_an_error) {
+  for (WorldOptions options : {page_world(), adaptive_world()}) {
+    options.config.pages = 100;
+    options.config.capacity = 11 * kPage;
+    PoolWorld by_setting(options);
+    by_setting.allocate(kPage, by_setting.stream());
+    EXPECT_EQ(by_setting.statistics().mapped_bytes, 11 * kPage);
+    options.config.capacity.reset();
+    options.sim.capacity = 64 * kPage;
+    options.sim.used_by_others = 60 * kPage;
+    PoolWorld by_device(options);
+    by_device.allocate(kPage, by_device.stream());
+    EXPECT_EQ(by_device.statistics().mapped_bytes, 4 * kPage);
+  }
+}
+
+TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {
+  PoolWorld world(page_world());
+  ASSERT_TRUE(world.pool().preallocate(10 * kPage).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
+  ASSERT_TRUE(world.pool().preallocate(4 * kPage).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
+  ASSERT_TRUE(world.pool().preallocate(12 * kPage).ok());
+  EXPECT_EQ(world.picture(), "[-12]") << "one range";
+}
+
+TEST(Preallocation, beyond_the_capacity_is_an_error_by_call) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  expect_error(world.pool().preallocate(9 * kPage), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+TEST(Capacity, is_never_exceeded_and_may_be_changed) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(8 * kPage, stream);
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
+  world.pool().set_capacity(9 * kPage);
+  world.allocate(kPage, stream);
+  world.pool().set_capacity(std::nullopt);
+  world.allocate(20 * kPage, stream);
+  world.pool().set_capacity(kPage);
+  EXPECT_EQ(world.statistics().mapped_bytes, 29 * kPage) << "what is mapped stays";
+  world.deallocate(ptr, stream);
+  world.allocate(8 * kPage, stream);
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
+}
+
+TEST(Capacity, counts_the_drivers_pool_too) {
+  WorldOptions options = page_world();
+  options.config.capacity = 64 * kMiB;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.allocate(1000, stream);
+  const Bytes small = world.statistics().stream_ordered_bytes;
+  ASSERT_GT(small, 0u);
+  expect_error(world.pool().preallocate(64 * kMiB), ErrorCode::out_of_memory);
+  expect_error(world.pool().allocate({64 * kMiB, 0, stream}), ErrorCode::out_of_memory);
+  world.allocate(64 * kMiB - round_up(small, kPage), stream);
+  EXPECT_LE(world.statistics().mapped_bytes, 64 * kMiB);
+}
+
+TEST(Trim, keeps_as_much_as_it_is_told_and_everything_that_lives) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(10 * kPage, stream);
+  const DevicePtr live = world.allocate(2 * kPage, stream);
+  world.deallocate(ptr, stream);
+  world.wait();
+  const auto some = world.pool().trim(7 * kPage);
+  ASSERT_TRUE(some.ok());
+  EXPECT_EQ(some.value(), 5 * kPage);
+  EXPECT_EQ(world.statistics().mapped_bytes, 7 * kPage);
+  const auto rest = world.pool().trim(0);
+  ASSERT_TRUE(rest.ok());
+  EXPECT_EQ(rest.value(), 5 * kPage);
+  EXPECT_EQ(world.picture(), "[*10][2]");
+  world.use(live, 2 * kPage, stream);
+  EXPECT_EQ(world.sim().census().physical_bytes, 2 * kPage);
+}
+
+TEST(Trim, gives_back_what_the_gpu_has_finished_with_although_nobody_asked_for_proof_before) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(10 * kPage, stream);
+  world.use(ptr, 10 * kPage, stream);
+  world.deallocate(ptr, stream);
+  ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
+  const auto released = world.pool().trim(0);
+  ASSERT_TRUE(released.ok());
+  EXPECT_EQ(released.value(), 10 * kPage);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+TEST(Trim, never_touches_pending_memory_and_never_waits) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(10 * kPage, stream);
+  world.use(ptr, 10 * kPage, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  const auto released = world.pool().trim(0);
+  ASSERT_TRUE(released.ok());
+  EXPECT_EQ(released.value(), 0u);
+  EXPECT_EQ(world.sim().stream_query(stream), driver::CuResult::not_ready);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST(Trim, empties_the_drivers_pool_as_well) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 5; ++i) world.deallocate(world.allocate(100'000, stream), stream);
+  world.wait();
+  ASSERT_GT(world.statistics().stream_ordered_bytes, 0u);
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+TEST(ReleaseThreshold, idle_memory_above_it_goes_back_by_itself) {
+  WorldOptions options = page_world();
+  options.config.release_threshold = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(6 * kPage, stream);
+  const DevicePtr second = world.allocate(2 * kPage, stream);
+  world.deallocate(first, stream);
+  world.sim().advance_host_ns(kLongNs);
+  world.deallocate(second, stream);
+  EXPECT_LE(world.statistics().mapped_bytes, 4 * kPage);
+}
+
+TEST(ReleaseThreshold, without_one_memory_is_kept_for_life) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(6 * kPage, stream), stream);
+  world.wait();
+  world.deallocate(world.allocate(2 * kPage, stream), stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, 6 * kPage);
+  EXPECT_EQ(world.statistics().chunks_released, 0u);
+}
+
+TEST(MaxMappings, is_never_exceeded_because_the_pool_grows_instead_of_moving) {
+  WorldOptions options = page_world();
+  options.config.max_mappings = 64;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (Bytes round = 0; round < 30; ++round) {
+    const Bytes pages = 2 + round % 7;
+    live.push_back(world.allocate(pages * kPage, stream));
+    world.use(live.back(), pages * kPage, stream);
+    if (live.size() > 4) {
+      world.deallocate(live[live.size() / 2], stream);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(live.size() / 2));
+    }
+    EXPECT_LE(world.statistics().mappings, 64u);
+  }
+}
+
+TEST(AddressSpace, a_request_above_the_reservation_size_reserves_more) {
+  WorldOptions options = page_world();
+  options.config.va_size = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(20 * kPage, stream);
+  world.use(ptr, 20 * kPage, stream);
+  EXPECT_GE(world.statistics().reserved_bytes, 20 * kPage);
+}
+
+TEST(AddressSpace, there_is_room_for_whole_chunks_that_move_although_the_request_is_smaller) {
+  WorldOptions options = adaptive_world();
+  options.config.va_size = 6 * kPage;
+  options.config.chunk_max = 6 * kPage;
+  options.config.pages = 18;  // three chunks
+  options.config.capacity = 18 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 3; ++i) live.push_back(world.allocate(6 * kPage, stream));
+  world.deallocate(live[0], stream);
+  world.deallocate(live[2], stream);
+  world.use(world.allocate(8 * kPage, stream), 8 * kPage, stream);
+  EXPECT_EQ(world.statistics().reserved_bytes, 30 * kPage);
+}
+
+TEST(AddressSpace, reservations_are_added_when_holes_run_out) {
+  WorldOptions options = page_world();
+  options.config.va_size = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 5; ++i) world.use(world.allocate(6 * kPage, stream), 6 * kPage, stream);
+  EXPECT_EQ(world.statistics().reserved_bytes, 40 * kPage);
+  EXPECT_EQ(world.picture(), "[6] | [6] | [6] | [6] | [6]");
+}
+
+TEST(AddressSpace, regions_do_not_merge_across_the_border_of_reservations) {
+  WorldOptions options = page_world();
+  options.config.va_size = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 3; ++i) live.push_back(world.allocate(8 * kPage, stream));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, stream);
+  EXPECT_EQ(world.picture(), "[-8] | [-8] | [-8]");
+  world.use(world.allocate(12 * kPage, stream), 12 * kPage, stream);
+}
+
+TEST(AddressSpace, a_smaller_reservation_is_taken_where_address_space_is_short) {
+  WorldOptions options = page_world();
+  options.config.va_size = 8 * kTiB;
+  options.sim.address_space = kTiB;
+  PoolWorld world(options);
+  world.allocate(3 * kPage, world.stream());
+  EXPECT_GT(world.statistics().reserved_bytes, 0u);
+  EXPECT_LE(world.statistics().reserved_bytes, kTiB);
+}
+
+TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
+  WorldOptions options = page_world();
+  options.sim.capacity = kGiB;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(10 * kPage, stream);
+  const auto used = world.pool().memory_info();
+  world.deallocate(ptr, stream);
+  const auto idle = world.pool().memory_info();
+  ASSERT_TRUE(used.ok() && idle.ok());
+  EXPECT_EQ(idle.value().free - used.value().free, 10 * kPage);
+  EXPECT_EQ(idle.value().total, kGiB);
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,163 @@
+// context: running out of memory as a caller sees it: callback, report, what is given up first.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+WorldOptions small_device(Bytes pages) {
+  WorldOptions options = page_world();
+  options.sim.capacity = pages * kPage;
+  return options;
+}
+
+TEST(OutOfMemory, deferred_frees_are_done_before_anything_is_waited_for) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(8 * kPage, stream);
+  world.pool().deallocate_deferred(ptr);
+  const DevicePtr next = world.allocate(8 * kPage, stream);
+  world.use(next, 8 * kPage, stream);
+}
+
+TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_vain) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 8; ++i) live.push_back(world.allocate(kPage, stream));
+  for (std::size_t i = 0; i < 8; i += 2) world.deallocate(live[i], stream);
+  const DevicePtr four = world.allocate(4 * kPage, stream);
+  world.use(four, 4 * kPage, stream);
+  EXPECT_EQ(world.statistics().chunks_moved, 4u);
+  EXPECT_EQ(world.statistics().failed_plans, 0u);
+}
+
+TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {
+  WorldOptions options = small_device(40);  // 80 MiB
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  world.wait();
+  ASSERT_GT(world.statistics().stream_ordered_bytes, 0u);
+  const DevicePtr everything = world.allocate(40 * kPage, stream);
+  EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
+  world.deallocate(everything, stream);
+  world.wait();
+  EXPECT_FALSE(is_null(world.allocate(1000, stream)));
+  EXPECT_LT(world.statistics().mapped_bytes - world.statistics().stream_ordered_bytes, 40 * kPage);
+}
+
+TEST(OutOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_call_any_more) {
+  for (WorldOptions options : {page_world(), adaptive_world()}) {
+    options.sim.capacity = 8 * kPage;
+    PoolWorld world(options);
+    const StreamHandle gone = world.stream();
+    const DevicePtr ptr = world.allocate(8 * kPage, gone);
+    world.use(ptr, 8 * kPage, gone, kLongNs);
+    world.deallocate(ptr, gone);
+    ASSERT_EQ(world.sim().stream_destroy(gone), driver::CuResult::success);
+    const StreamHandle stream = world.stream();
+    const DevicePtr next = world.allocate(8 * kPage, stream);
+    world.use(next, 8 * kPage, stream);
+    EXPECT_EQ(world.statistics().failed_allocations, 0u);
+  }
+}
+
+TEST(OutOfMemory, without_context_events_the_context_is_synchronised) {
+  WorldOptions options = adaptive_world();
+  options.sim.capacity = 8 * kPage;
+  options.sim.context_events_supported = false;
+  PoolWorld world(options);
+  const StreamHandle gone = world.stream();
+  const DevicePtr ptr = world.allocate(8 * kPage, gone);
+  world.use(ptr, 8 * kPage, gone, kLongNs);
+  world.deallocate(ptr, gone);
+  ASSERT_EQ(world.sim().stream_destroy(gone), driver::CuResult::success);
+  world.allocate(8 * kPage, world.stream());
+  EXPECT_GE(world.calls().count(Call::ctx_synchronize), 1u);
+}
+
+TEST(OutOfMemory, the_callback_may_free_memory_of_the_pool_and_have_the_request_tried_again) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  DevicePtr cache = world.allocate(6 * kPage, stream);
+  int called = 0;
+  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory& need) {
+    ++called;
+    EXPECT_EQ(need.requested, 4 * kPage);
+    EXPECT_EQ(need.device, 0);
+    world.deallocate(cache, stream);  // re-entrant: no lock is held
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
+    return true;
+  });
+  world.use(world.allocate(4 * kPage, stream), 4 * kPage, stream);
+  EXPECT_EQ(called, 1);
+}
+
+TEST(OutOfMemory, the_callback_may_itself_allocate) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  const DevicePtr cache = world.allocate(8 * kPage, stream);
+  bool is_first = true;
+  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) {
+    if (!is_first) return false;
+    is_first = false;
+    world.deallocate(cache, stream);
+    world.allocate(2 * kPage, stream);
+    return true;
+  });
+  world.allocate(6 * kPage, stream);
+  EXPECT_EQ(world.statistics().live_allocations, 2u);
+}
+
+TEST(OutOfMemory, the_request_fails_when_the_callback_gives_up) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  world.allocate(6 * kPage, stream);
+  int called = 0;
+  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return ++called < 3; });
+  expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(called, 3);
+}
+
+TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(2 * kPage, stream);
+  world.allocate(2 * kPage, stream);
+  const DevicePtr second = world.allocate(3 * kPage, stream);
+  world.deallocate(first, stream);
+  world.deallocate(second, stream);
+  world.wait();
+  expect_error(world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {"asked for 14680064", "live 4194304", "free 10485760", "pending 0", "largest free range 6291456",
+                "CUDA_ERROR_OUT_OF_MEMORY"});
+}
+
+TEST(OutOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(5 * kPage, stream);
+  for (int i = 0; i < 5; ++i) expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.pool().validate(), "");
+  world.use(ptr, 5 * kPage, stream);
+  world.use(world.allocate(3 * kPage, stream), 3 * kPage, stream);
+  EXPECT_EQ(world.statistics().failed_allocations, 5u);
+}
+
+TEST(OutOfMemory, memory_that_other_processes_give_back_is_found) {
+  WorldOptions options = small_device(8);
+  options.sim.used_by_others = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.allocate(4 * kPage, stream);
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
+  world.sim().set_used_by_others(0, 0);
+  world.allocate(4 * kPage, stream);
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,151 @@
+// context: figures that must agree with each other, pictures, and recordings that read back.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "observe/trace_file.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+// Identities that hold whenever no call is in progress and nothing was quarantined.
+void expect_identities(PoolWorld& world) {
+  const observe::Statistics now = world.statistics();
+  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  Bytes free = 0, holes = 0, zombies = 0, allocated = 0;
+  for (const observe::RegionSnapshot& region : snapshot.regions) {
+    if (region.kind == '-') free += region.range.size;
+    if (region.kind == '*') holes += region.range.size;
+    if (region.kind == '~') zombies += region.range.size;
+    if (region.kind == ' ') allocated += region.range.size;
+  }
+  EXPECT_EQ(now.free_bytes, free);
+  EXPECT_EQ(now.hole_bytes, holes);
+  EXPECT_EQ(now.zombie_bytes, zombies);
+  EXPECT_EQ(now.reserved_bytes, free + holes + zombies + allocated) << "states partition the reserved space";
+  EXPECT_EQ(now.mapped_bytes, allocated + free + now.stream_ordered_bytes) << "zombies alias what is counted already";
+  EXPECT_EQ(now.allocations - now.deallocations, now.live_allocations);
+  EXPECT_LE(now.live_bytes, now.allocated_bytes);
+  EXPECT_LE(now.pending_bytes, now.free_bytes + now.stream_ordered_bytes);
+  EXPECT_LE(now.largest_free_bytes, now.free_bytes);
+  EXPECT_GE(now.peak_mapped_bytes, now.mapped_bytes);
+  EXPECT_GE(now.peak_live_bytes, now.live_bytes);
+  EXPECT_EQ(now.chunks_created - now.chunks_released, now.chunks);
+  EXPECT_EQ(now.allocations, now.hits + now.plans);
+  EXPECT_EQ(now.quarantined_bytes, 0u);
+  EXPECT_EQ(world.sim().census().mappings, now.mappings);
+  EXPECT_EQ(world.sim().census().chunks, now.chunks);
+}
+
+TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
+  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+    PoolWorld world(options);
+    const StreamHandle streams[] = {world.stream(), world.stream()};
+    std::vector<std::pair<DevicePtr, std::size_t>> live;
+    for (std::size_t i = 0; i < 120; ++i) {
+      const std::size_t lane = i % 2;
+      const Bytes bytes = i % 5 == 4 ? 1000 + i : (i * 7 % 11 + 1) * kPage - i;
+      live.emplace_back(world.allocate(bytes, streams[lane]), lane);
+      world.use(live.back().first, bytes, streams[lane], 20'000);
+      expect_identities(world);
+      if (i % 3 == 0) continue;
+      const std::size_t victim = i * 13 % live.size();
+      world.deallocate(live[victim].first, streams[live[victim].second]);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+      expect_identities(world);
+    }
+    world.wait();
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    expect_identities(world);
+  }
+}
+
+TEST(Statistics, peaks_can_be_started_anew) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(10 * kPage, stream), stream);
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(4 * kPage).ok());
+  EXPECT_EQ(world.statistics().peak_live_bytes, 10 * kPage);
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, 10 * kPage);
+  world.pool().reset_peaks();
+  EXPECT_EQ(world.statistics().peak_live_bytes, 0u);
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, 4 * kPage);
+  EXPECT_EQ(world.statistics().peak_chunks, 4u);
+}
+
+TEST(Statistics, driver_calls_and_their_time_are_those_of_memory_calls) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const std::uint64_t before = world.calls().memory_call_count();
+  world.allocate(2 * kPage, stream);
+  EXPECT_EQ(world.calls().memory_call_count() - before, world.statistics().driver_calls);
+  EXPECT_EQ(world.statistics().driver_calls, 6u) << "reserve, twice create and map, access";
+  EXPECT_GT(world.statistics().driver_ns, 0u);
+}
+
+TEST(Snapshot, lists_every_region_in_ascending_address_order_with_stamp_and_stream) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(2 * kPage, stream);
+  const DevicePtr second = world.allocate(2 * kPage, stream);
+  world.use(second, kPage, stream, kLongNs);
+  world.deallocate(second, stream);
+  world.allocate(kPage, std::nullopt);
+  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  ASSERT_GE(snapshot.regions.size(), 3u);
+  for (std::size_t i = 1; i < snapshot.regions.size(); ++i)
+    EXPECT_EQ(snapshot.regions[i].range.begin, snapshot.regions[i - 1].range.end());
+  EXPECT_EQ(snapshot.regions[0].range.begin, first);
+  EXPECT_EQ(snapshot.regions[0].stamp.rfind("stream ", 0), 0u) << "a live region names its stream";
+  EXPECT_FALSE(snapshot.regions[1].complete);
+  EXPECT_NE(snapshot.regions[1].stamp.find(" up to "), std::string::npos);
+  const std::string text = observe::to_text(snapshot);
+  EXPECT_NE(text.find("[2]"), std::string::npos);
+  EXPECT_NE(text.find("[-2]"), std::string::npos);
+}
+
+TEST(Recording, reads_back_as_the_calls_that_were_made) {
+  const std::string path = ::testing::TempDir() + "vpmm_recording.csv.gz";
+  {
+    PoolWorld world(page_world());
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    const DevicePtr before = world.allocate(kPage, a);
+    ASSERT_TRUE(world.pool().start_recording(path).ok());
+    expect_error(world.pool().start_recording(path), ErrorCode::invalid_argument);
+    const DevicePtr first = world.allocate(3 * kPage + 7, a);
+    const DevicePtr second = world.allocate(100, b);
+    world.sim().advance_host_ns(5'000'000);
+    world.deallocate(first, a);
+    world.deallocate(before, a);  // allocated before the recording
+    world.pool().deallocate_deferred(second);
+    world.wait();
+    ASSERT_TRUE(world.pool().stop_recording().ok());
+    expect_error(world.pool().stop_recording(), ErrorCode::invalid_argument);
+    world.allocate(kPage, a);  // after it
+  }
+  const auto trace = observe::read_trace(path);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  using Kind = observe::TraceEvent::Kind;
+  const auto& events = trace.value().events;
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(trace.value().streams, 2u);
+  EXPECT_EQ(events[0].kind, Kind::allocate);
+  EXPECT_EQ(events[0].bytes, 3 * kPage + 7);
+  EXPECT_EQ(events[1].bytes, 100u);
+  EXPECT_NE(events[1].stream, events[0].stream);
+  EXPECT_EQ(events[2].kind, Kind::deallocate);
+  EXPECT_EQ(events[2].allocation, events[0].allocation);
+  EXPECT_GE(events[2].time_us, events[1].time_us + 5'000);
+  EXPECT_EQ(events[3].allocation, events[1].allocation);
+  EXPECT_EQ(events[3].stream, events[1].stream) << "a deferred free goes on its allocation's stream";
+}
+
+}  // namespace
+}  // namespace vpmm::testing
