@@ -26,6 +26,7 @@ SUITES = ["contract", "contract_reset", "gpu", "gpu_reset"]
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
 MEMCHECK_SUITES = ["contract", "gpu"]
 MEMCHECK_OPERATIONS = "2000"
+MEMCHECK_BUSY_FACTOR = "6"
 SUITE_SECONDS = 240
 MEMCHECK_SECONDS = 120
 
@@ -111,7 +112,7 @@ def run_memcheck(sanitizer: str, build: Path, suite: str, log: TextIO) -> Row:
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "86"]
     command = [sanitizer, *options, str(build / "tests" / f"vpmm_test_{suite}")]
     begin = time.monotonic()
-    output, code = run_logged(command, MEMCHECK_SECONDS, log, VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS)
+    output, code = run_logged(command, MEMCHECK_SECONDS, log, VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS, VPMM_BUSY_FACTOR=MEMCHECK_BUSY_FACTOR)
     row = Row(f"memcheck {suite}", 0, 0, 0, round(time.monotonic() - begin, 1))
     errors = re.search(r"ERROR SUMMARY: (\d+) error", output)
     if errors is None:

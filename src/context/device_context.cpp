@@ -126,7 +126,26 @@ Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& 
     return Error{ErrorCode::out_of_memory,
                  fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
                              request.bytes, result.error().message)};
+  if (result && is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), request, caller));
   return result;
+}
+
+// The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages, or undone.
+Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request,
+                                          const Caller& caller) {
+  if (pool_ != nullptr) {
+    pool_->set_other_bytes(somm_reserved_);
+    VPMM_TRY(pool_->trim(lock, *capacity_));
+  }
+  if (!is_over_capacity()) return {};
+  somm::Block* block = somm_->owner(begin);
+  VPMM_TRY(caller.may_queue() ? somm_->deallocate_on(lock, block, *caller.stream)
+                              : somm_->deallocate_after(lock, block, {}));
+  trim_somm(lock);
+  return Error{ErrorCode::out_of_memory,
+               fmt::format("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
+                           "is reached",
+                           request.bytes, *capacity_)};
 }
 
 // The other half of Note [Caches shrink before the footprint grows]: growth of the driver's pool past the peak is paid

@@ -86,6 +86,8 @@ class DeviceContext final : public Context {
   Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<void> offset_growth(MutexLock& lock);
+  bool is_over_capacity() const;
+  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller);
   Result<void> preallocate_once(MutexLock& lock);
   bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const;
   void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);
@@ -145,6 +147,7 @@ class DeviceContext final : public Context {
   std::map<driver::StreamHandle, SeenCapture> seen_capturing_;  // by handle: a later stream with it does not capture
   std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
+  std::optional<Bytes> capacity_;             // most bytes of pool and SOMM together
   bool has_preallocated_ = false;
   OutOfMemoryCallback out_of_memory_;
   Bytes peak_mapped_ = 0;

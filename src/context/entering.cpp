@@ -103,6 +103,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {
   observe::set_log_level(log_level_of(config.log));
+  capacity_ = config.capacity;
   pool::Relief relief;
   relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
   relief.give_back_caches = [this](MutexLock& lock) { return trim_somm(lock); };

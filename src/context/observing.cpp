@@ -42,6 +42,10 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
 }
 
+bool DeviceContext::is_over_capacity() const {
+  return capacity_ && (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_ > *capacity_;
+}
+
 // --- limits ---------------------------------------------------------------------------------------------------------
 
 Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
@@ -85,6 +89,7 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
 
 void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
   const MutexLock lock(mutex_);
+  capacity_ = bytes;
   if (pool_ != nullptr) pool_->set_capacity(bytes);
 }
 

@@ -37,8 +37,8 @@ const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ER
 bool is_sticky(CuResult result);
 
 // Who wants to know what the pool hands out; the simulator's hazard checker is one.
-// `stream` is the handle that was passed to the pool. Called without locks held by the pool:
-// on_allocate after the memory is the caller's, on_deallocate before anyone else can get it.
+// `stream` is the handle that was passed to the pool. Called under the pool's lock, so it may not call the pool:
+// on_allocate when the memory is the caller's, on_deallocate before anyone else can get it.
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;

@@ -14,7 +14,7 @@ struct Demand {
   Bytes request = 0;       // the span asked for
   Bytes missing = 0;       // part of it that no free range in place covers
   Bytes mapped = 0;        // all chunks
-  Bytes peak_used = 0;     // largest sum of live and pending bytes so far, this request included
+  Bytes peak_used = 0;     // largest sum of allocated ranges so far, this request included
 };
 
 class ChunkPolicy {

@@ -151,11 +151,17 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
 }
 
 std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const {
+  std::optional<Bytes> least;  // the smallest shortage of memory met on the way
   for (Region* kept : extensible(need, effort)) {
     std::variant<Plan, NoPlan> result = fill(kept, need, effort);
     if (std::holds_alternative<Plan>(result)) return result;
+    const NoPlan& failure = std::get<NoPlan>(result);
+    if (failure.reason == NoPlan::Reason::memory) least = std::min(least.value_or(failure.missing), failure.missing);
   }
-  return fill(nullptr, need, effort);
+  std::variant<Plan, NoPlan> result = fill(nullptr, need, effort);
+  NoPlan* failure = std::get_if<NoPlan>(&result);
+  if (failure != nullptr && failure->reason == NoPlan::Reason::memory && least) failure->missing = std::min(failure->missing, *least);
+  return result;
 }
 
 }  // namespace vpmm::pool

@@ -262,11 +262,17 @@ std::string Pool::validate() const {
   return broken;
 }
 
-std::string Pool::shortage_report(const PageRequest& request) const {
+std::string Pool::shortage_report(const PageRequest& request) {
   std::string report = fmt::format(
       "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
       request.requested, used_bytes(), idle_bytes(), index_.pending_bytes(), index_.largest_free(),
       chunks_.chunk_bytes(), capacity_ ? fmt::format("{}", *capacity_) : "none");
+  if (driver::MemInfo info; driver_.mem_get_info(info) == driver::CuResult::success) {
+    const Bytes used = info.total - std::min(info.total, info.free);
+    const Bytes ours = chunks_.chunk_bytes() + other_bytes_;
+    report += fmt::format("; of the GPU's {} bytes {} are free and {} held by others", info.total, info.free,
+                          used - std::min(used, ours));
+  }
   timelines_.for_each([&](const time::Timeline& timeline) {
     const Bytes pending = index_.pending_bytes(timeline.id);
     if (pending > 0)

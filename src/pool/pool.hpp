@@ -104,7 +104,7 @@ class Pool {
   void reset_peaks();
   std::string validate() const;
   std::string picture(Bytes unit = 0) const { return index_.picture(unit); }
-  std::string shortage_report(const PageRequest& request) const;
+  std::string shortage_report(const PageRequest& request);
 
   // Gives everything back. Requires: the GPU is idle.
   void release_everything();
