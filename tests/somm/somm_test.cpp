@@ -1,0 +1,199 @@
+// somm: requests below a page over the driver's own asynchronous pool.
+#include "somm/somm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "driver/faulting.hpp"
+#include "driver/recording.hpp"
+#include "driver/sim/sim_driver.hpp"
+
+namespace vpmm::somm {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+using driver::FaultPlan;
+using driver::StreamHandle;
+
+constexpr std::uint64_t kLongNs = 100'000'000;
+
+class SommTest : public testing::Test {
+ protected:
+  SommTest() {
+    driver::ContextHandle context{};
+    driver::ContextId id{};
+    expect(sim.init());
+    expect(sim.device_primary_ctx_retain(0, context));
+    expect(sim.ctx_set_current(context));
+    expect(sim.ctx_get_id(context, id));
+    timelines.set_primary(context, id);
+    expect(sim.stream_create(driver::StreamFlags::non_blocking, a));
+    expect(sim.stream_create(driver::StreamFlags::non_blocking, b));
+  }
+  ~SommTest() override {
+    EXPECT_EQ(somm.validate(), "");
+    EXPECT_EQ(timelines.validate(), "");
+    expect(sim.ctx_synchronize());
+    faults.clear_plan();
+    somm.release_everything();
+    timelines.destroy_events();
+    EXPECT_EQ(sim.census().pool_allocations, 0u);
+    EXPECT_EQ(sim.hazard_count(), 0u) << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
+  }
+  static void expect(CuResult result) { EXPECT_EQ(result, CuResult::success); }
+
+  time::Timeline& of(StreamHandle stream) { return *timelines.of(stream).value(); }
+  DevicePtr allocate(Bytes bytes, StreamHandle stream) {
+    const auto result = somm.allocate(lock, bytes, stream, &of(stream));
+    EXPECT_TRUE(result.ok());
+    return result ? result.value() : DevicePtr{};
+  }
+  void use(DevicePtr ptr, Bytes bytes, StreamHandle stream, std::uint64_t duration_ns = 1000) {
+    driver::sim::Kernel kernel;
+    kernel.name = "write";
+    kernel.duration_ns = duration_ns;
+    kernel.accesses = {{{ptr, bytes}, driver::sim::MemoryAccess::Kind::write}};
+    expect(sim.launch(kernel, stream));
+  }
+  // A stamp that an event stands for.
+  time::Stamp stamp_on(StreamHandle stream) {
+    const time::StampPart part = timelines.next(of(stream), 1);
+    EXPECT_TRUE(timelines.close(of(stream), stream).ok());
+    return time::Stamp(part);
+  }
+  void settle() {
+    ASSERT_TRUE(timelines.poll(100).ok());
+    EXPECT_TRUE(somm.settle(lock).ok());
+  }
+
+  driver::sim::SimDriver sim;
+  driver::RecordingDriver calls{sim};
+  driver::FaultingDriver faults{calls};
+  time::Timelines timelines{faults, {}};
+  Mutex mutex;
+  MutexLock lock{mutex};
+  Somm somm{faults, 0, timelines};
+  StreamHandle a{};
+  StreamHandle b{};
+};
+
+TEST_F(SommTest, makes_its_pool_at_the_first_request_only) {
+  EXPECT_EQ(calls.count(Call::mem_pool_create), 0u);
+  EXPECT_EQ(somm.reserved_bytes(), 0u);
+  allocate(100, a);
+  allocate(100, a);
+  EXPECT_EQ(calls.count(Call::mem_pool_create), 1u);
+}
+
+TEST_F(SommTest, a_pool_that_cannot_be_made_is_tried_again) {
+  for (const Call call : {Call::mem_pool_create, Call::mem_pool_set_attribute, Call::stream_create}) {
+    faults.set_plan({{call}, 1, CuResult::out_of_memory, FaultPlan::Repeat::once});
+    EXPECT_FALSE(somm.allocate(lock, 100, a, &of(a)).ok()) << driver::to_string(call);
+  }
+  allocate(100, a);
+}
+
+TEST_F(SommTest, finds_the_block_around_an_address) {
+  const DevicePtr ptr = allocate(1000, a);
+  ASSERT_NE(somm.owner(ptr + 999), nullptr);
+  EXPECT_EQ(somm.owner(ptr + 999)->begin, ptr);
+  EXPECT_EQ(somm.owner(ptr + 1000), nullptr);
+  EXPECT_EQ(somm.owner(ptr - 1), nullptr);
+}
+
+TEST_F(SommTest, a_free_on_the_named_stream_is_left_to_the_driver) {
+  const DevicePtr ptr = allocate(1000, a);
+  use(ptr, 1000, a, kLongNs);
+  ASSERT_TRUE(somm.deallocate_on(lock, somm.owner(ptr), a).ok());
+  EXPECT_EQ(calls.count(Call::mem_free_async), 1u);
+  EXPECT_EQ(somm.pending_bytes(), 0u);
+  use(allocate(1000, a), 1000, a);
+}
+
+TEST_F(SommTest, a_free_behind_a_stamp_waits_here_until_it_is_complete) {
+  const DevicePtr ptr = allocate(1000, a);
+  expect(sim.stream_synchronize(a));
+  use(ptr, 1000, b, kLongNs);
+  ASSERT_TRUE(somm.deallocate_after(lock, somm.owner(ptr), stamp_on(b)).ok());
+  EXPECT_EQ(somm.pending_bytes(), 1000u);
+  EXPECT_EQ(somm.live_allocations(), 0u);
+  settle();
+  EXPECT_EQ(calls.count(Call::mem_free_async), 0u);
+  sim.advance_host_ns(kLongNs);
+  settle();
+  EXPECT_EQ(calls.count(Call::mem_free_async), 1u);
+  EXPECT_EQ(somm.pending_bytes(), 0u);
+}
+
+TEST_F(SommTest, memory_for_no_stream_is_ready_for_every_stream) {
+  const auto ptr = somm.allocate(lock, 1000, std::nullopt, nullptr);
+  ASSERT_TRUE(ptr.ok());
+  use(ptr.value(), 1000, b);
+}
+
+TEST_F(SommTest, a_failed_free_keeps_the_block) {
+  const DevicePtr ptr = allocate(1000, a);
+  faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  EXPECT_FALSE(somm.deallocate_on(lock, somm.owner(ptr), a).ok());
+  ASSERT_NE(somm.owner(ptr), nullptr);
+  EXPECT_EQ(somm.live_allocations(), 1u);
+  EXPECT_EQ(somm.requested_bytes(), 1000u);
+  EXPECT_EQ(of(a).tenants, 1u);
+  EXPECT_TRUE(somm.deallocate_on(lock, somm.owner(ptr), a).ok());
+}
+
+TEST_F(SommTest, a_late_free_that_fails_is_tried_again_and_is_no_error_of_the_call_in_hand) {
+  const DevicePtr ptr = allocate(1000, a);
+  const time::Stamp stamp = stamp_on(a);
+  sim.run_until_idle();
+  faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  ASSERT_TRUE(timelines.poll(100).ok());
+  EXPECT_TRUE(somm.deallocate_after(lock, somm.owner(ptr), stamp).ok());
+  EXPECT_EQ(somm.pending_bytes(), 1000u);
+  settle();
+  EXPECT_EQ(somm.pending_bytes(), 0u);
+}
+
+TEST_F(SommTest, trim_gives_back_what_is_unused) {
+  const DevicePtr ptr = allocate(1000, a);
+  ASSERT_TRUE(somm.deallocate_on(lock, somm.owner(ptr), a).ok());
+  expect(sim.stream_synchronize(a));
+  const Bytes reserved = somm.reserved_bytes();
+  ASSERT_GT(reserved, 0u);
+  const auto freed = somm.trim(lock);
+  ASSERT_TRUE(freed.ok());
+  EXPECT_EQ(freed.value(), reserved);
+  EXPECT_EQ(somm.reserved_bytes(), 0u);
+}
+
+TEST_F(SommTest, memory_is_kept_when_a_stream_is_synchronised) {
+  const DevicePtr ptr = allocate(1000, a);
+  ASSERT_TRUE(somm.deallocate_on(lock, somm.owner(ptr), a).ok());
+  const Bytes reserved = somm.reserved_bytes();
+  expect(sim.stream_synchronize(a));
+  EXPECT_EQ(somm.reserved_bytes(), reserved);
+}
+
+TEST_F(SommTest, forgets_every_pointer_of_a_dead_context_without_a_driver_call) {
+  const DevicePtr ptr = allocate(1000, a);
+  const DevicePtr other = allocate(500, a);
+  ASSERT_TRUE(somm.deallocate_after(lock, somm.owner(other), stamp_on(a)).ok());
+  const time::TimelineId id = of(a).id;
+  sim.run_until_idle();
+  expect(sim.device_primary_ctx_reset(0));
+  const std::uint64_t before = calls.total_count();
+  timelines.forget_context(timelines.primary_id());
+  somm.forget();
+  EXPECT_EQ(calls.total_count(), before);
+  EXPECT_EQ(somm.owner(ptr), nullptr);
+  EXPECT_EQ(somm.live_allocations(), 0u);
+  EXPECT_EQ(somm.pending_bytes(), 0u);
+  EXPECT_EQ(timelines.find(id)->tenants, 0u);
+  driver::ContextHandle again{};
+  expect(sim.device_primary_ctx_retain(0, again));
+}
+
+}  // namespace
+}  // namespace vpmm::somm
