@@ -27,6 +27,9 @@ SUITES = ["contract", "contract_reset", "gpu", "gpu_reset"]
 MEMCHECK_SUITES = ["contract", "gpu"]
 MEMCHECK_OPERATIONS = "2000"
 MEMCHECK_BUSY_FACTOR = "6"
+# Under the sanitizer streams no longer run beside each other and destroying one waits for its work, so these tests,
+# which are about exactly that, are left to the plain run.
+MEMCHECK_LEFT_OUT = "*destroyed_stream*:*outlives_its_stream*:*never_delays_another*"
 SUITE_SECONDS = 240
 MEMCHECK_SECONDS = 120
 
@@ -110,7 +113,7 @@ def find_sanitizer() -> str | None:
 def run_memcheck(sanitizer: str, build: Path, suite: str, log: TextIO) -> Row:
     # Calls that must be refused are part of the contract, hence no API errors.
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "86"]
-    command = [sanitizer, *options, str(build / "tests" / f"vpmm_test_{suite}")]
+    command = [sanitizer, *options, str(build / "tests" / f"vpmm_test_{suite}"), f"--gtest_filter=-{MEMCHECK_LEFT_OUT}"]
     begin = time.monotonic()
     output, code = run_logged(command, MEMCHECK_SECONDS, log, VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS, VPMM_BUSY_FACTOR=MEMCHECK_BUSY_FACTOR)
     row = Row(f"memcheck {suite}", 0, 0, 0, round(time.monotonic() - begin, 1))
