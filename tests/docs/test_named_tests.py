@@ -1,0 +1,35 @@
+"""tests: every test that a page names exists, so that a rule cannot lose its test silently."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = "docs/**/*.md"
+# `Suite.a_sentence`: a suite is capitalised and a sentence has more than one word.
+NAMED = re.compile(r"`([A-Z]\w*\.[a-z0-9]\w*_\w+)`")
+DEFINED = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
+
+
+def defined_tests() -> set[str]:
+    texts = (path.read_text() for path in ROOT.glob("tests/**/*.cpp"))
+    return {f"{suite}.{name}" for text in texts for suite, name in DEFINED.findall(text)}
+
+
+class NamedTests(unittest.TestCase):
+    def test_every_test_that_a_page_names_exists(self) -> None:
+        defined = defined_tests()
+        for page in sorted(ROOT.glob(PAGES)):
+            for name in NAMED.findall(page.read_text()):
+                with self.subTest(page=page.name, test=name):
+                    self.assertIn(name, defined)
+
+    def test_every_rule_of_the_specification_has_a_row(self) -> None:
+        rows = re.findall(r"^\| (V\d+) \|", (ROOT / "docs/spec.md").read_text(), re.MULTILINE)
+        self.assertEqual(rows, [f"V{number}" for number in range(1, 67)])
+
+
+if __name__ == "__main__":
+    unittest.main()
