@@ -18,8 +18,8 @@ using pool::Standing;
 
 namespace {
 
-constexpr Bytes kSmallAlignment = 256;             // what the driver's asynchronous pool promises
-constexpr Bytes kAddressSpace = Bytes{1} << 47;    // no request can be larger
+constexpr Bytes kSmallAlignment = 256;           // what the driver's asynchronous pool promises
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
 constexpr Bytes kReliefForSmall = 64 * kMiB;
 
 std::optional<std::uint64_t> stream_key(const Caller& caller) {
@@ -36,8 +36,8 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument,
-                    fmt::format("{} bytes at alignment {} is more than any address space", request.bytes, request.alignment)});
+    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes at alignment {} is more than any address space",
+                                                             request.bytes, request.alignment)});
   for (;;) {
     Result<DevicePtr> result = allocate_once(request);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
@@ -82,10 +82,12 @@ bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& c
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)
-    return Error{ErrorCode::capture_active, "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
+    return Error{ErrorCode::capture_active,
+                 "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
   if (request.alignment > kSmallAlignment)
     return Error{ErrorCode::unsupported,
-                 fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here", request.alignment)};
+                 fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here",
+                             request.alignment)};
   return allocate_small(lock, request, caller);
 }
 
@@ -255,12 +257,18 @@ Result<void> DeviceContext::free_pages(region::Region* region, const Stream& str
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
 // complete.
-Result<void> DeviceContext::free_small(MutexLock& lock, somm::Block* block, const Stream& stream, const Caller& caller) {
+Result<void> DeviceContext::free_small(MutexLock& lock, somm::Block* block, const Stream& stream,
+                                       const Caller& caller) {
   const Uses uses{block->timeline, block->other_uses, block->requested};
   announce_deallocation({block->begin, block->requested}, uses, stream, caller);
-  const bool is_alone = caller.may_queue() && block->other_uses.empty() &&
-                        (!block->timeline || block->timeline == caller.timeline->id);
-  if (is_alone) return somm_->deallocate_on(lock, block, *caller.stream);
+  const bool is_alone =
+      caller.may_queue() && block->other_uses.empty() && (!block->timeline || block->timeline == caller.timeline->id);
+  if (is_alone) {
+    const AddressRange range{block->begin, block->requested};
+    Result<void> freed = somm_->deallocate_on(lock, block, *caller.stream);
+    if (!freed && observer_ != nullptr) observer_->on_allocate(range, *stream);  // it is the caller's still
+    return freed;
+  }
   return somm_->deallocate_after(lock, block, stamp_of(uses, caller));
 }
 
@@ -309,7 +317,8 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
-  if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr); region != nullptr && !captures_.is_parked(region)) {
+  if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+      region != nullptr && !captures_.is_parked(region)) {
     pool_->record_use(region, caller.timeline != nullptr ? *caller.timeline : everybody());
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
     somm_->record_use(block, caller.timeline != nullptr ? *caller.timeline : everybody());
@@ -331,7 +340,8 @@ Result<void> DeviceContext::capture_begin() {
 Result<void> DeviceContext::capture_end() {
   const MutexLock lock(mutex_);
   if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
-  if (--announced_captures_ == 0) std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });
+  if (--announced_captures_ == 0)
+    std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });
   return {};
 }
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -141,13 +143,14 @@ class DeviceContext final : public Context {
   std::uint64_t announced_captures_ = 0;
   // Streams that captured when last seen, and in which capture.
   struct SeenCapture {
-    std::uint64_t id = 0;        // 0: not known
-    bool is_announced = false;   // first seen while captures were announced: over when no more are
+    std::uint64_t id = 0;       // 0: not known
+    bool is_announced = false;  // first seen while captures were announced: over when no more are
   };
-  std::map<driver::StreamHandle, SeenCapture> seen_capturing_;  // by handle: a later stream with it does not capture
-  std::optional<Error> poison_;               // set once; is_poisoned_ says so without the lock
-  Bytes somm_reserved_ = 0;                   // what the driver's pool held when last asked
-  std::optional<Bytes> capacity_;             // most bytes of pool and SOMM together
+  // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
+  std::map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_;
+  std::optional<Error> poison_;    // set once; is_poisoned_ says so without the lock
+  Bytes somm_reserved_ = 0;        // what the driver's pool held when last asked
+  std::optional<Bytes> capacity_;  // most bytes of pool and SOMM together
   bool has_preallocated_ = false;
   OutOfMemoryCallback out_of_memory_;
   Bytes peak_mapped_ = 0;

@@ -62,7 +62,8 @@ bool runs_on_wsl() {
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
   DeviceTraits traits;
   traits.chunk.device = device;
-  VPMM_TRY_ASSIGN(traits.has_vmm, device_can(driver, driver::DeviceAttribute::virtual_memory_management_supported, device));
+  VPMM_TRY_ASSIGN(traits.has_vmm,
+                  device_can(driver, driver::DeviceAttribute::virtual_memory_management_supported, device));
   VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, driver::DeviceAttribute::memory_pools_supported, device));
   if (!traits.has_vmm) return traits;
   VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
@@ -70,8 +71,9 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
   VPMM_TRY_ASSIGN(const bool has_rdma,
                   device_can(driver, driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
   traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
-  VPMM_TRY(driver::checked(Call::mem_get_allocation_granularity,
-                           driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
+  VPMM_TRY(driver::checked(
+      Call::mem_get_allocation_granularity,
+      driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
   return traits;
 }
 
@@ -195,10 +197,12 @@ Result<void> DeviceContext::check_alive() {
 Result<void> DeviceContext::ensure_open() {
   const MutexLock lock(mutex_);
   driver::ContextHandle primary{};
-  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
+  VPMM_TRY(
+      noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
   driver::ContextId id{};
   const CuResult asked = driver_.has(Call::ctx_get_id) ? driver_.ctx_get_id(primary, id) : CuResult::success;
-  const bool is_known = primary_.load() == static_cast<std::uint64_t>(primary) && primary_id_.load() == static_cast<std::uint64_t>(id);
+  const bool is_known =
+      primary_.load() == static_cast<std::uint64_t>(primary) && primary_id_.load() == static_cast<std::uint64_t>(id);
   if (asked != CuResult::success || is_known) {
     driver_.device_primary_ctx_release(device_);  // somebody else was faster, or it failed
     return noted(driver::checked(Call::ctx_get_id, asked));
@@ -215,7 +219,8 @@ Result<void> DeviceContext::ensure_open() {
 
 // The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
 void DeviceContext::forget_dead(driver::ContextId dead) {
-  observe::log(observe::LogLevel::info, "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
+  observe::log(observe::LogLevel::info,
+               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
   const std::vector<time::StampPart> done = timelines_.forget_context(dead);
   if (pool_ != nullptr) pool_->advance(done);
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);
@@ -248,14 +253,18 @@ Result<Caller> DeviceContext::identify(const Stream& stream) {
   if (!stream) return caller;
   driver::CaptureStatus status{};
   const CuResult result = driver_.stream_is_capturing(*stream, status);
-  if (result != CuResult::stream_capture_implicit) VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
-  if (result == CuResult::success && status == driver::CaptureStatus::none) {
-    seen_capturing_.erase(*stream);
+  caller.standing = Standing::blocked;
+  if (result == CuResult::stream_capture_implicit) return caller;
+  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
+  // A thread's own default stream has the handle that every thread's has.
+  const std::pair key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+  if (status == driver::CaptureStatus::none) {
+    caller.standing = Standing::ordinary;
+    seen_capturing_.erase(key);
     VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
     return caller;
   }
-  SeenCapture& seen = seen_capturing_.try_emplace(*stream, SeenCapture{0, announced_captures_ > 0}).first->second;
-  caller.standing = Standing::blocked;
+  SeenCapture& seen = seen_capturing_.try_emplace(key, SeenCapture{0, announced_captures_ > 0}).first->second;
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
   seen.id = caller.capture;
   return caller;
@@ -273,7 +282,8 @@ Result<void> DeviceContext::read_capture(Caller& caller) {
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
   if (caller.may_queue()) {
-    if (timelines_.is_due(*caller.timeline)) static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
+    if (timelines_.is_due(*caller.timeline))
+      static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr && is_proof_due()) {
     prove_everything();
   }

@@ -37,7 +37,7 @@ Result<AddressRange> Mapper::reserve(Bytes size, Bytes alignment) {
 }
 
 Result<void> Mapper::free_reservation(AddressRange reservation) {
-  return driver::checked(Call::mem_address_free, driver_.mem_address_free(reservation));
+  return driver::checked(Call::mem_address_free, retried([&] { return driver_.mem_address_free(reservation); }));
 }
 
 // Note [Optional chunk properties are given up one by one]
