@@ -1,0 +1,247 @@
+// fault tests: doing, remembering, and comparing afterwards.
+#include "fault/fault_world.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace vpmm::fault {
+
+using driver::CuResult;
+using driver::StreamFlags;
+using driver::StreamHandle;
+using driver::sim::MemoryAccess;
+
+FaultWorld::FaultWorld(const driver::sim::SimOptions& options, const pool::Config& config)
+    : sim_(options), config_(config) {
+  must(sim_.init(), "init");
+  enter();
+}
+
+FaultWorld::~FaultWorld() = default;
+
+void FaultWorld::enter() {
+  must(sim_.device_primary_ctx_retain(0, context_), "retain");
+  must(sim_.ctx_set_current(context_), "set current");
+  must(sim_.ctx_get_id(context_, context_id_), "get id");
+  streams_ = {driver::kLegacyStream};
+  for (const StreamFlags flags : {StreamFlags::non_blocking, StreamFlags::non_blocking, StreamFlags::blocking}) {
+    must(sim_.stream_create(flags, streams_.emplace_back()), "create a stream");
+  }
+}
+
+void FaultWorld::fail(std::string what) {
+  if (failure_.empty()) failure_ = std::move(what);
+}
+
+void FaultWorld::must(CuResult result, const char* what) {
+  if (result != CuResult::success) fail(fmt::format("{}: {}", what, driver::to_string(result)));
+}
+
+template <typename T>
+bool FaultWorld::done(const Result<T>& result, const char* what) {
+  check_pool(what);
+  if (result) return true;
+  if (result.error().code == ErrorCode::poisoned) is_poisoned_ = true;
+  if (result.error().code == ErrorCode::invalid_pointer) fail(fmt::format("{}: {}", what, result.error().message));
+  return false;
+}
+
+void FaultWorld::check_pool(const char* what) {
+  if (std::string broken = pool_->validate(); !broken.empty())
+    fail(fmt::format("invariant after {}: {}", what, broken));
+}
+
+// --- what scenarios are made of -------------------------------------------------------------------------------------
+
+void FaultWorld::open() {
+  auto created = context::Context::create(recorder_, 0, config_);
+  if (created) pool_ = std::move(created).value();
+}
+
+std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {
+  allocations_.emplace_back();
+  if (pool_ == nullptr) return allocations_.size() - 1;
+  const auto result = pool_->allocate({bytes, 0, stream});
+  if (done(result, "allocate")) {
+    allocations_.back() = Live{result.value(), bytes, 0};
+    write(*allocations_.back(), stream.value_or(streams_[1]));
+  }
+  return allocations_.size() - 1;
+}
+
+void FaultWorld::write(Live& live, StreamHandle stream) {
+  live.content = next_content_++;
+  driver::sim::Kernel kernel;
+  kernel.name = "writer";
+  kernel.duration_ns = 50'000;
+  kernel.accesses = {{{live.ptr, live.bytes}, MemoryAccess::Kind::write}};
+  kernel.body = [ptr = live.ptr, bytes = live.bytes, content = live.content] {
+    auto* first = reinterpret_cast<std::uint8_t*>(to_integer(ptr));
+    first[0] = first[bytes / 2] = first[bytes - 1] = content;
+  };
+  const CuResult launched = sim_.launch(kernel, stream);
+  if (launched == CuResult::stream_capture_invalidated && faulting_.fired() > 0) return;  // a fault broke the capture
+  must(launched, "launch");
+}
+
+// A free that fails has freed nothing; one that succeeds has, whatever else went wrong.
+void FaultWorld::deallocate(std::size_t number, context::Stream stream) {
+  if (pool_ == nullptr || !allocations_[number]) return;
+  const bool is_freed = done(pool_->deallocate(allocations_[number]->ptr, stream), "deallocate");
+  if (!is_poisoned_ && is_freed == pool_->query(allocations_[number]->ptr).ok())
+    fail(is_freed ? "freed, and still live" : "the free failed, but the memory is gone");
+  if (is_freed) allocations_[number].reset();
+}
+
+void FaultWorld::deallocate_deferred(std::size_t number) {
+  if (pool_ == nullptr || !allocations_[number]) return;
+  pool_->deallocate_deferred(allocations_[number]->ptr);
+  allocations_[number].reset();
+  ++deferred_;
+}
+
+void FaultWorld::record_use(std::size_t number, StreamHandle stream) {
+  if (pool_ == nullptr || !allocations_[number]) return;
+  done(pool_->record_use(allocations_[number]->ptr, stream), "record_use");
+}
+
+void FaultWorld::trim(Bytes bytes_to_keep) {
+  if (pool_ != nullptr) done(pool_->trim(bytes_to_keep), "trim");
+}
+
+void FaultWorld::preallocate(Bytes bytes) {
+  if (pool_ != nullptr) done(pool_->preallocate(bytes), "preallocate");
+}
+
+void FaultWorld::synchronize() {
+  if (pool_ != nullptr) done(pool_->synchronize(), "synchronize");
+}
+
+// After a reset that failed half-way the context may be gone or not.
+void FaultWorld::reset() {
+  if (pool_ == nullptr) return;
+  done(pool_->reset(), "reset");
+  if (is_poisoned_) return;
+  const driver::ContextId before = context_id_;
+  enter();
+  if (context_id_ != before) forget_small();
+}
+
+void FaultWorld::reset_by_others() {
+  sim_.run_until_idle();
+  must(sim_.device_primary_ctx_reset(0), "reset");
+  enter();
+  forget_small();
+}
+
+// Memory of the driver's own pool dies with its context.
+void FaultWorld::forget_small() {
+  for (std::optional<Live>& live : allocations_)
+    if (live && live->bytes < config_.page_size.value_or(2 * kMiB)) live.reset();
+}
+
+void FaultWorld::capture(StreamHandle stream, Announced announced) {
+  if (pool_ == nullptr) return;
+  if (announced == Announced::yes) done(pool_->capture_begin(), "capture_begin");
+  must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
+  std::vector<std::size_t> inside = {allocate(4 * kMiB, stream)};
+  deallocate(inside[0], stream);
+  inside.push_back(allocate(3 * kMiB, stream));
+  inside.push_back(allocate(6 * kMiB, stream));
+  run_graph(stream, inside);
+  if (announced == Announced::yes) done(pool_->capture_end(), "capture_end");
+}
+
+// A capture that faults have broken ends without a graph; its memory is free then, too.
+void FaultWorld::run_graph(StreamHandle stream, const std::vector<std::size_t>& inside) {
+  driver::GraphHandle graph{};
+  if (sim_.stream_end_capture(stream, graph) == CuResult::success) {
+    driver::GraphExecHandle exec{};
+    must(sim_.graph_instantiate(graph, exec), "instantiate");
+    must(sim_.graph_launch(exec, streams_[2]), "launch a graph");
+    must(sim_.graph_exec_destroy(exec), "destroy a graph");
+    must(sim_.graph_destroy(graph), "destroy a graph");
+  } else if (faulting_.fired() == 0) {
+    fail("the pool broke a capture");
+  }
+  for (const std::size_t number : inside) {
+    if (!allocations_[number]) continue;
+    allocations_[number]->content = 0;  // written by launches only
+    deallocate(number, std::nullopt);
+  }
+}
+
+// --- what must hold -------------------------------------------------------------------------------------------------
+
+void FaultWorld::check_aftermath() {
+  if (pool_ != nullptr && !is_poisoned_) {
+    allocate(2 * kMiB, streams_[1]);  // notices a broken context, if nobody has yet
+    check_contents();
+  }
+  if (pool_ == nullptr) return;
+  if (is_poisoned_) return check_poison();
+  faulting_.clear_plan();
+  check_use();
+  if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
+}
+
+void FaultWorld::check_contents() {
+  if (sim_.ctx_synchronize() != CuResult::success) return fail("the user's context is broken");
+  for (const std::optional<Live>& live : allocations_) {
+    if (!live || live->content == 0) continue;
+    for (const Bytes offset : {Bytes{0}, live->bytes / 2, live->bytes - 1}) {
+      std::uint8_t read = 0;
+      must(sim_.memcpy_device_to_host(&read, live->ptr + offset, 1), "read back");
+      if (read != live->content) fail("the contents of live memory changed");
+    }
+  }
+}
+
+void FaultWorld::check_poison() {
+  faulting_.clear_plan();
+  const std::uint64_t calls = recorder_.total_count();
+  const auto is_poison = [](const auto& result) { return !result && result.error().code == ErrorCode::poisoned; };
+  if (!is_poison(pool_->allocate({2 * kMiB, 0, streams_[1]}))) fail("poisoned, but it allocates");
+  if (!is_poison(pool_->allocate({64, 0, std::nullopt}))) fail("poisoned, but it allocates little");
+  for (const std::optional<Live>& live : allocations_)
+    if (live && !is_poison(pool_->deallocate(live->ptr, streams_[1]))) fail("poisoned, but it frees");
+  if (!is_poison(pool_->synchronize()) || !is_poison(pool_->trim(0)) || !is_poison(pool_->reset()))
+    fail("poisoned, but it works");
+  if (!is_poison(pool_->preallocate(kGiB)) || !is_poison(pool_->memory_info())) fail("poisoned, but it works");
+  check_pool("poison");
+  static_cast<void>(pool_->statistics());
+  if (recorder_.total_count() != calls) fail("driver calls after poison");
+}
+
+// Everything works, and after the last free nothing is live or refused any more.
+void FaultWorld::check_use() {
+  for (std::size_t number = 0; number < allocations_.size(); ++number) {
+    if (allocations_[number]) deallocate(number, std::nullopt);
+  }
+  const std::size_t last = allocate(16 * kMiB, streams_[1]);
+  if (!allocations_[last]) fail("it does not allocate, with all memory free and no more faults");
+  deallocate(last, streams_[1]);
+  const auto synchronized = pool_->synchronize();
+  if (!synchronized) fail("it does not synchronize any more: " + synchronized.error().message);
+  if (!done(pool_->trim(0), "trim")) fail("it does not trim any more");
+  const observe::Statistics now = pool_->statistics();
+  if (now.live_allocations != 0) fail(fmt::format("{} allocations live after all were freed", now.live_allocations));
+  if (now.quarantined_bytes != 0) fail("memory is quarantined although the driver takes it back now");
+  if (now.zombie_bytes != 0 || now.pending_bytes != 0) fail("zombies or pending memory after synchronize and trim");
+  if (now.mapped_bytes != 0) fail(fmt::format("{} bytes are mapped after trim(0)", now.mapped_bytes));
+}
+
+void FaultWorld::close(Left allowed) {
+  const std::uint64_t calls = recorder_.total_count();
+  pool_.reset();
+  if (is_poisoned_ && recorder_.total_count() != calls) fail("driver calls of a poisoned pool that ends");
+  if (is_poisoned_) return;
+  const driver::sim::Census left = sim_.census();
+  const std::uint64_t held = left.chunks + left.mappings + left.reservations + left.pool_allocations + left.events;
+  if (allowed == Left::nothing && held != 0)
+    fail(fmt::format("left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events", left.chunks,
+                     left.mappings, left.reservations, left.pool_allocations, left.events));
+}
+
+}  // namespace vpmm::fault

@@ -1,0 +1,91 @@
+// fault tests: a pool whose driver fails on demand, and a user who knows what may not be lost.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context/context.hpp"
+#include "driver/faulting.hpp"
+#include "driver/recording.hpp"
+#include "driver/sim/sim_driver.hpp"
+
+namespace vpmm::fault {
+
+// The pool's calls go through `recorder`, then `faulting`, to the simulator; the user's go to the simulator directly.
+// Every operation may fail while faults strike; what it did or did not do must be clear from its result.
+class FaultWorld {
+ public:
+  FaultWorld(const driver::sim::SimOptions& options, const pool::Config& config);
+  ~FaultWorld();
+  FaultWorld(const FaultWorld&) = delete;
+  FaultWorld& operator=(const FaultWorld&) = delete;
+
+  driver::FaultingDriver& faulting() { return faulting_; }
+  driver::RecordingDriver& recorder() { return recorder_; }
+  driver::sim::SimDriver& sim() { return sim_; }
+  context::Context* pool() { return pool_.get(); }
+
+  // --- what scenarios are made of ---
+  void open();  // creates the pool; others do nothing without one
+  driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
+  std::size_t allocate(Bytes bytes, context::Stream stream);  // a number for the calls below; it may have failed
+  void deallocate(std::size_t number, context::Stream stream);
+  void deallocate_deferred(std::size_t number);
+  void record_use(std::size_t number, driver::StreamHandle stream);
+  void trim(Bytes bytes_to_keep);
+  void preallocate(Bytes bytes);
+  void synchronize();
+  void reset();
+  void reset_by_others();
+  enum class Announced { yes, no };
+  void capture(driver::StreamHandle stream, Announced announced);  // allocates, frees, allocates; a graph of it runs
+  void pass(std::uint64_t ns) { sim_.advance_host_ns(ns); }
+
+  // --- what must hold ---
+  // After a scenario, the faults gone: nothing live is lost, the pool works or says clearly that it is poisoned.
+  void check_aftermath();
+  // Destroys the pool. What may be left is what the driver refused to take back.
+  enum class Left { nothing, what_was_refused };
+  void close(Left allowed);
+  bool is_poisoned() const { return is_poisoned_; }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  struct Live {
+    DevicePtr ptr{};
+    Bytes bytes = 0;
+    std::uint8_t content = 0;
+  };
+  void fail(std::string what);
+  void must(driver::CuResult result, const char* what);  // of the user's own calls
+  // Whether an operation succeeded; notes poison, and checks the pool.
+  template <typename T>
+  bool done(const Result<T>& result, const char* what);
+  void check_pool(const char* what);
+  void write(Live& live, driver::StreamHandle stream);
+  void check_contents();
+  void check_poison();
+  void check_use();
+  void enter();  // retains the context, makes it current, creates streams
+  void forget_small();
+  void run_graph(driver::StreamHandle stream, const std::vector<std::size_t>& inside);
+
+  driver::sim::SimDriver sim_;
+  driver::FaultingDriver faulting_{sim_};
+  driver::RecordingDriver recorder_{faulting_};
+  pool::Config config_;
+  driver::ContextHandle context_{};
+  driver::ContextId context_id_{};
+  std::vector<driver::StreamHandle> streams_;
+  std::unique_ptr<context::Context> pool_;
+  std::vector<std::optional<Live>> allocations_;
+  std::uint64_t deferred_ = 0;
+  std::uint8_t next_content_ = 1;
+  bool is_poisoned_ = false;
+  std::string failure_;
+};
+
+}  // namespace vpmm::fault

@@ -1,0 +1,168 @@
+// fault tests: the programs.
+#include "fault/scenarios.hpp"
+
+#include <random>
+
+#include <fmt/format.h>
+
+namespace vpmm::fault {
+namespace {
+
+constexpr context::Stream kAny = std::nullopt;
+
+void growth(FaultWorld& w) {
+  w.allocate(4 * kMiB, w.stream(1));
+  w.allocate(20 * kMiB, w.stream(2));
+  w.allocate(6 * kMiB, w.stream(0));
+}
+
+// Free memory on both sides of a live allocation, smaller than the request: chunks move.
+void moving(FaultWorld& w) {
+  const auto first = w.allocate(12 * kMiB, w.stream(1));
+  w.allocate(2 * kMiB, w.stream(1));
+  const auto second = w.allocate(12 * kMiB, w.stream(1));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, w.stream(1));
+  w.allocate(22 * kMiB, w.stream(1));
+  w.pass(1'000'000);
+  w.allocate(2 * kMiB, w.stream(1));
+}
+
+void crossing_streams(FaultWorld& w) {
+  const auto first = w.allocate(12 * kMiB, w.stream(1));
+  const auto second = w.allocate(12 * kMiB, w.stream(2));
+  w.record_use(second, w.stream(3));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, w.stream(2));
+  w.allocate(2 * kMiB, w.stream(1));
+  w.allocate(2 * kMiB, w.stream(2));
+  w.allocate(18 * kMiB, w.stream(3));
+}
+
+void without_streams(FaultWorld& w) {
+  const auto first = w.allocate(8 * kMiB, kAny);
+  const auto second = w.allocate(8 * kMiB, w.stream(2));
+  const auto third = w.allocate(8 * kMiB, kAny);
+  w.deallocate(first, kAny);
+  w.deallocate_deferred(second);
+  w.deallocate(third, w.stream(1));
+  w.pass(1'000'000);
+  w.allocate(10 * kMiB, kAny);
+}
+
+void unannounced_capture(FaultWorld& w) {
+  const auto before = w.allocate(4 * kMiB, w.stream(1));
+  w.capture(w.stream(1), FaultWorld::Announced::no);
+  w.deallocate(before, w.stream(1));
+  w.allocate(6 * kMiB, w.stream(1));
+}
+
+void announced_capture(FaultWorld& w) {
+  const auto before = w.allocate(4 * kMiB, kAny);
+  w.deallocate(before, kAny);
+  w.capture(w.stream(3), FaultWorld::Announced::yes);
+  w.allocate(6 * kMiB, w.stream(0));
+}
+
+void trimming(FaultWorld& w) {
+  w.preallocate(24 * kMiB);
+  const auto first = w.allocate(8 * kMiB, w.stream(1));
+  w.allocate(4 * kMiB, w.stream(1));
+  w.deallocate(first, w.stream(1));
+  w.synchronize();
+  w.trim(8 * kMiB);
+  w.trim(0);
+}
+
+void small_requests(FaultWorld& w) {
+  const auto first = w.allocate(1000, w.stream(1));
+  const auto second = w.allocate(2000, w.stream(1));
+  const auto third = w.allocate(3000, kAny);
+  w.record_use(second, w.stream(2));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, w.stream(2));
+  w.deallocate(third, kAny);
+  w.synchronize();
+  w.allocate(100, w.stream(2));
+  w.trim(0);
+}
+
+void resetting(FaultWorld& w) {
+  const auto first = w.allocate(8 * kMiB, w.stream(1));
+  w.allocate(100, w.stream(1));
+  w.allocate(2 * kMiB, w.stream(2));
+  w.deallocate(first, w.stream(1));
+  w.reset();
+  w.allocate(10 * kMiB, w.stream(1));
+}
+
+void resetting_by_others(FaultWorld& w) {
+  const auto first = w.allocate(8 * kMiB, w.stream(1));
+  w.allocate(100, w.stream(1));
+  w.allocate(2 * kMiB, w.stream(2));
+  w.deallocate(first, w.stream(1));
+  w.reset_by_others();
+  w.allocate(10 * kMiB, w.stream(1));
+}
+
+// 32 MiB of device: the pool has to wait for what others still use.
+void running_short(FaultWorld& w) {
+  const auto first = w.allocate(14 * kMiB, w.stream(1));
+  const auto second = w.allocate(14 * kMiB, w.stream(2));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, kAny);
+  w.allocate(20 * kMiB, w.stream(3));
+  w.allocate(20 * kMiB, kAny);
+  w.allocate(1000, w.stream(1));
+}
+
+void many_mappings(FaultWorld& w) {
+  const auto first = w.allocate(10 * kMiB, w.stream(1));
+  w.allocate(2 * kMiB, w.stream(1));
+  w.deallocate(first, w.stream(1));
+  w.allocate(12 * kMiB, w.stream(1));
+}
+
+}  // namespace
+
+std::vector<Scenario> scenarios() {
+  return {{"growth", growth},
+          {"moving", moving},
+          {"crossing_streams", crossing_streams},
+          {"without_streams", without_streams},
+          {"unannounced_capture", unannounced_capture},
+          {"announced_capture", announced_capture},
+          {"trimming", trimming},
+          {"small_requests", small_requests},
+          {"resetting", resetting},
+          {"resetting_by_others", resetting_by_others},
+          {"running_short", running_short, 32 * kMiB},
+          {"many_mappings", many_mappings, kGiB, 8}};
+}
+
+Scenario random_scenario(std::uint64_t seed) {
+  const auto run = [seed](FaultWorld& w) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t n) { return random() % n; };
+    const auto stream = [&] { return below(5) == 0 ? kAny : context::Stream(w.stream(below(4))); };
+    std::vector<std::pair<std::size_t, context::Stream>> live;
+    for (int i = 0; i < 16; ++i) {
+      const std::uint64_t what = below(16);
+      if (what < 8 || live.empty()) {
+        const context::Stream on = stream();
+        const Bytes bytes = below(3) == 0 ? 1 + below(2 * kMiB) : (1 + below(10)) * 2 * kMiB;
+        live.emplace_back(w.allocate(bytes, on), on);
+      } else if (what < 14) {
+        const auto [number, on] = live[below(live.size())];
+        w.deallocate(number, below(3) == 0 ? kAny : on);
+      } else if (what == 14) {
+        w.trim(below(20) * kMiB);
+      } else {
+        w.pass(below(200'000));
+      }
+    }
+  };
+  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB};
+}
+
+}  // namespace vpmm::fault
