@@ -31,18 +31,18 @@ extern "C" {
 
 typedef enum vpmm_status {
   VPMM_OK = 0,
-  VPMM_ERROR_INVALID_ARGUMENT = 1,    /* a size, alignment, ordinal or null pointer that is not allowed */
-  VPMM_ERROR_INVALID_POINTER = 2,     /* not a live allocation of this pool: foreign, freed already */
-  VPMM_ERROR_OUT_OF_MEMORY = 3,       /* device memory */
-  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4,  /* memory of the process itself */
-  VPMM_ERROR_BAD_CONFIGURATION = 5,   /* a setting has a value that is not allowed; the message names it */
-  VPMM_ERROR_UNSUPPORTED = 6,         /* this device or driver cannot do it */
-  VPMM_ERROR_NO_DRIVER = 7,           /* no CUDA driver on this machine */
-  VPMM_ERROR_DRIVER_FAILED = 8,       /* a driver call failed */
-  VPMM_ERROR_POISONED = 9,            /* the GPU context is broken by a sticky error; no more driver calls are made */
-  VPMM_ERROR_PROCESS_ENDING = 10,     /* the process exits, or this is a forked child */
-  VPMM_ERROR_CAPTURE_ACTIVE = 11,     /* not possible while a stream is being captured */
-  VPMM_ERROR_BAD_FILE = 12            /* a file is missing, malformed or cannot be written */
+  VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal or null pointer that is not allowed */
+  VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool: foreign, freed already */
+  VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
+  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself */
+  VPMM_ERROR_BAD_CONFIGURATION = 5,  /* a setting has a value that is not allowed; the message names it */
+  VPMM_ERROR_UNSUPPORTED = 6,        /* this device or driver cannot do it */
+  VPMM_ERROR_NO_DRIVER = 7,          /* no CUDA driver on this machine */
+  VPMM_ERROR_DRIVER_FAILED = 8,      /* a driver call failed */
+  VPMM_ERROR_POISONED = 9,           /* the GPU context is broken by a sticky error; no more driver calls are made */
+  VPMM_ERROR_PROCESS_ENDING = 10,    /* the process exits, or this is a forked child */
+  VPMM_ERROR_CAPTURE_ACTIVE = 11,    /* not possible while a stream is being captured */
+  VPMM_ERROR_BAD_FILE = 12           /* a file is missing, malformed or cannot be written */
 } vpmm_status;
 
 typedef struct vpmm_pool vpmm_pool; /* opaque */
@@ -138,8 +138,8 @@ typedef struct vpmm_allocation_info {
 typedef int (*vpmm_out_of_memory_callback)(void* argument, int device, uint64_t bytes);
 
 /* --- versions and errors --- */
-VPMM_API const char* vpmm_version(void);                    /* "0.1.0" */
-VPMM_API const char* vpmm_last_error(void);                 /* of the calling thread; valid until its next vpmm call */
+VPMM_API const char* vpmm_version(void);    /* "0.1.0" */
+VPMM_API const char* vpmm_last_error(void); /* of the calling thread; valid until its next vpmm call */
 VPMM_API const char* vpmm_status_string(vpmm_status status);
 
 /* --- pools --- */
@@ -189,7 +189,8 @@ VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes); /* UINT
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
-VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations of a page and more survive */
+VPMM_API vpmm_status
+vpmm_reset(vpmm_pool* pool); /* resets the device's primary context; allocations of a page and more survive */
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);

@@ -16,11 +16,10 @@
 namespace vpmm::context {
 
 // Note [Captured memory stays with its graph]
-// A graph uses the addresses it was captured with at every launch. So memory allocated during a capture and freed during
-// it, or later, is parked: only the same stream in the same capture may have it again. When the graph and all that was
-// made from it are destroyed (a user object says so, from a thread of the driver's, by pushing onto a list) the memory
-// is freed for everybody, once work of all streams is done.
-// Holds: the context's lock.
+// A graph uses the addresses it was captured with at every launch. So memory allocated during a capture and freed
+// during it, or later, is parked: only the same stream in the same capture may have it again. When the graph and all
+// that was made from it are destroyed (a user object says so, from a thread of the driver's, by pushing onto a list)
+// the memory is freed for everybody, once work of all streams is done. Holds: the context's lock.
 class Captures {
  public:
   explicit Captures(driver::Driver& driver) : driver_(driver), ended_(std::make_shared<DeferredList>()) {}

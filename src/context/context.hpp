@@ -58,11 +58,13 @@ class Context {
   // Announce stream captures that the pool cannot see; pairs, may nest and overlap.
   virtual Result<void> capture_begin() = 0;
   virtual Result<void> capture_end() = 0;
-  // The graph made from capture `id` will not be launched any more; its memory is free (normally the graph says so itself).
+  // The graph made from capture `id` will not be launched any more; its memory is free (normally the graph says so
+  // itself).
   virtual Result<void> capture_release(driver::CaptureId id) = 0;
 
   virtual Result<AllocationInfo> query(DevicePtr ptr) const = 0;  // `ptr` may point inside an allocation
-  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or no more is idle. Returns bytes given back.
+  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or no more is idle. Returns bytes
+  // given back.
   virtual Result<Bytes> trim(Bytes bytes_to_keep) = 0;
   virtual Result<void> preallocate(Bytes bytes) = 0;  // maps at least this much in all
   virtual void set_capacity(std::optional<Bytes> bytes) = 0;

@@ -39,7 +39,8 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
     return AllocationInfo{region->range.begin, region->tenant.requested, region->range.size};
   if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
-  return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+  return Error{ErrorCode::invalid_pointer,
+               fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
 }
 
 bool DeviceContext::is_over_capacity() const {
@@ -108,7 +109,8 @@ std::uint64_t DeviceContext::live_allocations() const {
 
 void DeviceContext::note_peaks() {
   const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
-  const Bytes live = (pool_ == nullptr ? 0 : pool_->requested_bytes()) + (somm_ == nullptr ? 0 : somm_->requested_bytes());
+  const Bytes live =
+      (pool_ == nullptr ? 0 : pool_->requested_bytes()) + (somm_ == nullptr ? 0 : somm_->requested_bytes());
   peak_mapped_ = std::max(peak_mapped_, mapped);
   peak_live_ = std::max(peak_live_, live);
 }
@@ -158,7 +160,8 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   driver::MemInfo info;
   VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
   if (pool_ != nullptr) info.free += pool_->idle_bytes();
-  if (somm_ != nullptr && somm_reserved_ > somm_->requested_bytes()) info.free += somm_reserved_ - somm_->requested_bytes();
+  if (somm_ != nullptr && somm_reserved_ > somm_->requested_bytes())
+    info.free += somm_reserved_ - somm_->requested_bytes();
   return info;
 }
 
@@ -175,8 +178,8 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   pool_->for_each_region([&](const region::Region& region) {
-    observe::RegionSnapshot picture{region.range, kind_of(region.state), region.tenant.requested,
-                                    region.stamp.is_complete(), {}};
+    observe::RegionSnapshot picture{
+        region.range, kind_of(region.state), region.tenant.requested, region.stamp.is_complete(), {}};
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);
     if (region.state == RegionState::allocated && region.tenant.timeline)

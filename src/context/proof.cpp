@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kTimelinesAskedPerCall = 8;  // bounded, so that no call stalls for others
 constexpr Bytes kAnyStreamPendingLeast = 64 * kMiB;
-constexpr Bytes kAnyStreamPendingDivisor = 5;      // 20 % of live
+constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
 
 }  // namespace
 
@@ -43,8 +43,8 @@ bool DeviceContext::may_record_context_event() const {
   return driver_.stream_is_capturing(driver::kLegacyStream, status) == CuResult::success;
 }
 
-// Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one on
-// the legacy stream (which waits for blocking streams only), `park` not at all. True: something was closed.
+// Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one
+// on the legacy stream (which waits for blocking streams only), `park` not at all. True: something was closed.
 bool DeviceContext::prove_everything() {
   if (!may_record_context_event() || config_.any_stream == pool::AnyStreamOrder::park) return false;
   Everything how = Everything::context_event;
@@ -141,7 +141,8 @@ Result<void> DeviceContext::reset() {
     Visit visit(*this);
     VPMM_TRY(visit.status());
     if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-    const std::vector<time::StampPart> done = timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
+    const std::vector<time::StampPart> done =
+        timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
     if (pool_ != nullptr) pool_->advance(done);
     timelines_.destroy_events();
     VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));

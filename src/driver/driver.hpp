@@ -32,7 +32,8 @@ constexpr std::size_t kCallCount = 0
     ;
 const char* to_string(Call call);        // "mem_map"
 bool is_memory_call(Call call);          // its time counts as driver time
-const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ERROR (123)" is never needed: unknown numbers give "unrecognised CUresult"
+const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ERROR (123)" is never needed: unknown
+                                         // numbers give "unrecognised CUresult"
 // Sticky errors: after one of these every later call on the context fails too.
 bool is_sticky(CuResult result);
 
@@ -57,13 +58,13 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   // --- not CUDA calls ---
-  virtual const char* name() const = 0;          // "cuda" or "sim"
-  virtual bool has(Call call) const = 0;         // false: the symbol is missing; calling it gives not_supported
-  virtual std::uint64_t now_ns() = 0;            // host clock: monotonic, virtual in the simulator
+  virtual const char* name() const = 0;   // "cuda" or "sim"
+  virtual bool has(Call call) const = 0;  // false: the symbol is missing; calling it gives not_supported
+  virtual std::uint64_t now_ns() = 0;     // host clock: monotonic, virtual in the simulator
   virtual MemoryObserver* memory_observer() { return nullptr; }
 
   // --- driver and devices ---
-  virtual CuResult init() = 0;  // may be called many times
+  virtual CuResult init() = 0;                            // may be called many times
   virtual CuResult driver_get_version(int& version) = 0;  // 13000 is 13.0
   virtual CuResult device_get_count(int& count) = 0;
   virtual CuResult device_get_name(DeviceOrdinal device, std::string& name) = 0;
@@ -87,7 +88,8 @@ class Driver {
 
   // --- memory: virtual memory management ---
   virtual CuResult mem_get_info(MemInfo& info) = 0;  // of the current context's device
-  virtual CuResult mem_get_allocation_granularity(const ChunkProperties& properties, Granularity kind, Bytes& granularity) = 0;
+  virtual CuResult mem_get_allocation_granularity(const ChunkProperties& properties, Granularity kind,
+                                                  Bytes& granularity) = 0;
   // `hint` null: anywhere. `alignment` 0: the default.
   virtual CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) = 0;
   virtual CuResult mem_address_free(AddressRange reservation) = 0;

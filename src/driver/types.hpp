@@ -84,7 +84,7 @@ enum class DeviceAttribute : int {
 // What cuMemCreate is asked for; fixed for the life of a chunk.
 struct ChunkProperties {
   DeviceOrdinal device = 0;
-  bool posix_file_descriptor = false;   // requestedHandleTypes = POSIX_FILE_DESCRIPTOR
+  bool posix_file_descriptor = false;  // requestedHandleTypes = POSIX_FILE_DESCRIPTOR
   bool gpu_direct_rdma_capable = false;
 };
 

@@ -12,17 +12,17 @@ namespace vpmm::observe {
 
 struct RegionSnapshot {
   AddressRange range;
-  char kind = '*';            // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
-  Bytes requested = 0;        // allocated: what the user asked for
-  bool complete = true;       // free, zombie: nothing pending
+  char kind = '*';       // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
+  Bytes requested = 0;   // allocated: what the user asked for
+  bool complete = true;  // free, zombie: nothing pending
   // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or complete
   std::string stamp;
 };
 
 struct PoolSnapshot {
   int device = 0;
-  std::string driver;              // "cuda" or "sim"
-  std::string policy;              // "page" or "adaptive"
+  std::string driver;  // "cuda" or "sim"
+  std::string policy;  // "page" or "adaptive"
   Bytes page_size = 0;
   std::vector<AddressRange> reservations;
   std::vector<RegionSnapshot> regions;  // ascending addresses

@@ -13,9 +13,9 @@ using region::Region;
 using region::RegionState;
 
 // Note [Detach, work, publish]
-// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without the
-// lock, and the result is put back under it. Nobody else can see, take or unmap what is in flight, and a failure puts
-// everything back as it was.
+// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without
+// the lock, and the result is put back under it. Nobody else can see, take or unmap what is in flight, and a failure
+// puts everything back as it was.
 struct Pool::Flight {
   struct Piece {
     vm::Placement placement;
@@ -175,8 +175,8 @@ void Pool::undo(Flight& flight) {
   bury_stuck(flight);
 }
 
-// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are counted as quarantined
-// and sweeps try again.
+// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are counted as
+// quarantined and sweeps try again.
 void Pool::bury_stuck(Flight& flight) {
   Region* rest = flight.mapped;
   for (Flight::Piece& piece : flight.pieces) {

@@ -39,7 +39,8 @@ class AdaptivePolicy final : public ChunkPolicy {
   }
 
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
-    const Bytes part = mapped == 0 ? shortfall : round_up(std::max<Bytes>(shortfall / kChunksPerShortfall, 1), page_size_);
+    const Bytes part =
+        mapped == 0 ? shortfall : round_up(std::max<Bytes>(shortfall / kChunksPerShortfall, 1), page_size_);
     const Bytes size = std::min(part, chunk_max_);
     std::vector<Bytes> sizes;
     for (Bytes left = shortfall; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, size));
@@ -49,7 +50,7 @@ class AdaptivePolicy final : public ChunkPolicy {
   Prefer preference() const override { return Prefer::growing; }
 
  private:
-  static constexpr Bytes kBudgetDivisor = 50;       // 2 %
+  static constexpr Bytes kBudgetDivisor = 50;  // 2 %
   static constexpr Bytes kChunksPerShortfall = 16;
   Bytes page_size_;
   Bytes chunk_max_;

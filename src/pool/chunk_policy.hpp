@@ -11,10 +11,10 @@ namespace vpmm::pool {
 
 // What the policy may look at. All in bytes, rounded to pages.
 struct Demand {
-  Bytes request = 0;       // the span asked for
-  Bytes missing = 0;       // part of it that no free range in place covers
-  Bytes mapped = 0;        // all chunks
-  Bytes peak_used = 0;     // largest sum of allocated ranges so far, this request included
+  Bytes request = 0;    // the span asked for
+  Bytes missing = 0;    // part of it that no free range in place covers
+  Bytes mapped = 0;     // all chunks
+  Bytes peak_used = 0;  // largest sum of allocated ranges so far, this request included
 };
 
 class ChunkPolicy {

@@ -23,12 +23,12 @@ struct Move {
 // The new span is `kept` and `mapped` side by side; `mapped` is filled from moves, then creates, in that order.
 struct Plan {
   Bytes request = 0;
-  region::Region* kept = nullptr;   // a free region that is extended in place; none: all of the span is mapped anew
+  region::Region* kept = nullptr;  // a free region that is extended in place; none: all of the span is mapped anew
   AddressRange kept_range;
   time::Stamp kept_stamp;
   region::Region* hole = nullptr;
-  AddressRange mapped;              // part of the hole
-  DevicePtr allocation{};           // where the request begins in the span
+  AddressRange mapped;     // part of the hole
+  DevicePtr allocation{};  // where the request begins in the span
   std::vector<time::StampPart> waits;
   std::vector<Move> moves;
   std::vector<Bytes> creates;

@@ -134,9 +134,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   }
   Bytes created = missing;
   if (effort != Effort::grow_only) {
-    created = effort == Effort::by_policy
-                  ? policy_.grow_first({need.size, missing, need.mapped, need.peak_used})
-                  : 0;
+    created = effort == Effort::by_policy ? policy_.grow_first({need.size, missing, need.mapped, need.peak_used}) : 0;
     Harvest found = harvest(missing - created, kept, need, effort);
     if (found.bytes < missing - created) created = missing - found.bytes;
     for (const Move& move : found.moves) add_waits(move.stamp, need.own, plan.waits);
@@ -144,7 +142,8 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   }
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
-    plan.creates = effort == Effort::grow_only ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
+    plan.creates =
+        effort == Effort::grow_only ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
   const Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
   if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
@@ -160,7 +159,8 @@ std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const 
   }
   std::variant<Plan, NoPlan> result = fill(nullptr, need, effort);
   NoPlan* failure = std::get_if<NoPlan>(&result);
-  if (failure != nullptr && failure->reason == NoPlan::Reason::memory && least) failure->missing = std::min(failure->missing, *least);
+  if (failure != nullptr && failure->reason == NoPlan::Reason::memory && least)
+    failure->missing = std::min(failure->missing, *least);
   return result;
 }
 

@@ -23,13 +23,13 @@ enum class Effort {
 };
 
 struct Need {
-  Bytes size = 0;                               // whole pages
-  Bytes alignment = 0;                          // at least a page
-  std::optional<time::TimelineId> own;          // none: any-stream or capturing, only complete memory will do
-  bool may_wait = false;                        // the caller has a stream on which waits can be queued
+  Bytes size = 0;                       // whole pages
+  Bytes alignment = 0;                  // at least a page
+  std::optional<time::TimelineId> own;  // none: any-stream or capturing, only complete memory will do
+  bool may_wait = false;                // the caller has a stream on which waits can be queued
   Bytes mapped = 0;
   Bytes peak_used = 0;
-  Bytes growth_room = 0;                        // most bytes of new chunks that the limits allow
+  Bytes growth_room = 0;  // most bytes of new chunks that the limits allow
 };
 
 // Why there is no plan.

@@ -70,7 +70,8 @@ Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
   return index_.allocate(free, {*start, request.size}, std::move(tenant));
 }
 
-// Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says so.
+// Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says
+// so.
 Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Effort effort) {
   const bool may_wait = planner_.may_wait(caller.may_queue(), effort);
   const auto admits = [&](const Region& free) {
@@ -186,8 +187,8 @@ void Pool::count_tenant(const region::Tenant& tenant, int change) {
 
 void Pool::record_use(Region* region, time::Timeline& timeline) {
   region::Tenant& tenant = region->tenant;
-  const bool is_known = tenant.timeline == timeline.id ||
-                        std::find(tenant.other_uses.begin(), tenant.other_uses.end(), timeline.id) != tenant.other_uses.end();
+  const bool is_known = tenant.timeline == timeline.id || std::find(tenant.other_uses.begin(), tenant.other_uses.end(),
+                                                                    timeline.id) != tenant.other_uses.end();
   if (is_known) return;
   tenant.other_uses.push_back(timeline.id);
   ++timeline.tenants;
@@ -247,7 +248,8 @@ std::string Pool::validate() const {
   index_.for_each([&](const Region& region) {
     if (!broken.empty()) return;
     const bool is_mapped = region.state != RegionState::hole;
-    if (region.state == RegionState::in_flight) broken = fmt::format("in flight without a flight: {}", index_.picture());
+    if (region.state == RegionState::in_flight)
+      broken = fmt::format("in flight without a flight: {}", index_.picture());
     bool any = false;
     DevicePtr reached{};
     chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {

@@ -36,7 +36,7 @@ struct Caller {
   std::optional<driver::StreamHandle> stream;  // none: any-stream
   time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream
   Standing standing = Standing::ordinary;
-  std::uint64_t capture = 0;                   // the capture `stream` is in; 0: none
+  std::uint64_t capture = 0;  // the capture `stream` is in; 0: none
   // The timeline whose pending memory the caller may use without waiting.
   std::optional<time::TimelineId> own() const {
     if (timeline == nullptr || standing != Standing::ordinary) return std::nullopt;
@@ -64,9 +64,9 @@ struct Relief {
   std::function<bool(MutexLock&)> synchronize;
 };
 
-// Holds: every public method runs under the context's lock, `lock`. Methods that take it may drop it around driver calls
-// that block (create, map, set access, unmap, release) and waits; what they are working on is then in flight and nobody
-// else's. Note [Detach, work, publish].
+// Holds: every public method runs under the context's lock, `lock`. Methods that take it may drop it around driver
+// calls that block (create, map, set access, unmap, release) and waits; what they are working on is then in flight and
+// nobody else's. Note [Detach, work, publish].
 class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
@@ -165,11 +165,11 @@ class Pool {
   std::optional<Bytes> capacity_;
   Bytes other_bytes_ = 0;
   Bytes peak_used_ = 0;
-  Bytes peak_mapped_ = 0;        // chunks and other_bytes_ together
+  Bytes peak_mapped_ = 0;  // chunks and other_bytes_ together
   // What the driver refused to take back; sweeps try again, and it counts as quarantined until then.
-  std::map<DevicePtr, Bytes> stuck_;   // mappings whose unmap failed; they are zombies
-  std::vector<vm::Chunk*> orphans_;    // chunks without mapping whose release failed
-  std::uint64_t flights_ = 0;    // requests that have dropped the lock while something is in flight
+  std::map<DevicePtr, Bytes> stuck_;  // mappings whose unmap failed; they are zombies
+  std::vector<vm::Chunk*> orphans_;   // chunks without mapping whose release failed
+  std::uint64_t flights_ = 0;         // requests that have dropped the lock while something is in flight
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
   observe::Statistics counters_;  // totals and peaks that only the pool knows

@@ -8,12 +8,11 @@ namespace vpmm::pool {
 
 namespace {
 
-// A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or idle.
+// A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or
+// idle.
 constexpr std::uint64_t kMissesUntilGivenUp = 8;
 
-bool is_shortage(const Result<DevicePtr>& result) {
-  return !result && result.error().code == ErrorCode::out_of_memory;
-}
+bool is_shortage(const Result<DevicePtr>& result) { return !result && result.error().code == ErrorCode::out_of_memory; }
 
 }  // namespace
 

@@ -34,7 +34,8 @@ Result<void> Somm::open() {
   if (result == CuResult::success)
     result = driver_.mem_pool_set_attribute(pool, MemPoolAttribute::reuse_allow_internal_dependencies, 0);
   Result<void> ready = driver::checked(Call::mem_pool_set_attribute, result);
-  if (ready) ready = driver::checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
+  if (ready)
+    ready = driver::checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
   if (!ready) {
     driver_.mem_pool_destroy(pool);
     return ready;
@@ -53,7 +54,8 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
   DevicePtr begin{};
   const RelaxedCaptureScope relaxed(driver_);
   lock.unlock();
-  Result<void> done = driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
+  Result<void> done =
+      driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
   if (done && !stream) {
     // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
     done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));

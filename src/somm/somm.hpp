@@ -19,8 +19,8 @@ namespace vpmm::somm {
 struct Block {
   DevicePtr begin{};
   Bytes requested = 0;
-  std::optional<time::TimelineId> timeline;   // of the allocating stream; none: any-stream
-  std::vector<time::TimelineId> other_uses;   // streams named with record_use
+  std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
+  std::vector<time::TimelineId> other_uses;  // streams named with record_use
 };
 
 // Holds: every method runs under the context's lock; those that take it drop it around driver calls that may block.

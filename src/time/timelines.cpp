@@ -329,8 +329,8 @@ std::string Timelines::validate() const {
     closings += timeline->closings.size();
     if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
         timeline->waitable > timeline->provable)
-      return fmt::format("timeline {}: complete {} waitable {} provable {} last {} out of order", key, timeline->complete,
-                         timeline->waitable, timeline->provable, timeline->last);
+      return fmt::format("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
+                         timeline->complete, timeline->waitable, timeline->provable, timeline->last);
     std::uint64_t previous = 0;
     for (const Timeline::Closing& closing : timeline->closings) {
       if (closing.sequence < previous) return fmt::format("timeline {}: events out of order", key);

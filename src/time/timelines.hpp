@@ -20,9 +20,9 @@ namespace vpmm::time {
 
 // When a timeline closes its frees with an event of its own, if more than one timeline is known.
 struct ClosingRule {
-  std::uint64_t frees = 16;      // after this many frees
-  Bytes bytes = 32 * kMiB;       // or this many bytes freed
-  bool even_alone = false;       // also while the pool has seen one timeline only
+  std::uint64_t frees = 16;  // after this many frees
+  Bytes bytes = 32 * kMiB;   // or this many bytes freed
+  bool even_alone = false;   // also while the pool has seen one timeline only
 };
 
 // Numbers 1..last were given to frees. complete <= provable <= last and waitable <= provable:
@@ -48,7 +48,7 @@ struct Timeline {
     std::uint64_t sequence;
     std::shared_ptr<Event> event;
   };
-  std::deque<Closing> closings;    // own events, oldest first
+  std::deque<Closing> closings;  // own events, oldest first
 };
 
 // Holds: every method runs under the context's lock. No method waits for the GPU but the wait half of HostWait, which
@@ -110,7 +110,7 @@ class Timelines {
   void retire_idle(std::size_t keep);
   // Destroys all events (while the driver may still be called).
   void destroy_events();
-  std::string describe(const StampPart& part) const;      // "stream 9 up to 17"
+  std::string describe(const StampPart& part) const;       // "stream 9 up to 17"
   std::string describe_stream(TimelineId timeline) const;  // "stream 9"
   std::string validate() const;
 

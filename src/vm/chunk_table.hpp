@@ -35,7 +35,8 @@ class ChunkTable {
  public:
   Chunk* add(driver::ChunkHandle handle, Bytes size);
   void map(Chunk* chunk, DevicePtr at);
-  // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its last.
+  // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its
+  // last.
   void unmap(AddressRange range);
   // The handle was given back to the driver; the chunk goes when no mapping is left.
   void handle_released(Chunk* chunk);

@@ -19,8 +19,8 @@ struct Placement {
 
 // What a failed map_run left behind because even the undo failed: still mapped, to be unmapped later.
 struct MapOutcome {
-  std::optional<Error> error;             // none: everything is mapped and accessible
-  std::vector<Placement> still_mapped;    // on error only
+  std::optional<Error> error;           // none: everything is mapped and accessible
+  std::vector<Placement> still_mapped;  // on error only
 };
 
 // Locks: none of the pool's is held during these calls; a leaf mutex of its own lets one thread map at a time, because

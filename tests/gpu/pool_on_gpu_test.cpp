@@ -235,7 +235,9 @@ class RandomProgram {
     std::uint32_t seen = 0;
     std::uint32_t expected = 0;
   };
-  std::uint64_t below(std::uint64_t limit) { return std::uniform_int_distribution<std::uint64_t>(0, limit - 1)(random_); }
+  std::uint64_t below(std::uint64_t limit) {
+    return std::uniform_int_distribution<std::uint64_t>(0, limit - 1)(random_);
+  }
   Bytes random_size() {
     const Bytes size = Bytes{1} << (9 + below(18));  // 512 B to 64 MiB, then up to twice that
     return (size + below(size)) / 4 * 4;

@@ -13,7 +13,8 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
  protected:
   void SetUp() override {
     auto world = open_world(GetParam());
-    if (!world && world.error().code == ErrorCode::no_driver && !gpu_is_required()) GTEST_SKIP() << world.error().message;
+    if (!world && world.error().code == ErrorCode::no_driver && !gpu_is_required())
+      GTEST_SKIP() << world.error().message;
     ASSERT_TRUE(world.ok()) << world.error().message;
     world_ = std::move(world).value();
     pool::Config config;
