@@ -115,7 +115,13 @@ def run_memcheck(sanitizer: str, build: Path, suite: str, log: TextIO) -> Row:
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "86"]
     command = [sanitizer, *options, str(build / "tests" / f"vpmm_test_{suite}"), f"--gtest_filter=-{MEMCHECK_LEFT_OUT}"]
     begin = time.monotonic()
-    output, code = run_logged(command, MEMCHECK_SECONDS, log, VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS, VPMM_BUSY_FACTOR=MEMCHECK_BUSY_FACTOR)
+    output, code = run_logged(
+        command,
+        MEMCHECK_SECONDS,
+        log,
+        VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS,
+        VPMM_BUSY_FACTOR=MEMCHECK_BUSY_FACTOR,
+    )
     row = Row(f"memcheck {suite}", 0, 0, 0, round(time.monotonic() - begin, 1))
     errors = re.search(r"ERROR SUMMARY: (\d+) error", output)
     if errors is None:

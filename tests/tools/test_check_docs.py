@@ -43,7 +43,8 @@ class CheckDocs(unittest.TestCase):
 
     def test_what_exists_is_accepted(self) -> None:
         text = (
-            "See [settings](reference/settings.md#settings), [below](#here-and-there), [CMake](https://cmake.org/x).\n\n"
+            "See [settings](reference/settings.md#settings), [below](#here-and-there), "
+            "[CMake](https://cmake.org/x).\n\n"
             "## Here, and there\n\n`src/pool/`, `pool/planner.cpp`, `planner.cpp`, `vpmm/vpmm.h`,\n"
             "`src/*/planner.cpp`, `VPMM_LOG`, `build/dev/bin/vpmm`, `live/pending`, `/proc/self/maps`, `VPMM_*`.\n\n"
             "```sh\n./dev demo\n./dev check\ncmake --preset dev\nvpmm replay trace.csv --lag-us 5 --json\n```\n"
