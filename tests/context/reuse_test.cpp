@@ -140,6 +140,25 @@ TEST_F(Reuse, zombies_are_unmapped_when_their_work_is_done) {
   EXPECT_EQ(world.statistics().mappings, world.statistics().chunks);
 }
 
+TEST_F(Reuse, zombies_of_a_stream_that_is_alone_need_no_synchronisation_either) {
+  WorldOptions options = adaptive_world();
+  options.config.chunk_max = 4 * kPage;
+  options.config.pages = 12;  // three chunks
+  options.config.capacity = 12 * kPage;
+  PoolWorld alone(options);
+  const StreamHandle stream = alone.stream();
+  const DevicePtr front = alone.allocate(4 * kPage, stream);
+  alone.allocate(4 * kPage, stream);
+  const DevicePtr back = alone.allocate(4 * kPage, stream);
+  alone.deallocate(front, stream);
+  alone.deallocate(back, stream);
+  alone.deallocate(alone.allocate(8 * kPage, stream), stream);
+  ASSERT_EQ(alone.picture(), "[~4][4][-8]");
+  alone.sim().advance_host_ns(kLongNs);
+  alone.allocate(8 * kPage, stream);
+  EXPECT_EQ(alone.picture(), "[*4][4][8]");
+}
+
 TEST_F(Reuse, live_memory_keeps_its_address_and_its_bytes_whatever_moves) {
   const DevicePtr live = world.allocate(kPage, a);
   ASSERT_EQ(world.sim().memset_d8_async(live, 0xAB, kPage, a), driver::CuResult::success);

@@ -48,6 +48,7 @@ TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_driver
   world.wait();
   EXPECT_FALSE(is_null(world.allocate(1000, stream)));
   EXPECT_LT(world.statistics().mapped_bytes - world.statistics().stream_ordered_bytes, 40 * kPage);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
 TEST(OutOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_call_any_more) {
