@@ -332,8 +332,9 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
 // --- captures -------------------------------------------------------------------------------------------------------
 
 Result<void> DeviceContext::capture_begin() {
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   ++announced_captures_;
+  context_wait_ended_.wait(lock, [this] { return context_waits_ == 0; });
   return {};
 }
 

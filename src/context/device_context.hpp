@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -117,7 +118,7 @@ class DeviceContext final : public Context {
   time::Timeline& everybody();
   bool is_proof_due();
   bool trim_somm(MutexLock& lock);
-  driver::CuResult wait_for_context();
+  driver::CuResult wait_for_context(MutexLock& lock);
   bool synchronize_context(MutexLock& lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
   Result<void> settle(MutexLock& lock);
@@ -141,6 +142,8 @@ class DeviceContext final : public Context {
   mutable std::unique_ptr<somm::Somm> somm_;  // null: the device has no memory pools
   Captures captures_;
   std::uint64_t announced_captures_ = 0;
+  std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
+  std::condition_variable_any context_wait_ended_;
   // Streams that captured when last seen, and in which capture.
   struct SeenCapture {
     std::uint64_t id = 0;       // 0: not known

@@ -68,10 +68,20 @@ bool DeviceContext::is_proof_due() {
   return timelines_.is_due(timelines_.any_stream()) || timelines_.is_due(everybody());
 }
 
-// Relaxed: a stream of another context may be capturing.
-CuResult DeviceContext::wait_for_context() {
-  const driver::RelaxedCaptureScope relaxed(driver_);
-  return driver_.ctx_synchronize();
+// Note [A wait for the context keeps captures from beginning]
+// It would break any capture that begins before it is over, so capture_begin waits for it.
+CuResult DeviceContext::wait_for_context(MutexLock& lock) {
+  ++context_waits_;
+  lock.leave();
+  CuResult result{};
+  {
+    const driver::RelaxedCaptureScope relaxed(driver_);  // a stream of another context may be capturing
+    result = driver_.ctx_synchronize();
+  }
+  lock.enter();
+  --context_waits_;
+  context_wait_ended_.notify_all();
+  return result;
 }
 
 // The last resort where events cannot prove: waits for everything that was queued before. False while anybody captures.
@@ -79,9 +89,7 @@ bool DeviceContext::synchronize_context(MutexLock& lock) {
   if (!may_record_context_event()) return false;
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
   ++host_waits_;
-  lock.unlock();
-  const CuResult result = wait_for_context();
-  lock.lock();
+  const CuResult result = wait_for_context(lock);
   if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);
@@ -107,13 +115,13 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
 }
 
 Result<void> DeviceContext::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) {
-  lock.unlock();
+  lock.leave();
   CuResult waited{};
   {
     const driver::RelaxedCaptureScope relaxed(driver_);
     waited = driver_.event_synchronize(proof->handle());
   }
-  lock.lock();
+  lock.enter();
   proof.reset();  // goes back to the event pool, so under the lock
   return driver::checked(Call::event_synchronize, waited);
 }
@@ -125,9 +133,7 @@ Result<void> DeviceContext::synchronize() {
   drain_deferred(lock);
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
-  lock.unlock();
-  const CuResult result = wait_for_context();
-  lock.lock();
+  const CuResult result = wait_for_context(lock);
   VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);

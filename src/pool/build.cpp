@@ -103,9 +103,9 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   prove_moves(plan, caller);
   Flight flight = detach(plan);
   ++flights_;
-  lock.unlock();
+  lock.leave();
   std::optional<Error> error = execute(flight);
-  lock.lock();
+  lock.enter();
   end_flight();
   if (!error) return publish(flight, request, caller);
   undo(flight);

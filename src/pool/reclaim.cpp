@@ -45,10 +45,10 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   }
   if (flying.empty()) return {};
   ++flights_;
-  lock.unlock();
+  lock.leave();
   std::vector<Result<void>> results;
   for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
-  lock.lock();
+  lock.enter();
   end_flight();
   Result<void> outcome;
   for (std::size_t i = 0; i < flying.size(); ++i) {
@@ -78,10 +78,10 @@ Result<void> Pool::retry_orphans(MutexLock& lock) {
   std::vector<vm::Chunk*> orphans;
   orphans.swap(orphans_);
   ++flights_;
-  lock.unlock();
+  lock.leave();
   std::vector<bool> is_released;
   for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
-  lock.lock();
+  lock.enter();
   end_flight();
   for (std::size_t i = 0; i < orphans.size(); ++i) {
     if (!is_released[i]) {
@@ -134,12 +134,12 @@ Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* fre
   const std::vector<vm::Mapping> mappings = chunks_.inside(idle);
   Region* flying = index_.detach(free, idle);
   ++flights_;
-  lock.unlock();
+  lock.leave();
   Result<void> unmapped = mapper_.unmap(idle);
   std::vector<bool> is_released(mappings.size(), false);
   if (unmapped)
     for (std::size_t i = 0; i < mappings.size(); ++i) is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
-  lock.lock();
+  lock.enter();
   end_flight();
   if (!unmapped) {
     index_.attach_free(flying, {}, flying->age);
@@ -173,13 +173,13 @@ void Pool::want_all_proof() {
 Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, page_size());
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
-  lock.unlock();
+  lock.leave();
   Result<AddressRange> reserved = mapper_.reserve(size, page_size());
   while (!reserved && size > least && reserved.error().code != ErrorCode::poisoned) {
     size = std::max(round_up(size / 2, page_size()), least);
     reserved = mapper_.reserve(size, page_size());
   }
-  lock.lock();
+  lock.enter();
   if (!reserved) return std::move(reserved.error());
   index_.add_reservation(reserved.value());
   reservations_.push_back(reserved.value());

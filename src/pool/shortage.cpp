@@ -74,13 +74,13 @@ Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
   if (proof == nullptr && relief_.prove_everything()) proof = timelines_.oldest_proof();
   if (proof == nullptr) return relief_.synchronize(lock);
   ++counters_.host_waits;
-  lock.unlock();
+  lock.leave();
   driver::CuResult waited{};
   {
     const driver::RelaxedCaptureScope relaxed(driver_);
     waited = driver_.event_synchronize(proof->handle());
   }
-  lock.lock();
+  lock.enter();
   proof.reset();  // goes back to the event pool, so under the lock
   VPMM_TRY(driver::checked(driver::Call::event_synchronize, waited));
   VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(timelines_.count()));

@@ -53,7 +53,7 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
   if (timeline != nullptr) tenant = timeline->id;
   DevicePtr begin{};
   const RelaxedCaptureScope relaxed(driver_);
-  lock.unlock();
+  lock.leave();
   Result<void> done =
       driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
   if (done && !stream) {
@@ -61,7 +61,7 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
     done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
     if (!done) driver_.mem_free_async(begin, on);
   }
-  lock.lock();
+  lock.enter();
   if (!done) return std::move(done.error());
   blocks_.emplace(begin, Block{begin, bytes, tenant, {}});
   if (tenant)
@@ -93,9 +93,9 @@ Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHa
   const Block freed = *block;
   forget_block(block);  // before the driver may hand the address out again
   const RelaxedCaptureScope relaxed(driver_);
-  lock.unlock();
+  lock.leave();
   const CuResult result = driver_.mem_free_async(freed.begin, stream);
-  lock.lock();
+  lock.enter();
   if (result == CuResult::success) return {};
   blocks_.emplace(freed.begin, freed);
   requested_ += freed.requested;
@@ -131,7 +131,7 @@ Result<void> Somm::settle(MutexLock& lock) {
   });
   if (complete.empty()) return {};
   const RelaxedCaptureScope relaxed(driver_);
-  lock.unlock();
+  lock.leave();
   Result<void> outcome;
   std::vector<Pending> failed;
   for (const Pending& pending : complete) {
@@ -140,7 +140,7 @@ Result<void> Somm::settle(MutexLock& lock) {
     failed.push_back(pending);  // tried again by the next call, which has nothing to do with it either
     if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
   }
-  lock.lock();
+  lock.enter();
   for (const Pending& pending : failed) {
     pending_.push_back(pending);
     pending_bytes_ += pending.bytes;
@@ -152,9 +152,9 @@ Result<Bytes> Somm::trim(MutexLock& lock) {
   if (!pool_) return Bytes{0};
   const Bytes before = reserved_bytes();
   const RelaxedCaptureScope relaxed(driver_);
-  lock.unlock();
+  lock.leave();
   const CuResult result = driver_.mem_pool_trim_to(*pool_, 0);
-  lock.lock();
+  lock.enter();
   VPMM_TRY(driver::checked(Call::mem_pool_trim_to, result));
   const Bytes after = reserved_bytes();
   return before > after ? before - after : 0;
