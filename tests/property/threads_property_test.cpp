@@ -1,0 +1,289 @@
+// property tests: several threads with one pool, streams of their own, and memory that one allocates and another frees.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "property/dice.hpp"
+
+namespace vpmm::property {
+namespace {
+
+using driver::CuResult;
+using driver::StreamHandle;
+using driver::sim::MemoryAccess;
+
+struct Loan {
+  DevicePtr ptr{};
+  Bytes bytes = 0;
+  StreamHandle home{};  // all its work is queued there
+  std::uint8_t content = 0;
+  bool has_tenant = false;  // it was allocated for `home`
+};
+
+// What one thread gives to whichever takes it next.
+class Exchange {
+ public:
+  void give(const Loan& loan) VPMM_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    loans_.push_back(loan);
+  }
+  std::optional<Loan> take() VPMM_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (loans_.empty()) return std::nullopt;
+    const Loan loan = loans_.front();
+    loans_.pop_front();
+    return loan;
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<Loan> loans_ VPMM_GUARDED_BY(mutex_);
+};
+
+class Crew {
+ public:
+  explicit Crew(const Scene& scene) : sim_(scene.sim) {
+    expect(sim_.init() == CuResult::success, "init");
+    expect(sim_.device_primary_ctx_retain(0, context_) == CuResult::success, "retain");
+    expect(sim_.ctx_set_current(context_) == CuResult::success, "set current");
+    auto created = context::Context::create(sim_, 0, scene.config);
+    expect(created.ok(), "create");
+    if (created) pool_ = std::move(created).value();
+  }
+
+  void run(std::uint64_t seed, std::size_t threads, int operations) {
+    std::vector<std::thread> workers;
+    for (std::size_t i = 0; i < threads; ++i)
+      workers.emplace_back([this, seed, i, operations] { Worker(*this, seed * 100 + i).run(operations); });
+    for (std::thread& worker : workers) worker.join();
+    finish();
+  }
+  std::string failure() {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  class Worker {
+   public:
+    Worker(Crew& crew, std::uint64_t seed) : crew_(crew), random_(seed) {
+      crew_.expect(sim().ctx_set_current(crew_.context_) == CuResult::success, "set current");
+      for (StreamHandle& stream : streams_)
+        crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, stream) == CuResult::success, "stream");
+    }
+    void run(int operations) {
+      for (int i = 0; i < operations; ++i) step();
+      for (const Loan& loan : mine_) crew_.exchange_.give(loan);
+    }
+
+   private:
+    driver::sim::SimDriver& sim() { return crew_.sim_; }
+    context::Context& pool() { return *crew_.pool_; }
+    std::uint64_t below(std::uint64_t n) { return random_() % n; }
+    StreamHandle stream() { return streams_[below(streams_.size())]; }
+
+    void step() {
+      const std::uint64_t what = below(100);
+      if (what < 40) return allocate();
+      if (what < 60) return free_mine();
+      if (what < 70) return hand_over();
+      if (what < 90) return free_taken();
+      if (what < 94) return capture();
+      rare(what);
+    }
+
+    void allocate() {
+      if (mine_.size() >= 12) return;
+      const Bytes bytes = below(3) == 0 ? 1 + below(kMiB) : (1 + below(24)) * kMiB;
+      const bool is_named = below(6) != 0;
+      const StreamHandle home = stream();
+      const auto result = pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+      if (!result) return crew_.expect(result.error().code == ErrorCode::out_of_memory, result.error().message.c_str());
+      mine_.push_back({result.value(), bytes, home, static_cast<std::uint8_t>(1 + below(255)), is_named});
+      write(mine_.back());
+    }
+
+    void write(const Loan& loan) {
+      driver::sim::Kernel kernel;
+      kernel.name = "writer";
+      kernel.duration_ns = 3000;
+      kernel.accesses = {{{loan.ptr, loan.bytes}, MemoryAccess::Kind::write}};
+      kernel.body = [loan] {
+        auto* first = reinterpret_cast<std::uint8_t*>(to_integer(loan.ptr));
+        first[0] = first[loan.bytes - 1] = loan.content;
+      };
+      crew_.expect(sim().launch(kernel, loan.home) == CuResult::success, "launch");
+    }
+
+    void read(const Loan& loan) {
+      driver::sim::Kernel kernel;
+      kernel.name = "reader";
+      kernel.accesses = {{{loan.ptr, loan.bytes}, MemoryAccess::Kind::read}};
+      kernel.body = [loan, this_crew = &crew_] {
+        const auto* first = reinterpret_cast<const std::uint8_t*>(to_integer(loan.ptr));
+        if (first[0] != loan.content || first[loan.bytes - 1] != loan.content) ++this_crew->misread_;
+      };
+      crew_.expect(sim().launch(kernel, loan.home) == CuResult::success, "launch");
+    }
+
+    std::optional<Loan> draw_mine() {
+      if (mine_.empty()) return std::nullopt;
+      std::swap(mine_[below(mine_.size())], mine_.back());
+      const Loan loan = mine_.back();
+      mine_.pop_back();
+      return loan;
+    }
+
+    void free_mine() {
+      const auto loan = draw_mine();
+      if (!loan) return;
+      read(*loan);
+      freed(pool().deallocate(loan->ptr, loan->home));
+    }
+
+    void hand_over() {
+      if (const auto loan = draw_mine()) crew_.exchange_.give(*loan);
+    }
+
+    void free_taken() {
+      const auto loan = crew_.exchange_.take();
+      if (!loan) return;
+      read(*loan);
+      const StreamHandle own = stream();
+      switch (below(loan->has_tenant ? 5 : 4)) {
+        case 0: return freed(pool().deallocate(loan->ptr, loan->home));
+        case 1: return freed(pool().deallocate(loan->ptr, std::nullopt));
+        case 2: return pool().deallocate_deferred(loan->ptr);
+        case 3: order(loan->home, own); break;
+        default: break;  // the pool waits for the stream of the allocation by itself
+      }
+      freed(pool().deallocate(loan->ptr, own));
+    }
+
+    void freed(const Result<void>& result) {
+      crew_.expect(result.ok(), result ? "" : result.error().message.c_str());
+    }
+
+    void order(StreamHandle first, StreamHandle second) {
+      driver::EventHandle event{};
+      crew_.expect(sim().event_create(event) == CuResult::success, "event");
+      crew_.expect(sim().event_record(event, first) == CuResult::success, "record");
+      crew_.expect(sim().stream_wait_event(second, event) == CuResult::success, "wait");
+      crew_.expect(sim().event_destroy(event) == CuResult::success, "event");
+    }
+
+    // On a stream of its own, on which nobody else queues work; announced, since other threads go on.
+    void capture() {
+      StreamHandle captured{};
+      crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, captured) == CuResult::success, "stream");
+      crew_.expect(pool().capture_begin().ok(), "capture_begin");
+      const auto mode = static_cast<driver::CaptureMode>(below(3));
+      crew_.expect(sim().stream_begin_capture(captured, mode) == CuResult::success, "begin a capture");
+      const Bytes bytes = (2 + below(6)) * kMiB;
+      const auto inside = pool().allocate({bytes, 0, captured});
+      if (inside) write({inside.value(), bytes, captured, 1, false});
+      if (inside && below(2) == 0) freed(pool().deallocate(inside.value(), captured));
+      else if (inside) pool().deallocate_deferred(inside.value());
+      driver::GraphHandle graph{};
+      crew_.expect(sim().stream_end_capture(captured, graph) == CuResult::success, "a capture was broken");
+      crew_.expect(pool().capture_end().ok(), "capture_end");
+      driver::GraphExecHandle exec{};
+      if (sim().graph_instantiate(graph, exec) != CuResult::success) return;
+      if (sim().graph_launch(exec, stream()) == CuResult::success) sim().graph_exec_destroy(exec);
+      sim().graph_destroy(graph);
+      sim().stream_destroy(captured);
+    }
+
+    void rare(std::uint64_t what) {
+      if (what == 94) {
+        crew_.expect(pool().trim(below(64) * kMiB).ok(), "trim");
+      } else if (what == 95) {
+        const std::string broken = pool().validate();
+        crew_.expect(broken.empty(), broken.c_str());
+      } else if (what == 96) {
+        const auto result = pool().synchronize();
+        crew_.expect(result || result.error().code == ErrorCode::capture_active, "synchronize");
+      } else if (what == 97) {
+        crew_.expect(pool().memory_info().ok(), "memory_info");
+      } else {
+        sim().advance_host_ns(below(100'000));
+      }
+    }
+
+    Crew& crew_;
+    std::mt19937_64 random_;
+    std::array<StreamHandle, 3> streams_{};
+    std::vector<Loan> mine_;
+  };
+
+  void expect(bool holds, const char* what) {
+    if (holds) return;
+    const MutexLock lock(mutex_);
+    if (failure_.empty()) failure_ = what;
+  }
+
+  void finish() {
+    while (const auto loan = exchange_.take()) expect(pool_->deallocate(loan->ptr, std::nullopt).ok(), "deallocate");
+    sim_.run_until_idle();
+    expect(pool_->synchronize().ok(), "synchronize");
+    expect(pool_->trim(0).ok(), "trim");
+    const std::string broken = pool_->validate();
+    expect(broken.empty(), broken.c_str());
+    const observe::Statistics left = pool_->statistics();
+    expect(left.live_allocations == 0, "allocations are left");
+    pool_.reset();
+    const driver::sim::Census census = sim_.census();
+    expect((census.chunks | census.mappings | census.reservations | census.pool_allocations | census.events) == 0,
+           "the driver still holds something of the pool's");
+    expect(misread_ == 0, "a kernel read what nobody had written");
+    const std::string hazard = sim_.hazard_count() == 0 ? "" : sim_.hazards().front().describe();
+    expect(hazard.empty(), hazard.c_str());
+  }
+
+  driver::sim::SimDriver sim_;
+  driver::ContextHandle context_{};
+  std::unique_ptr<context::Context> pool_;
+  Exchange exchange_;
+  std::atomic<std::uint64_t> misread_{0};
+  Mutex mutex_;
+  std::string failure_ VPMM_GUARDED_BY(mutex_);
+};
+
+Scene scene_for_threads(std::uint64_t seed) {
+  Dice dice(seed);
+  Scene scene = dice.scene();
+  scene.sim.device_count = 1;
+  scene.sim.vmm_supported = true;
+  scene.sim.schedule = seed % 2 == 0 ? driver::sim::Schedule::timed : driver::sim::Schedule::random;
+  scene.config.va_size = 4 * kGiB;
+  if (scene.config.any_stream == pool::AnyStreamOrder::legacy) scene.config.any_stream = pool::AnyStreamOrder::context;
+  scene.config.unnamed_free = pool::UnnamedFree::any_stream;
+  return scene;
+}
+
+TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_behind) {
+  const char* const fixed = std::getenv("VPMM_SEED");
+  const std::uint64_t first = fixed != nullptr ? std::stoull(fixed) : 1;
+  const std::uint64_t last = fixed != nullptr ? first : 16;
+  for (std::uint64_t seed = first; seed <= last && !HasFailure(); ++seed) {
+    const Scene scene = scene_for_threads(seed);
+    Crew crew(scene);
+    crew.run(seed, 2 + seed % 7, 400);
+    EXPECT_EQ(crew.failure(), "") << "Try again: VPMM_SEED=" << seed
+                                  << " vpmm_test_property --gtest_filter=PoolThreads.*\n"
+                                  << to_code(scene);
+  }
+}
+
+}  // namespace
+}  // namespace vpmm::property
