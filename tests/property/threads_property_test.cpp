@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <random>
@@ -63,8 +64,13 @@ class Crew {
 
   void run(std::uint64_t seed, std::size_t threads, int operations) {
     std::vector<std::thread> workers;
+    std::latch all_there(static_cast<std::ptrdiff_t>(threads));
     for (std::size_t i = 0; i < threads; ++i)
-      workers.emplace_back([this, seed, i, operations] { Worker(*this, seed * 100 + i).run(operations); });
+      workers.emplace_back([&, i] {
+        Worker worker(*this, seed * 100 + i);
+        all_there.arrive_and_wait();
+        worker.run(operations);
+      });
     for (std::thread& worker : workers) worker.join();
     finish();
   }
@@ -170,9 +176,7 @@ class Crew {
       freed(pool().deallocate(loan->ptr, own));
     }
 
-    void freed(const Result<void>& result) {
-      crew_.expect(result.ok(), result ? "" : result.error().message.c_str());
-    }
+    void freed(const Result<void>& result) { crew_.expect(result.ok(), result ? "" : result.error().message.c_str()); }
 
     void order(StreamHandle first, StreamHandle second) {
       driver::EventHandle event{};
@@ -192,8 +196,10 @@ class Crew {
       const Bytes bytes = (2 + below(6)) * kMiB;
       const auto inside = pool().allocate({bytes, 0, captured});
       if (inside) write({inside.value(), bytes, captured, 1, false});
-      if (inside && below(2) == 0) freed(pool().deallocate(inside.value(), captured));
-      else if (inside) pool().deallocate_deferred(inside.value());
+      if (inside && below(2) == 0)
+        freed(pool().deallocate(inside.value(), captured));
+      else if (inside)
+        pool().deallocate_deferred(inside.value());
       driver::GraphHandle graph{};
       crew_.expect(sim().stream_end_capture(captured, graph) == CuResult::success, "a capture was broken");
       crew_.expect(pool().capture_end().ok(), "capture_end");
