@@ -282,7 +282,8 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
     if (timeline != nullptr && std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
       timelines.push_back(timeline);
   };
-  const bool names_tenant = config_.unnamed_free == pool::UnnamedFree::allocating_stream && uses.tenant;
+  const bool names_tenant =
+      !caller.stream && config_.unnamed_free == pool::UnnamedFree::allocating_stream && uses.tenant;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_tenant)
     return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : everybody(), uses.bytes));
