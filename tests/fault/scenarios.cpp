@@ -24,6 +24,7 @@ void moving(FaultWorld& w) {
   w.deallocate(first, w.stream(1));
   w.deallocate(second, w.stream(1));
   w.allocate(22 * kMiB, w.stream(1));
+  w.allocate(12 * kMiB, w.stream(2));  // of what a failed move left free, nothing that stream 1 still uses
   w.pass(1'000'000);
   w.allocate(2 * kMiB, w.stream(1));
 }
