@@ -9,7 +9,8 @@ namespace {
 
 constexpr Bytes kBlockUnit = 512;
 constexpr Bytes kPage = 2 * kMiB;
-constexpr Bytes kAddressSpace = 256 * kGiB;
+constexpr Bytes kAddressSpace = 512 * kGiB;
+constexpr Bytes kLargeBlock = 1024 * kKiB;
 // Free blocks of other streams that are looked at before the pool grows instead.
 constexpr int kFitsTried = 256;
 
@@ -49,12 +50,21 @@ CuResult AsyncPool::allocate(Bytes size, Slot slot, AddressRange& range) {
 
 AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   int tried = 0;
+  const AddressRange home = home_of(size);
   for (auto fit = by_size_.lower_bound({size, DevicePtr{}}); fit != by_size_.end() && tried < kFitsTried; ++fit) {
+    if (!home.contains(fit->second)) continue;
     const auto block = blocks_.find(fit->second);
     if (usable(block->second, slot)) return block;
     ++tried;
   }
   return blocks_.end();
+}
+
+// Blocks below half a page, which often live long, have a half of the space of their own: among large ones each would
+// keep a page.
+AddressRange AsyncPool::home_of(Bytes size) const {
+  const Bytes half = space_.size / 2;
+  return {size < kLargeBlock ? space_.begin : space_.begin + half, half};
 }
 
 Bytes AsyncPool::page() const { return std::max(kPage, memory_.granularity()); }
@@ -94,19 +104,21 @@ CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
   }
   growth = {{}, blocks_.end()};
   auto tail = blocks_.end();
-  DevicePtr gap = space_.begin;
+  const AddressRange home = home_of(size);
+  DevicePtr gap = home.begin;
   const auto consider = [&](DevicePtr gap_end) {
     const Bytes begun = tail == blocks_.end() ? 0 : tail->second.size;
     const Bytes lacking = begun >= size ? page() : round_up(size - begun, page());
     if (lacking > gap_end - gap || (!growth.pages.empty() && lacking >= growth.pages.size)) return;
     growth = {{gap, lacking}, tail};
   };
-  for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
+  const auto end = blocks_.lower_bound(home.end());
+  for (auto block = blocks_.lower_bound(home.begin); block != end; ++block) {
     if (gap < block->first) consider(block->first);
     gap = block->first + block->second.size;
     tail = block->second.is_free && usable(block->second, slot) ? block : blocks_.end();
   }
-  if (gap < space_.end()) consider(space_.end());
+  if (gap < home.end()) consider(home.end());
   return growth.pages.empty() ? CuResult::out_of_memory : CuResult::success;
 }
 

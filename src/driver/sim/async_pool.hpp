@@ -63,6 +63,7 @@ class AsyncPool {
   bool absorb(Blocks::iterator left, Blocks::iterator right);
   void merge_complete();
   Bytes page() const;
+  AddressRange home_of(Bytes size) const;
 
   Memory& memory_;
   Timeline& timeline_;
