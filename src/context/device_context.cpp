@@ -119,6 +119,7 @@ Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& 
   }
   if (is_short(result)) {
     synchronize_context(lock);
+    VPMM_TRY(somm_->settle(lock));
     if (pool_ != nullptr) VPMM_TRY(pool_->trim(lock, 0));
     result = once();
   }
