@@ -92,7 +92,7 @@ TEST(PoolProperty, random_programs_meet_no_hazard_and_leave_nothing_behind) {
   if (const std::uint64_t seed = environment("VPMM_SEED", 0); seed != 0) {
     Dice dice(seed);
     const Scene scene = dice.scene();
-    if (std::getenv("VPMM_PRINT") != nullptr) fmt::print("{}", as_code(scene, dice.program(kOperationsPerSeed)));
+    fmt::print("{}", as_code(scene, dice.program(kOperationsPerSeed)));
     report(failure_of_seed(seed));
   } else {
     const std::uint64_t seeds = environment("VPMM_SOAK_OPERATIONS", kOperations) / kOperationsPerSeed;

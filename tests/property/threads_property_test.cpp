@@ -280,7 +280,9 @@ Scene scene_for_threads(std::uint64_t seed) {
 TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_behind) {
   const char* const fixed = std::getenv("VPMM_SEED");
   const std::uint64_t first = fixed != nullptr ? std::stoull(fixed) : 1;
-  const std::uint64_t last = fixed != nullptr ? first : 16;
+  const char* const soak = std::getenv("VPMM_SOAK_OPERATIONS");
+  const std::uint64_t seeds = 16 + (soak == nullptr ? 0 : std::stoull(soak) / 100'000);
+  const std::uint64_t last = fixed != nullptr ? first : seeds;
   for (std::uint64_t seed = first; seed <= last && !HasFailure(); ++seed) {
     const Scene scene = scene_for_threads(seed);
     Crew crew(scene);
