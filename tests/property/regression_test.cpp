@@ -74,12 +74,11 @@ TEST(PoolRegression, the_end_of_an_announced_capture_is_not_the_end_of_one_seen_
 TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
   for (const auto order : {pool::AnyStreamOrder::legacy, pool::AnyStreamOrder::park}) {
     Scene scene = scene_with();
-    scene.sim.capacity = 64 * kMiB;
+    scene.sim.capacity = 32 * kMiB;
     scene.sim.context_events_supported = false;
     scene.config.any_stream = order;
-    scene.config.page_chunks = true;
-    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 40 * kMiB, 0}, Free{0}, Allocate{0, kOther, 50 * kMiB, 0},
-                                 Allocate{0, kAnyStream, 50 * kMiB, 0}}),
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 20 * kMiB, 0}, Free{0}, Allocate{0, kOther, 26 * kMiB, 0},
+                                 Allocate{0, kAnyStream, 26 * kMiB, 0}}),
               "");
   }
 }
