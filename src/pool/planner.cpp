@@ -153,7 +153,12 @@ std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const 
   std::optional<Bytes> least;  // the smallest shortage of memory met on the way
   for (Region* kept : extensible(need, effort)) {
     std::variant<Plan, NoPlan> result = fill(kept, need, effort);
-    if (std::holds_alternative<Plan>(result)) return result;
+    if (const Plan* plan = std::get_if<Plan>(&result)) {
+      // The front of a range that does not start aligned stays behind; when memory is short it must move, too.
+      const bool is_whole = plan->kept_range.begin == kept->range.begin;
+      if (is_whole || plan->creates.empty() || effort == Effort::by_policy) return result;
+      continue;
+    }
     const NoPlan& failure = std::get<NoPlan>(result);
     if (failure.reason == NoPlan::Reason::memory) least = std::min(least.value_or(failure.missing), failure.missing);
   }
