@@ -83,6 +83,15 @@ TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
   }
 }
 
+TEST(PoolRegression, an_aligned_request_gets_all_free_memory_when_there_is_no_more) {
+  Scene scene = scene_with();
+  scene.sim.capacity = 48 * kMiB;
+  scene.config.page_chunks = true;
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 2 * kMiB, 0}, Allocate{0, kNonBlocking, 46 * kMiB, 0}, Free{1},
+                               Allocate{0, kNonBlocking, 46 * kMiB, 16 * kMiB}}),
+            "");
+}
+
 // What VPMM_ANY_STREAM=legacy leaves out is the work of streams that nobody named.
 TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_stream_means) {
   Scene scene = scene_with();
