@@ -18,7 +18,11 @@ FaultWorld::FaultWorld(const driver::sim::SimOptions& options, const pool::Confi
   enter();
 }
 
-FaultWorld::~FaultWorld() = default;
+// Graphs end when their last launch is over, and what the pool tied to them with them.
+FaultWorld::~FaultWorld() {
+  sim_.run_until_idle();
+  sim_.advance_host_ns(1);
+}
 
 void FaultWorld::enter() {
   must(sim_.device_primary_ctx_retain(0, context_), "retain");
