@@ -38,7 +38,7 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   VPMM_TRY(driver::checked(Call::user_object_create, driver_.user_object_create(end.get(), on_graph_end, object)));
   // From here on the driver calls on_graph_end, also when the object is released right away.
   static_cast<void>(end.release());
-  const Result<void> retained =
+  Result<void> retained =
       driver::checked(Call::graph_retain_user_object, driver_.graph_retain_user_object(info.graph, object));
   if (!retained) {
     driver_.user_object_release(object);

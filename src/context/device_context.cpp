@@ -12,7 +12,6 @@
 
 namespace vpmm::context {
 
-using driver::Call;
 using pool::Caller;
 using pool::Standing;
 
@@ -167,7 +166,7 @@ Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
   has_preallocated_ = true;
   if (pool_ == nullptr || config_.pages == 0) return {};
   for (std::uint64_t missing = config_.pages, step = missing; step > 0 && missing > 0; step = std::min(step, missing)) {
-    const Result<void> done = pool_->preallocate(lock, pool_->mapped_bytes() + step * pool_->page_size());
+    Result<void> done = pool_->preallocate(lock, pool_->mapped_bytes() + step * pool_->page_size());
     if (!done && done.error().code == ErrorCode::poisoned) return done;
     if (done)
       missing -= step;

@@ -82,7 +82,7 @@ class DeviceContext final : public Context {
     return result;
   }
   void poison(const Error& error);
-  void forget_dead(driver::ContextId context);
+  void forget_dead(driver::ContextId dead);
   // allocating
   Result<DevicePtr> allocate_once(const Request& request);
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);

@@ -83,7 +83,7 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
   pool_->set_other_bytes(somm_reserved_);
-  const Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
+  Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
   note_peaks();
   return done;
 }

@@ -10,7 +10,6 @@
 namespace vpmm::pool {
 
 using region::Region;
-using region::RegionState;
 
 // Note [Detach, work, publish]
 // Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without

@@ -8,7 +8,6 @@
 namespace vpmm::pool {
 
 using region::Region;
-using region::RegionState;
 
 // --- zombies --------------------------------------------------------------------------------------------------------
 
@@ -47,6 +46,7 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   ++flights_;
   lock.leave();
   std::vector<Result<void>> results;
+  results.reserve(flying.size());
   for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
   lock.enter();
   end_flight();
@@ -80,6 +80,7 @@ Result<void> Pool::retry_orphans(MutexLock& lock) {
   ++flights_;
   lock.leave();
   std::vector<bool> is_released;
+  is_released.reserve(orphans.size());
   for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
   lock.enter();
   end_flight();

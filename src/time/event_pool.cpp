@@ -7,7 +7,6 @@
 namespace vpmm::time {
 
 using driver::Call;
-using driver::CuResult;
 
 Event::~Event() { pool_.give_back(context_, handle_); }
 
