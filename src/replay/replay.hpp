@@ -45,7 +45,7 @@ struct ReplayResult {
 // Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its
 // contents are checked in between (use_checker.hpp). What is live at the end of the trace is checked and freed too.
 // An error means that the replay itself could not go on; a refused allocation is counted, and its free is left out.
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& allocator,
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
                             const ReplayOptions& options);
 
 }  // namespace vpmm::replay

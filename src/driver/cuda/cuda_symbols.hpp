@@ -33,7 +33,7 @@ struct CudaSymbols {
 #undef VPMM_CUDA_SYMBOL
 
   static Result<CudaSymbols> load(const SymbolFinder& finder);
-  bool has(Call call) const;
+  bool has(Call which) const;
 };
 
 }  // namespace vpmm::driver::cuda

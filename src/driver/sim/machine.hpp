@@ -167,7 +167,7 @@ class Machine final : private WorkRunner {
   CuResult refuse_event_wait(const Event& event);            // queries and waits for an event
   CuResult refuse_while_any_captures(DeviceOrdinal device);  // calls about a whole context
   bool is_implicit(const Capture& capture, Slot slot) const;
-  CuResult capture_status(Slot slot, CaptureInfo& info);
+  CuResult capture_status(Slot slot, CaptureInfo& result);
   CuResult capture_work(Capture& capture, Slot slot, Work&& work);
   CuResult wait_in_capture(Slot slot, Capture* capture, const Event& event);
   CuResult record_in_capture(Capture& capture, Slot slot, Event& event);

@@ -162,7 +162,7 @@ CuResult Machine::wait_in_capture(Slot slot, Capture* capture, const Event& even
   if (capture != nullptr && capture->invalidated) return CuResult::stream_capture_invalidated;
   if (event.captured_in == CaptureId{}) {
     if (!event.is_recorded) return CuResult::success;
-    capture->invalidated = true;
+    if (capture != nullptr) capture->invalidated = true;
     return CuResult::stream_capture_isolation;
   }
   Capture* source = captures_.by_id(event.captured_in);

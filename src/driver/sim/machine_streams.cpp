@@ -146,11 +146,11 @@ void Machine::stream_was_synchronised(DeviceOrdinal device) {
   }
 }
 
-CuResult Machine::stream_wait_event(StreamHandle stream, EventHandle event_handle_) {
+CuResult Machine::stream_wait_event(StreamHandle stream, EventHandle waited) {
   Slot slot = 0;
   Event* event = nullptr;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
-  if (const CuResult error = find_event(event_handle_, event); error != CuResult::success) return error;
+  if (const CuResult error = find_event(waited, event); error != CuResult::success) return error;
   Capture* capture = captures_.of_stream(slot);
   if (event->captured_in != CaptureId{} || capture != nullptr) return wait_in_capture(slot, capture, *event);
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
