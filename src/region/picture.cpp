@@ -33,7 +33,7 @@ std::string in_units(Bytes size, Bytes unit) {
 std::string RegionIndex::picture(Bytes unit) const {
   VPMM_CHECK(unit > 0, "a picture needs a unit");
   std::string text;
-  for (const Reservation& reservation : private_->reservations) {
+  for (const auto& [begin, reservation] : private_->reservations) {
     for (const Region* region = reservation.first; region != nullptr; region = region->next) {
       if (region->state == RegionState::hole && region->next == nullptr) break;
       text += fmt::format("[{}{}]", sign(region->state), in_units(region->range.size, unit));

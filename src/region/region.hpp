@@ -26,16 +26,20 @@ struct Tenant {
   std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
 };
 
-// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses.
-// In flight it remembers stamp and age of what it was cut from.
+struct Reservation;  // known to RegionIndex alone
+
+// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses and holder; what becomes of an
+// allocated region has no holder. In flight it remembers stamp and age of what it was cut from.
 struct Region {
   AddressRange range;
   RegionState state = RegionState::hole;
   time::Stamp stamp;           // free, zombie: what must have finished
   std::uint64_t age = 0;       // free, zombie: order of becoming so, smaller is older
   Tenant tenant;               // allocated
+  void* holder = nullptr;      // allocated: what a room above keeps about it
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
+  Reservation* reservation = nullptr;  // the one they share
 };
 
 }  // namespace vpmm::region

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.hpp"
@@ -28,30 +29,29 @@ void visit_in_order(const Ranking& ranking, const std::function<bool(Region*)>& 
 // --- the pieces ---
 
 const Reservation* RegionIndex::Private::find_reservation(DevicePtr p) const {
-  auto behind = std::upper_bound(reservations.begin(), reservations.end(), p,
-                                 [](DevicePtr at, const Reservation& r) { return at < r.range.begin; });
+  auto behind = reservations.upper_bound(p);
   if (behind == reservations.begin()) return nullptr;
-  const Reservation& reservation = *--behind;
+  const Reservation& reservation = (--behind)->second;
   return reservation.range.contains(p) ? &reservation : nullptr;
 }
 
-Reservation& RegionIndex::Private::reservation_of(const Region& region) {
-  const Reservation* const found = find_reservation(region.range.begin);
-  VPMM_CHECK(found != nullptr, fmt::format("no reservation around {:#x}", to_integer(region.range.begin)));
-  return reservations[static_cast<std::size_t>(found - reservations.data())];
+bool RegionIndex::Private::overlaps_reservation(AddressRange range) const {
+  const auto behind = reservations.lower_bound(range.begin);
+  if (behind != reservations.end() && behind->second.range.overlaps(range)) return true;
+  return behind != reservations.begin() && std::prev(behind)->second.range.overlaps(range);
 }
 
 void RegionIndex::Private::file(Region* region) {
   catalogue.file(region);
   if (region->state != RegionState::allocated) return;
-  Reservation& r = reservation_of(*region);
+  Reservation& r = *region->reservation;
   r.owners.set((region->range.begin - r.range.begin) / page_size, region->range.size / page_size, region);
 }
 
 void RegionIndex::Private::unfile(Region* region) {
   catalogue.unfile(region);
   if (region->state != RegionState::allocated) return;
-  Reservation& r = reservation_of(*region);
+  Reservation& r = *region->reservation;
   r.owners.clear((region->range.begin - r.range.begin) / page_size, region->range.size / page_size);
 }
 
@@ -61,9 +61,10 @@ Region* RegionIndex::Private::insert_before(Region* region, AddressRange range) 
   node->state = region->state;
   node->stamp = region->stamp;
   node->age = region->age;
+  node->reservation = region->reservation;
   node->previous = region->previous;
   node->next = region;
-  (node->previous == nullptr ? reservation_of(*node).first : node->previous->next) = node;
+  (node->previous == nullptr ? node->reservation->first : node->previous->next) = node;
   region->previous = node;
   return node;
 }
@@ -74,6 +75,7 @@ Region* RegionIndex::Private::insert_behind(Region* region, AddressRange range) 
   node->state = region->state;
   node->stamp = region->stamp;
   node->age = region->age;
+  node->reservation = region->reservation;
   node->previous = region;
   node->next = region->next;
   if (node->next != nullptr) node->next->previous = node;
@@ -130,15 +132,25 @@ RegionIndex::~RegionIndex() = default;
 
 void RegionIndex::add_reservation(AddressRange range) {
   VPMM_CHECK(!range.empty() && is_multiple(range.size, page_size_), fmt::format("{} bytes reserved", range.size));
-  std::vector<Reservation>& all = private_->reservations;
-  const auto behind = std::find_if(all.begin(), all.end(), [&](const Reservation& r) {
-    VPMM_CHECK(!r.range.overlaps(range), fmt::format("{:#x} is reserved already", to_integer(range.begin)));
-    return range.begin < r.range.begin;
-  });
+  VPMM_CHECK(!private_->overlaps_reservation(range), fmt::format("{:#x} is reserved already", to_integer(range.begin)));
   Region* const hole = private_->regions.make();
   hole->range = range;
-  all.insert(behind, Reservation{range, hole, OwnerTable(range.size / page_size_)});
+  const auto [added, is_new] = private_->reservations.try_emplace(range.begin, range, hole, range.size / page_size_);
+  hole->reservation = &added->second;
   private_->file(hole);
+}
+
+void RegionIndex::remove_reservation(AddressRange range) {
+  const auto found = private_->reservations.find(range.begin);
+  VPMM_CHECK(found != private_->reservations.end() && found->second.range == range,
+             fmt::format("{} bytes at {:#x} are no reservation", range.size, to_integer(range.begin)));
+  Region* const only = found->second.first;
+  const bool is_idle =
+      only->state == RegionState::hole || (only->state == RegionState::free && only->stamp.is_complete());
+  VPMM_CHECK(only->range == range && is_idle, picture());
+  private_->unfile(only);
+  private_->reservations.erase(found);
+  private_->regions.recycle(only);
 }
 
 Region* RegionIndex::smallest_hole(Bytes size, Bytes alignment) const {
@@ -181,7 +193,7 @@ void RegionIndex::for_each_zombie(const std::function<bool(Region*)>& visit) con
 }
 
 void RegionIndex::for_each(const std::function<void(const Region&)>& visit) const {
-  for (const Reservation& reservation : private_->reservations)
+  for (const auto& [begin, reservation] : private_->reservations)
     for (const Region* region = reservation.first; region != nullptr; region = region->next) visit(*region);
 }
 
@@ -203,6 +215,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   private_->unfile(allocated);
   allocated->state = RegionState::free;
   allocated->tenant = {};
+  allocated->holder = nullptr;
   allocated->stamp = stamp;
   allocated->age = ++private_->last_age;
   return private_->merge_and_file(allocated);

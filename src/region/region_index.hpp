@@ -42,6 +42,8 @@ class RegionIndex {
 
   // --- address space ---
   void add_reservation(AddressRange range);  // becomes one hole
+  // Forgets a reservation that is one hole, or one complete free region, from end to end.
+  void remove_reservation(AddressRange range);
   // Smallest hole in which `size` bytes at `alignment` fit; lowest address among equals.
   Region* smallest_hole(Bytes size, Bytes alignment) const;
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <vector>
 
 #include "region/catalogue.hpp"
 #include "region/owner_table.hpp"
@@ -12,7 +12,10 @@
 
 namespace vpmm::region {
 
+// Stays where it is as long as it is reserved.
 struct Reservation {
+  Reservation(AddressRange reserved, Region* hole, std::uint64_t pages) : range(reserved), first(hole), owners(pages) {}
+
   AddressRange range;
   Region* first = nullptr;  // head of the list of regions, by address
   OwnerTable owners;
@@ -32,7 +35,7 @@ struct RegionIndex::Private {
 
   // The reservation around `p`; null when there is none.
   const Reservation* find_reservation(DevicePtr p) const;
-  Reservation& reservation_of(const Region& region);
+  bool overlaps_reservation(AddressRange range) const;
 
   // In the catalogue and, if allocated, in the owner table.
   void file(Region* region);
@@ -49,7 +52,7 @@ struct RegionIndex::Private {
   void absorb_next(Region* region);
 
   Bytes page_size;
-  std::vector<Reservation> reservations;  // ascending by address
+  std::map<DevicePtr, Reservation> reservations;  // by where they begin
   RegionSlab regions;
   Catalogue catalogue;
   std::uint64_t last_age = 0;

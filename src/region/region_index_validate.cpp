@@ -16,6 +16,7 @@ std::string broken_fields(const Region& region) {
   if (!stamped && !in_flight && !region.stamp.is_complete()) return at(region, "has a stamp that means nothing");
   if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");
   if (region.state == RegionState::allocated) return "";
+  if (region.holder != nullptr) return at(region, "is not allocated but has a holder");
   const Tenant& tenant = region.tenant;
   if (tenant.requested != 0 || tenant.timeline || !tenant.other_uses.empty() || tenant.capture != 0)
     return at(region, "is not allocated but has a tenant");
@@ -35,6 +36,7 @@ std::string broken_place(const Reservation& reservation, const Region& region, D
   if (region.range.begin != position) return at(region, "leaves a gap or overlaps the one before it");
   if (region.range.empty() || !is_multiple(region.range.size, page_size)) return at(region, "is not whole pages");
   if (!reservation.range.contains(region.range)) return at(region, "reaches out of its reservation");
+  if (region.reservation != &reservation) return at(region, "belongs to another reservation");
   if (region.next == nullptr) return "";
   if (region.next->previous != &region) return at(region, "is not the previous of its next");
   if (mergeable(region, *region.next)) return at(region, "should be one with the next");
@@ -66,7 +68,8 @@ std::string broken_reservation(const Reservation& reservation, Bytes page_size) 
 std::string RegionIndex::validate() const {
   Catalogue expected;
   const Reservation* before = nullptr;
-  for (const Reservation& reservation : private_->reservations) {
+  for (const auto& [begin, reservation] : private_->reservations) {
+    if (begin != reservation.range.begin) return "a reservation is not filed where it begins";
     if (before != nullptr && before->range.end() > reservation.range.begin) return "reservations are not in order";
     before = &reservation;
     if (auto broken = broken_reservation(reservation, page_size_); !broken.empty()) return broken;

@@ -3,46 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
-#include "region/region_words.hpp"
+#include "region/region_index_fixture.hpp"
 
 namespace vpmm::region {
 namespace {
-
-class RegionIndexTest : public testing::Test {
- protected:
-  ~RegionIndexTest() override { EXPECT_EQ(index.validate(), ""); }
-
-  // Makes unmapped pages free, as mapping them would.
-  Region* map(std::uint64_t first, std::uint64_t count, time::Stamp stamp = complete()) {
-    return index.attach_free(index.detach(region_at(index, first), pages(first, count)), stamp);
-  }
-  Region* allocate(std::uint64_t first, std::uint64_t count) {
-    return index.allocate(region_at(index, first), pages(first, count), Tenant{count * kPage, A, {}, 0});
-  }
-  // The pages at which the free regions begin, oldest first.
-  std::vector<std::uint64_t> by_age() const {
-    std::vector<std::uint64_t> begins;
-    index.for_each_free_by_age([&](Region* region) {
-      begins.push_back((region->range.begin - kStart) / kPage);
-      return true;
-    });
-    return begins;
-  }
-  std::vector<std::vector<std::uint64_t>> runs() const {
-    std::vector<std::vector<std::uint64_t>> all;
-    index.for_each_run([&](const std::vector<Region*>& run) {
-      all.emplace_back();
-      for (const Region* region : run) all.back().push_back((region->range.begin - kStart) / kPage);
-      return true;
-    });
-    return all;
-  }
-
-  RegionIndex index{kPage};
-};
 
 // Twenty pages: [4][-6][1][*9], as small examples need them.
 class MappedRegionIndex : public RegionIndexTest {
@@ -55,7 +21,6 @@ class MappedRegionIndex : public RegionIndexTest {
   }
 };
 
-using RegionIndexReservation = RegionIndexTest;
 using RegionIndexMerge = RegionIndexTest;
 using RegionIndexFit = RegionIndexTest;
 using RegionIndexRuns = RegionIndexTest;
@@ -67,67 +32,6 @@ using RegionIndexFigures = RegionIndexTest;
 using RegionIndexPicture = RegionIndexTest;
 using RegionIndexValidate = RegionIndexTest;
 using RegionIndexDeathTest = RegionIndexTest;
-
-// --- reservations ---
-
-TEST_F(RegionIndexReservation, a_new_reservation_is_one_hole_that_the_picture_leaves_out) {
-  index.add_reservation(pages(0, 20));
-  EXPECT_EQ(index.picture(), "");
-  EXPECT_EQ(index.bytes(RegionState::hole), 20 * kPage);
-  EXPECT_EQ(index.count(RegionState::hole), 1U);
-}
-
-TEST_F(RegionIndexReservation, regions_of_adjacent_reservations_never_merge) {
-  index.add_reservation(pages(4, 4));
-  index.add_reservation(pages(0, 4));
-  EXPECT_EQ(index.count(RegionState::hole), 2U);
-  map(0, 4);
-  map(4, 4);
-  EXPECT_EQ(index.picture(), "[-4][-4]");
-  EXPECT_EQ(index.best_fit(5 * kPage, kPage, std::nullopt), nullptr);
-  EXPECT_EQ(runs().size(), 0U);
-}
-
-TEST_F(RegionIndexReservation, a_reservation_that_starts_between_pages_counts_pages_from_its_start) {
-  RegionIndex odd(6 * kMiB);
-  const DevicePtr start = kStart + 2 * kMiB;
-  odd.add_reservation({start, 5 * 6 * kMiB});
-  Region* const free = odd.attach_free(odd.detach(odd.smallest_hole(12 * kMiB, 256), {start, 12 * kMiB}), complete());
-  Region* const region = odd.allocate(free, {start + 6 * kMiB, 6 * kMiB}, Tenant{});
-  EXPECT_EQ(odd.picture(), "[-1][1]");
-  EXPECT_EQ(odd.owner(start + 12 * kMiB - 1), region);
-  EXPECT_EQ(odd.owner(start + 6 * kMiB - 1), nullptr);
-  EXPECT_EQ(odd.validate(), "");
-}
-
-TEST_F(RegionIndexReservation, eight_tebibytes_are_reserved_and_used_at_both_ends) {
-  index.add_reservation({kStart, 8 * kTiB});
-  const std::uint64_t last = 8 * kTiB / kPage - 1;
-  map(0, 1);
-  map(last, 1);
-  Region* const region = allocate(last, 1);
-  EXPECT_EQ(index.owner(page(last) + (kPage - 1)), region);
-  EXPECT_EQ(index.owner(page(last / 2)), nullptr);
-  EXPECT_EQ(index.picture(kTiB), "[-0.00][*8][0.00]");
-}
-
-TEST_F(RegionIndexReservation, the_smallest_hole_that_fits_is_found_lowest_first) {
-  index.add_reservation(pages(0, 20));
-  for (const std::uint64_t at : {0U, 4U, 7U, 10U}) map(at, 1);
-  ASSERT_EQ(index.picture(), "[-1][*3][-1][*2][-1][*2][-1]");
-  EXPECT_EQ(index.smallest_hole(kPage, kPage)->range, pages(5, 2));
-  EXPECT_EQ(index.smallest_hole(3 * kPage, kPage)->range, pages(1, 3));
-  EXPECT_EQ(index.smallest_hole(4 * kPage, kPage)->range, pages(11, 9));
-  EXPECT_EQ(index.smallest_hole(10 * kPage, kPage), nullptr);
-}
-
-TEST_F(RegionIndexReservation, a_hole_too_small_for_the_alignment_is_passed_over) {
-  index.add_reservation(pages(0, 20));
-  for (const std::uint64_t at : {0U, 4U, 8U}) map(at, 1);
-  ASSERT_EQ(index.picture(), "[-1][*3][-1][*3][-1]");
-  EXPECT_EQ(index.smallest_hole(3 * kPage, 2 * kPage)->range, pages(9, 11));
-  EXPECT_EQ(index.smallest_hole(2 * kPage, 2 * kPage)->range, pages(1, 3));
-}
 
 // --- allocate and release ---
 
@@ -153,6 +57,18 @@ TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
   index.release(region, on(B, 1));
   EXPECT_EQ(region_at(index, 4)->tenant.timeline, std::nullopt);
   EXPECT_EQ(index.requested_bytes(), 5 * kPage);
+}
+
+TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {
+  int room = 0;
+  Region* const region = index.allocate(region_at(index, 4), pages(5, 2), Tenant{});
+  EXPECT_EQ(region->holder, nullptr);
+  region->holder = &room;
+  index.release(region_at(index, 0), complete());
+  EXPECT_EQ(index.owner(page(6))->holder, &room);
+  Region* const freed = index.release(region, on(A, 1));
+  EXPECT_EQ(freed->holder, nullptr);
+  EXPECT_EQ(index.allocate(freed, freed->range, Tenant{})->holder, nullptr);
 }
 
 // --- merging ---
@@ -569,11 +485,6 @@ TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {
   EXPECT_DEATH(index.detach(region_at(index, 2), {page(2), kPage / 2}), "check failed");
 }
 
-TEST_F(RegionIndexDeathTest, reserving_what_is_reserved_aborts) {
-  index.add_reservation(pages(0, 10));
-  EXPECT_DEATH(index.add_reservation(pages(9, 2)), "is reserved already");
-}
-
 // --- validate ---
 
 TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
@@ -585,6 +496,9 @@ TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
   region_at(broken, 0)->stamp = complete();
   EXPECT_EQ(broken.validate(), "complete free regions by size are not those regions");
   region_at(broken, 0)->stamp = on(A, 1);
+  region_at(broken, 0)->holder = &broken;
+  EXPECT_EQ(broken.validate(), "region at 0x7f0000000000 is not allocated but has a holder");
+  region_at(broken, 0)->holder = nullptr;
   region_at(broken, 0)->range.size += kPage;
   EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
 }
