@@ -23,7 +23,8 @@ using Name = std::pair<Enum, const char*>;
 constexpr std::array kDriverNames{Name<pool::DriverKind>{pool::DriverKind::automatic, "auto"},
                                   Name<pool::DriverKind>{pool::DriverKind::cuda, "cuda"},
                                   Name<pool::DriverKind>{pool::DriverKind::sim, "sim"}};
-constexpr std::array kSmallNames{Name<pool::SmallRequests>{pool::SmallRequests::stream_ordered, "stream_ordered"}};
+constexpr std::array kSmallNames{Name<pool::SmallRequests>{pool::SmallRequests::pool, "pool"},
+                                 Name<pool::SmallRequests>{pool::SmallRequests::stream_ordered, "stream_ordered"}};
 constexpr std::array kAnyStreamNames{Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::context, "context"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::legacy, "legacy"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::park, "park"}};
@@ -123,7 +124,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_by_name(kDriverNames, text, c.driver); },
      [](const Config& c) -> std::string { return to_string(c.driver); }},
     {"VPMM_PAGE_SIZE", "a multiple of the device granularity such as 2MiB, or \"max\" to switch the pool off",
-     "the rounding unit; smaller requests are stream-ordered", set_page_size, show_page_size},
+     "the rounding unit; smaller requests share pages", set_page_size, show_page_size},
     {"VPMM_PAGES", "a number of pages, 0 or more",
      "pages mapped ahead at the first allocation, as far as memory allows",
      [](Config& c, std::string_view text) { return set_count(text, 0, c.pages); },
@@ -146,7 +147,8 @@ constexpr Setting kSettings[] = {
     {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"", "most memory the pool may map; none: what the GPU has",
      [](Config& c, std::string_view text) { return set_optional_bytes(text, c.capacity); },
      [](const Config& c) { return show_optional(c.capacity); }},
-    {"VPMM_SMALL", "\"stream_ordered\"", "who serves requests below a page: the driver's stream-ordered allocator",
+    {"VPMM_SMALL", "\"pool\" or \"stream_ordered\"",
+     "who serves requests below a page: size classes cut from pages, or the driver's stream-ordered allocator",
      [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
      [](const Config& c) -> std::string { return to_string(c.small); }},
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/address.hpp"
@@ -38,6 +39,16 @@ struct OutOfMemory {
 // May free memory of this pool (it runs without any lock). Returns true: try again.
 using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 
+// A stream that the pool knows by its object instead of asking the driver at each call: the fastest way in. Any thread
+// may use it. It must not outlive its stream or the context, and captures on the stream must be announced with
+// capture_begin. After a reset of the CUDA context it is dead: requests fail, frees count as any-stream.
+class BoundStream {
+ public:
+  virtual ~BoundStream() = default;
+  virtual Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) = 0;
+  virtual Result<void> deallocate(DevicePtr ptr) = 0;
+};
+
 // All methods are thread-safe and may be called with any or no CUDA context current; the caller's current context is
 // restored. None waits for the GPU unless memory would otherwise run out (and synchronise, reset).
 class Context {
@@ -49,8 +60,14 @@ class Context {
 
   // Memory that work queued on `stream` after the call may use. Zero bytes: null.
   virtual Result<DevicePtr> allocate(const Request& request) = 0;
+  // out[i] gets `bytes[i]`; all or none. Requires: as many of both.
+  virtual Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) = 0;
   // Work queued before the call on `stream` (and on streams named with record_use) is the last to use the memory.
   virtual Result<void> deallocate(DevicePtr ptr, Stream stream) = 0;
+  // All of them but those that are not live, of which the first is the error.
+  virtual Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) = 0;
+  // `stream` may not be capturing.
+  virtual Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) = 0;
   // For finalizers: pushes onto a lock-free list and returns; no lock, no driver call, no wait. Any-stream.
   virtual void deallocate_deferred(DevicePtr ptr) noexcept = 0;
   virtual Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) = 0;

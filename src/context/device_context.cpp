@@ -30,15 +30,14 @@ std::optional<std::uint64_t> stream_key(const Caller& caller) {
 
 // --- a request ------------------------------------------------------------------------------------------------------
 
-Result<DevicePtr> DeviceContext::allocate(const Request& request) {
-  if (request.bytes == 0) return DevicePtr{};
+Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* bound) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
     return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes at alignment {} is more than any address space",
                                                              request.bytes, request.alignment)});
   for (;;) {
-    Result<DevicePtr> result = allocate_once(request);
+    Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
     OutOfMemoryCallback callback;
     {
@@ -49,12 +48,14 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   }
 }
 
-Result<DevicePtr> DeviceContext::allocate_once(const Request& request) {
+Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   // First of all: a capture of this stream must be known before an event of the whole context might break it.
-  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream));
+  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream, bound));
+  if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
+    return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
   drain_deferred(lock);
   VPMM_TRY(noted(settle(lock)));
   VPMM_TRY(noted(preallocate_once(lock)));
@@ -71,14 +72,22 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request) {
   return result;
 }
 
-// Below a page: SOMM, unless the stream captures (a stream-ordered allocation would become a node of the graph).
+// A stream that captures gets whole pages, which stay with its graph.
+bool DeviceContext::wants_small(const Request& request, const Caller& caller) const {
+  return small_ != nullptr && config_.small == pool::SmallRequests::pool && caller.standing == Standing::ordinary &&
+         small::SmallPool::serves(request.bytes, request.alignment, pool_->page_size());
+}
+
+// Unless the stream captures: a stream-ordered allocation would become a node of the graph.
 bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& caller) const {
   if (pool_ == nullptr) return true;
+  if (config_.small != pool::SmallRequests::stream_ordered) return false;
   if (somm_ == nullptr || caller.standing != Standing::ordinary) return false;
   return request.bytes < pool_->page_size() && request.alignment <= kSmallAlignment;
 }
 
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (wants_small(request, caller)) return small_->allocate(lock, request.bytes, request.alignment, caller);
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)
     return Error{ErrorCode::capture_active,
@@ -87,7 +96,7 @@ Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, 
     return Error{ErrorCode::unsupported,
                  fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here",
                              request.alignment)};
-  return allocate_small(lock, request, caller);
+  return allocate_stream_ordered(lock, request, caller);
 }
 
 Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
@@ -102,11 +111,14 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
     }
   }
   pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
-  return pool_->allocate(lock, pages, caller);
+  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_->allocate(lock, pages, caller));
+  if (caller.own()) small_->enlist(*pool_->owner(begin), request.bytes);
+  return begin;
 }
 
 // When the driver's pool cannot grow, our idle memory makes room for it.
-Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& request, const Caller& caller) {
+Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const Request& request,
+                                                         const Caller& caller) {
   const auto once = [&] { return somm_->allocate(lock, request.bytes, caller.stream, caller.timeline); };
   const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
   Result<DevicePtr> result = once();
@@ -181,7 +193,8 @@ void DeviceContext::announce_allocation(DevicePtr begin, const Request& request,
   if (recording_) recording_->record_allocate(begin, request.bytes, stream_key(caller), driver_.now_ns() / 1000);
   if (observer_ == nullptr) return;
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(begin);
-  const AddressRange range = region != nullptr ? region->range : AddressRange{begin, request.bytes};
+  AddressRange range{begin, request.bytes};
+  if (region != nullptr) range = small::SmallPool::is_arena(*region) ? small_->find(*region, begin)->range : region->range;
   if (request.stream)
     observer_->on_allocate(range, *request.stream);
   else
@@ -190,13 +203,12 @@ void DeviceContext::announce_allocation(DevicePtr begin, const Request& request,
 
 // --- a free ---------------------------------------------------------------------------------------------------------
 
-Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
-  if (is_null(ptr)) return {};
+Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
-  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
-  VPMM_TRY(noted(free_one(lock, ptr, stream, caller)));
+  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
+  VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
   leave(caller);
   // The memory is freed already, so a failure from here on is not the call's.
   static_cast<void>(noted(bound_any_stream(lock)));
@@ -220,14 +232,18 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
 Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
   region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
+  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
+  const std::optional<small::Allocation> small = is_small ? small_->find(*region, ptr) : std::nullopt;
   AddressRange range;
-  if (region != nullptr) range = region->range;
+  if (small) range = small->range;
+  if (region != nullptr && !is_small && is_live(region)) range = region->range;
   if (block != nullptr) range = {block->begin, block->requested};
-  if (range.empty() || range.begin != ptr || (region != nullptr && captures_.is_parked(region)))
-    return not_live(ptr, range);
+  if (range.empty() || range.begin != ptr) return not_live(ptr, range);
   if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
-  if (region == nullptr) return free_small(lock, block, stream, caller);
-  return free_pages(region, stream, caller);
+  if (block != nullptr) return free_stream_ordered(lock, block, stream, caller);
+  if (!small) return free_pages(region, stream, caller);
+  free_small(*small, stream, caller);
+  return {};
 }
 
 // The named stream need not wait for others that used the memory: the pool does, so to an observer any of them may be
@@ -251,14 +267,26 @@ Result<void> DeviceContext::free_pages(region::Region* region, const Stream& str
   }
   const Uses uses{region->tenant.timeline, region->tenant.other_uses, region->range.size};
   announce_deallocation(region->range, uses, stream, caller);
+  small_->delist(*region);
   pool_->deallocate(region, stamp_of(uses, caller));
   return {};
 }
 
+// Whether it is a user's: not kept by a shard, not parked for a graph.
+bool DeviceContext::is_live(const region::Region* region) const {
+  return !small::SmallPool::is_kept(*region) && !captures_.is_parked(region);
+}
+
+void DeviceContext::free_small(const small::Allocation& allocation, const Stream& stream, const Caller& caller) {
+  const Uses uses{allocation.timeline, small_->other_uses(allocation), allocation.range.size};
+  announce_deallocation(allocation.range, uses, stream, caller);
+  small_->deallocate(allocation, stamp_of(uses, caller));
+}
+
 // A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
 // complete.
-Result<void> DeviceContext::free_small(MutexLock& lock, somm::Block* block, const Stream& stream,
-                                       const Caller& caller) {
+Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
+                                                const Caller& caller) {
   const Uses uses{block->timeline, block->other_uses, block->requested};
   announce_deallocation({block->begin, block->requested}, uses, stream, caller);
   const bool is_alone =
@@ -318,11 +346,17 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
-  if (region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-      region != nullptr && !captures_.is_parked(region)) {
-    pool_->record_use(region, caller.timeline != nullptr ? *caller.timeline : everybody());
+  time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : everybody();
+  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
+  if (is_small) {
+    const std::optional<small::Allocation> small = small_->find(*region, ptr);
+    if (!small) return not_live(ptr, {});
+    small_->record_use(*small, user);
+  } else if (region != nullptr && is_live(region)) {
+    pool_->record_use(region, user);
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
-    somm_->record_use(block, caller.timeline != nullptr ? *caller.timeline : everybody());
+    somm_->record_use(block, user);
   } else {
     return not_live(ptr, {});
   }
@@ -335,6 +369,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
 Result<void> DeviceContext::capture_begin() {
   MutexLock lock(mutex_);
   ++announced_captures_;
+  refresh_fast_path();
   context_wait_ended_.wait(lock, [this] { return context_waits_ == 0; });
   return {};
 }
@@ -344,6 +379,7 @@ Result<void> DeviceContext::capture_end() {
   if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
   if (--announced_captures_ == 0)
     std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });
+  refresh_fast_path();
   return {};
 }
 
@@ -363,6 +399,7 @@ void DeviceContext::release_capture(std::uint64_t capture) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
     pool_->deallocate(region, time::Stamp(timelines_.next(everybody(), region->range.size)));
   }
+  refresh_fast_path();
 }
 
 }  // namespace vpmm::context

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "driver/recording.hpp"
 #include "observe/trace_file.hpp"
 #include "pool/pool.hpp"
+#include "small/small_pool.hpp"
 #include "somm/somm.hpp"
 #include "time/timelines.hpp"
 
@@ -42,7 +44,10 @@ class DeviceContext final : public Context {
   ~DeviceContext() override;
 
   Result<DevicePtr> allocate(const Request& request) override;
+  Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) override;
   Result<void> deallocate(DevicePtr ptr, Stream stream) override;
+  Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) override;
+  Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) override;
   void deallocate_deferred(DevicePtr ptr) noexcept override;
   Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) override;
   Result<void> capture_begin() override;
@@ -68,11 +73,20 @@ class DeviceContext final : public Context {
 
  private:
   class Visit;  // one public call: context made current, lock held
+  class Bound;
+  // fast_path.cpp
+  struct Known;
+  Known known(driver::StreamHandle stream) const;
+  DevicePtr take_in_hand(const Known& known, Bytes bytes);
+  bool keep_in_hand(const Known& known, DevicePtr ptr);
+  bool keep_locked(small::Shard& shard, DevicePtr ptr, driver::StreamHandle stream);
+  void refresh_fast_path();
+  void answer_attention(const pool::Caller& caller);
   // entering.cpp
   Result<void> ensure_open();
   Result<void> check_alive();
   Result<void> forget_dead_foreign();
-  Result<pool::Caller> identify(const Stream& stream);
+  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
   Result<void> read_capture(pool::Caller& caller);
   void leave(const pool::Caller& caller);
   // Passes `result` on; a sticky error poisons the context on the way. Holds: mutex_.
@@ -84,21 +98,27 @@ class DeviceContext final : public Context {
   void poison(const Error& error);
   void forget_dead(driver::ContextId dead);
   // allocating
-  Result<DevicePtr> allocate_once(const Request& request);
+  Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
+  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
+  Result<DevicePtr> allocate_once(const Request& request, Bound* bound);
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
-  Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<void> offset_growth(MutexLock& lock);
   bool is_over_capacity() const;
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller);
   Result<void> preallocate_once(MutexLock& lock);
   bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const;
+  bool wants_small(const Request& request, const pool::Caller& caller) const;
   void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);
   std::uint64_t live_allocations() const;
   // freeing
   Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
   Result<void> free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
-  Result<void> free_small(MutexLock& lock, somm::Block* block, const Stream& stream, const pool::Caller& caller);
+  Result<void> free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
+                                   const pool::Caller& caller);
+  void free_small(const small::Allocation& allocation, const Stream& stream, const pool::Caller& caller);
+  bool is_live(const region::Region* region) const;
   struct Uses {
     std::optional<time::TimelineId> tenant;
     const std::vector<time::TimelineId>& others;
@@ -139,7 +159,8 @@ class DeviceContext final : public Context {
   // --- all below under mutex_ ---
   time::Timelines timelines_;
   std::unique_ptr<pool::Pool> pool_;          // null: no VMM, or switched off
-  mutable std::unique_ptr<somm::Somm> somm_;  // null: the device has no memory pools
+  std::unique_ptr<small::SmallPool> small_;   // null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only
+  mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
   Captures captures_;
   std::uint64_t announced_captures_ = 0;
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
@@ -163,6 +184,9 @@ class DeviceContext final : public Context {
   std::uint64_t host_waits_ = 0;
   std::shared_ptr<observe::TraceWriter> recording_;
   // --- lock-free ---
+  const std::uint64_t instance_;         // no other context of the process ever has the same
+  std::atomic<bool> is_fast_{false};     // calls may be served from what their streams have in hand
+  std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   DeferredList deferred_;
 };
 

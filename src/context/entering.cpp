@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
@@ -33,6 +34,7 @@ time::ClosingRule closing_rule(const pool::Config& config) {
 constexpr Bytes kIdleCacheLeast = 2 * kMiB;
 constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
+constinit std::atomic<std::uint64_t> next_instance{1};
 
 observe::LogLevel log_level_of(pool::LogLevel level) {
   switch (level) {
@@ -103,7 +105,8 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       traits_(traits),
       observer_(driver.memory_observer()),
       timelines_(driver_, closing_rule(config)),
-      captures_(driver_) {
+      captures_(driver_),
+      instance_(next_instance.fetch_add(1)) {
   observe::set_log_level(log_level_of(config.log));
   capacity_ = config.capacity;
   pool::Relief relief;
@@ -116,12 +119,19 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     trim_somm(lock);
     return true;
   };
+  relief.recall = [this](const Caller& caller) {
+    small_->want_events(caller.timeline);
+    return small_->recall();
+  };
+  relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };
   const Bytes page_size = config.page_size.value_or(traits.granularity);
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size, timelines_, std::move(relief));
-  if (traits.has_memory_pools) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_);
+  const bool needs_somm = pool_ == nullptr || config.small == pool::SmallRequests::stream_ordered;
+  if (traits.has_memory_pools && needs_somm) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
@@ -168,8 +178,9 @@ DeviceContext::Visit::~Visit() {
   if (pinned_ != nullptr) --pinned_->callers;
 }
 
-Result<Caller> DeviceContext::Visit::identify(const Stream& stream) {
-  Result<Caller> caller = context_.noted(context_.identify(stream));
+Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
+  Result<Caller> caller = context_.noted(context_.identify(stream, bound));
+  context_.refresh_fast_path();
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
@@ -214,6 +225,7 @@ Result<void> DeviceContext::ensure_open() {
   if (!is_first) forget_dead(dead);
   primary_id_.store(static_cast<std::uint64_t>(id));
   primary_.store(static_cast<std::uint64_t>(primary));
+  refresh_fast_path();
   return {};
 }
 
@@ -223,6 +235,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
                "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
   const std::vector<time::StampPart> done = timelines_.forget_context(dead);
   if (pool_ != nullptr) pool_->advance(done);
+  if (small_ != nullptr) small_->retire_idle();
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);
   if (somm_ != nullptr) somm_->forget();
   somm_reserved_ = 0;
@@ -238,6 +251,7 @@ Result<void> DeviceContext::forget_dead_foreign() {
     if (result == CuResult::success && id == known) continue;
     const std::vector<time::StampPart> done = timelines_.forget_context(known);
     if (pool_ != nullptr) pool_->advance(done);
+    if (small_ != nullptr) small_->retire_idle();
   }
   return {};
 }
@@ -246,11 +260,20 @@ Result<void> DeviceContext::forget_dead_foreign() {
 // cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
 // while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
 // goes without a timeline: its frees of ordinary memory are complete when all streams are.
-Result<Caller> DeviceContext::identify(const Stream& stream) {
+Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
   VPMM_TRY(forget_dead_foreign());
   Caller caller;
   caller.stream = stream;
   if (!stream) return caller;
+  if (bound != nullptr) {
+    // A reset took the stream away: its handle may not be touched any more.
+    time::Timeline* timeline = timelines_.find(bound->timeline());
+    if (timeline == nullptr) caller.stream.reset();
+    if (timeline == nullptr || !may_capture_.load()) {
+      caller.timeline = timeline;
+      return caller;
+    }
+  }
   driver::CaptureStatus status{};
   const CuResult result = driver_.stream_is_capturing(*stream, status);
   caller.standing = Standing::blocked;
@@ -281,12 +304,15 @@ Result<void> DeviceContext::read_capture(Caller& caller) {
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
+  answer_attention(caller);
   if (caller.may_queue()) {
     if (timelines_.is_due(*caller.timeline))
       static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr && is_proof_due()) {
     prove_everything();
   }
+  if (timelines_.count() <= kTimelinesKept) return;
+  if (small_ != nullptr) small_->retire_idle();
   timelines_.retire_idle(kTimelinesKept);
 }
 

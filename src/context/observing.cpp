@@ -35,8 +35,12 @@ bool has_unproven(const time::Timelines& timelines) {
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   const MutexLock lock(mutex_);
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-  if (region != nullptr && !captures_.is_parked(region))
-    return AllocationInfo{region->range.begin, region->tenant.requested, region->range.size};
+  if (region != nullptr && small::SmallPool::is_arena(*region)) {
+    if (const auto small = small_->find(*region, ptr))
+      return AllocationInfo{small->range.begin, small->requested, small->range.size};
+  } else if (region != nullptr && is_live(region)) {
+    return AllocationInfo{region->range.begin, small_->requested_of(*region), region->range.size};
+  }
   if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
   return Error{ErrorCode::invalid_pointer,
@@ -54,6 +58,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
+  if (small_ != nullptr) small_->recall();
   if (has_unproven(timelines_)) prove_everything();  // work that is over must not keep memory because nobody asked
   VPMM_TRY(noted(settle(lock)));
   Bytes released = 0;
@@ -71,7 +76,9 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 // VPMM_RELEASE_THRESHOLD: idle memory above it goes back without being asked for.
 Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (pool_ == nullptr || !config_.release_threshold) return {};
-  if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold || pool_->idle_bytes() == 0) return {};
+  if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold) return {};
+  small_->recall();
+  if (pool_->idle_bytes() == 0) return {};
   VPMM_TRY(settle(lock));
   pool_->set_other_bytes(somm_reserved_);
   VPMM_TRY(pool_->trim(lock, *config_.release_threshold));
@@ -103,14 +110,15 @@ void DeviceContext::set_out_of_memory_callback(OutOfMemoryCallback callback) {
 
 std::uint64_t DeviceContext::live_allocations() const {
   std::uint64_t live = somm_ == nullptr ? 0 : somm_->live_allocations();
-  if (pool_ != nullptr) live += pool_->live_allocations();
+  if (pool_ != nullptr) live += pool_->live_allocations() + small_->most_live();
   return live;
 }
 
 void DeviceContext::note_peaks() {
   const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
-  const Bytes live =
-      (pool_ == nullptr ? 0 : pool_->requested_bytes()) + (somm_ == nullptr ? 0 : somm_->requested_bytes());
+  Bytes live = somm_ == nullptr ? 0 : somm_->requested_bytes();
+  if (pool_ != nullptr) live += pool_->requested_bytes() + static_cast<Bytes>(small_->tally().requested_high);
+  if (small_ != nullptr) small_->restart_high();
   peak_mapped_ = std::max(peak_mapped_, mapped);
   peak_live_ = std::max(peak_live_, live);
 }
@@ -129,11 +137,24 @@ observe::Statistics DeviceContext::statistics() const {
 
 observe::Statistics DeviceContext::figures() const {
   observe::Statistics figures;
-  if (pool_ != nullptr) pool_->fill(figures);
+  if (pool_ != nullptr) {
+    pool_->fill(figures);
+    const small::Tally small = small_->tally();
+    figures.live_bytes += static_cast<Bytes>(small.requested);
+    figures.allocated_bytes += static_cast<Bytes>(small.allocated);
+    figures.free_bytes -= static_cast<Bytes>(small.allocated);
+    figures.pending_bytes += small_->pending_bytes();
+    figures.live_allocations += static_cast<std::uint64_t>(small.live);
+    figures.allocations += static_cast<std::uint64_t>(small.allocations);
+    figures.hits += static_cast<std::uint64_t>(small.allocations);
+    figures.deallocations += static_cast<std::uint64_t>(small.deallocations);
+    figures.peak_live_bytes = pool_->requested_bytes() + static_cast<Bytes>(small.requested_high);
+  }
   if (somm_ != nullptr) {
     figures.stream_ordered_bytes = somm_reserved_;
     figures.mapped_bytes += somm_reserved_;
     figures.live_bytes += somm_->requested_bytes();
+    figures.peak_live_bytes += somm_->requested_bytes();
     figures.allocated_bytes += somm_->requested_bytes();
     figures.pending_bytes += somm_->pending_bytes();
     figures.live_allocations += somm_->live_allocations();
@@ -142,7 +163,7 @@ observe::Statistics DeviceContext::figures() const {
     figures.deallocations += somm_->deallocations();
   }
   figures.peak_mapped_bytes = std::max(peak_mapped_, figures.mapped_bytes);
-  figures.peak_live_bytes = std::max(peak_live_, figures.live_bytes);
+  figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
   figures.timelines = timelines_.stream_count();
   figures.outstanding_events = timelines_.outstanding_events();
   figures.events_recorded = timelines_.events_recorded();
@@ -159,7 +180,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   VPMM_TRY(visit.status());
   driver::MemInfo info;
   VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
-  if (pool_ != nullptr) info.free += pool_->idle_bytes();
+  if (pool_ != nullptr) info.free += pool_->idle_bytes() + small_->idle_bytes();
   if (somm_ != nullptr && somm_reserved_ > somm_->requested_bytes())
     info.free += somm_reserved_ - somm_->requested_bytes();
   return info;
@@ -194,7 +215,9 @@ std::string DeviceContext::validate() const {
   if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
   if (somm_ != nullptr)
     if (std::string broken = somm_->validate(); !broken.empty()) return broken;
-  return pool_ == nullptr ? std::string{} : pool_->validate();
+  if (pool_ == nullptr) return {};
+  if (std::string broken = small_->validate(); !broken.empty()) return broken;
+  return pool_->validate();
 }
 
 // --- recording ------------------------------------------------------------------------------------------------------
@@ -204,6 +227,7 @@ Result<void> DeviceContext::start_recording(const std::string& path) {
   const MutexLock lock(mutex_);
   if (recording_) return Error{ErrorCode::invalid_argument, "a recording is running already"};
   recording_ = std::move(writer);
+  refresh_fast_path();
   return {};
 }
 
@@ -212,6 +236,7 @@ Result<void> DeviceContext::stop_recording() {
   {
     const MutexLock lock(mutex_);
     writer.swap(recording_);
+    refresh_fast_path();
   }
   if (!writer) return Error{ErrorCode::invalid_argument, "no recording is running"};
   return writer->close();

@@ -23,6 +23,7 @@ void DeviceContext::poison(const Error& error) {
   if (poison_) return;
   poison_ = Error{ErrorCode::poisoned, "the GPU context is broken and no more driver calls are made: " + error.message};
   is_poisoned_.store(true);
+  refresh_fast_path();
   observe::log(observe::LogLevel::error, "device {}: {}", device_, poison_->message);
 }
 
@@ -103,9 +104,10 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
   for (;;) {
     const time::Timeline& any = timelines_.any_stream();
     const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);
-    if (pool_->pending_bytes(any.id) <= cap) return {};
+    const auto is_within = [&] { return pool_->pending_bytes(any.id) + small_->pending_bytes(any.id) <= cap; };
+    if (is_within()) return {};
     VPMM_TRY(settle(lock));
-    if (pool_->pending_bytes(any.id) <= cap) return {};
+    if (is_within()) return {};
     if (any.provable < any.last && !prove_everything() && !synchronize_context(lock)) return {};
     std::shared_ptr<time::Event> proof = timelines_.proof_of({any.id, any.complete + 1});
     if (proof == nullptr) continue;
@@ -131,6 +133,7 @@ Result<void> DeviceContext::synchronize() {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
+  if (small_ != nullptr) small_->recall();
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
   const CuResult result = wait_for_context(lock);

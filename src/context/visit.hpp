@@ -18,7 +18,7 @@ class DeviceContext::Visit {
   const Result<void>& status() const { return status_; }
   MutexLock& lock() { return *lock_; }
   // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is dropped.
-  Result<pool::Caller> identify(const Stream& stream);
+  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
 
  private:
   DeviceContext& context_;

@@ -210,10 +210,14 @@ void Pool::bury_stuck(Flight& flight) {
 // which the caller's stream now waits: for the caller it is ordered from here on, for others once a number taken after
 // the waits is complete.
 time::Stamp Pool::surplus_stamp(const Plan& plan, const Caller& caller) {
-  bool is_complete = plan.kept == nullptr || timelines_.reduce(plan.kept_stamp).is_complete();
-  for (const Move& move : plan.moves) is_complete = is_complete && timelines_.reduce(move.stamp).is_complete();
-  if (is_complete) return {};
+  if (is_complete(plan)) return {};
   return time::Stamp(timelines_.next(*caller.timeline, 0));
+}
+
+bool Pool::is_complete(const Plan& plan) const {
+  const auto is_over = [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); };
+  return (plan.kept == nullptr || is_over(plan.kept_stamp)) &&
+         std::all_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) { return is_over(move.stamp); });
 }
 
 DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller& caller) {
@@ -233,6 +237,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   if (flight.kept != nullptr)
     span = flight.kept->range.begin < span->range.begin ? index_.join_in_flight(flight.kept, span)
                                                         : index_.join_in_flight(span, flight.kept);
+  was_complete_ = is_complete(plan);
   const time::Stamp rest = span->range.size > plan.request ? surplus_stamp(plan, caller) : time::Stamp{};
   Region* front = nullptr;
   Region* back = nullptr;

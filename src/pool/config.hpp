@@ -9,7 +9,7 @@
 namespace vpmm::pool {
 
 enum class DriverKind { automatic, cuda, sim };              // VPMM_DRIVER
-enum class SmallRequests { stream_ordered };                 // VPMM_SMALL
+enum class SmallRequests { pool, stream_ordered };           // VPMM_SMALL
 enum class AnyStreamOrder { context, legacy, park };         // VPMM_ANY_STREAM
 enum class LogLevel { quiet, error, warning, info, debug };  // VPMM_LOG
 // Whose work ends the use of memory that is freed without naming a stream.
@@ -25,7 +25,7 @@ struct Config {
   Bytes chunk_max = 256 * kMiB;            // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
   std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD: idle memory above this much mapped is given back
   std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS
-  SmallRequests small = SmallRequests::stream_ordered;  // VPMM_SMALL
+  SmallRequests small = SmallRequests::pool;            // VPMM_SMALL
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   LogLevel log = LogLevel::warning;                     // VPMM_LOG
   UnnamedFree unnamed_free = UnnamedFree::any_stream;

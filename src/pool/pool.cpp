@@ -47,7 +47,9 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Region* found = take_fit(request, caller);
+  if (found == nullptr && relief_.recall && relief_.recall(caller)) found = take_fit(request, caller);
   if (found == nullptr) {
+    was_complete_ = false;
     VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));
   }
   if (found == nullptr && planner_.may_wait(caller.may_queue(), effort)) {
@@ -65,6 +67,7 @@ Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
   if (free == nullptr) return nullptr;
   const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, request.size, request.alignment);
   VPMM_CHECK(start.has_value(), index_.picture());
+  was_complete_ = free->stamp.is_complete();
   region::Tenant tenant = tenant_of(request, caller);
   count_tenant(tenant, +1);
   return index_.allocate(free, {*start, request.size}, std::move(tenant));
@@ -142,6 +145,11 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   ++counters_.deallocations;
 }
 
+void Pool::disown(Region* region) {
+  if (region->tenant.timeline) count_tenant(region->tenant, -1);
+  region->tenant.timeline.reset();
+}
+
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
   const AddressRange range = region->range;
   count_tenant(region->tenant, -1);
@@ -158,6 +166,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
 
 void Pool::advance(const std::vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
+  if (relief_.advanced) relief_.advanced(done);
 }
 
 Result<void> Pool::settle(MutexLock& lock) {

@@ -55,6 +55,10 @@ struct PageRequest {
 // drop the lock meanwhile.
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
+  // Takes back what streams keep for their own next requests, before anything is mapped for `caller`. Keeps the lock.
+  std::function<bool(const Caller& caller)> recall;
+  // Told of everything that became complete, after the pool itself.
+  std::function<void(const std::vector<time::StampPart>& done)> advanced;
   std::function<bool(MutexLock&)> give_back_caches;
   // The same when the caches hold much that nobody uses. False: they hold little, and the lock was never dropped.
   std::function<bool(MutexLock&)> shrink_caches;
@@ -80,6 +84,10 @@ class Pool {
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);
   void record_use(region::Region* region, time::Timeline& timeline);
+  // Whether what the last allocate() gave was complete, so that any stream might use it.
+  bool was_complete() const { return was_complete_; }
+  // The allocation is the pool's own business from here on: no stream is kept alive for it.
+  void disown(region::Region* region);
   // Frees an allocated region and gives it, whole, to the next tenant without anybody else having had it.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller);
 
@@ -130,6 +138,7 @@ class Pool {
   void bury_stuck(Flight& flight);
   DevicePtr publish(Flight& flight, const PageRequest& request, const Caller& caller);
   time::Stamp surplus_stamp(const Plan& plan, const Caller& caller);
+  bool is_complete(const Plan& plan) const;
   // shortage.cpp: what is tried, in order, when memory runs out
   Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller);
   Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
@@ -172,6 +181,7 @@ class Pool {
   std::uint64_t flights_ = 0;         // requests that have dropped the lock while something is in flight
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
+  bool was_complete_ = false;
   observe::Statistics counters_;  // totals and peaks that only the pool knows
 };
 

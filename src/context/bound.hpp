@@ -1,0 +1,33 @@
+// context: a stream that is known by its object.
+#pragma once
+
+#include "context/device_context.hpp"
+
+namespace vpmm::context {
+
+// Where a stream's calls look first: its shard, if it is still in service for the stream with this id.
+struct DeviceContext::Known {
+  small::Shard* shard = nullptr;  // null: the call takes the pool's lock
+  driver::StreamId id{};
+  driver::StreamHandle stream{};
+};
+
+// Keeps its timeline from being retired. The timeline ends all the same when its CUDA context does.
+class DeviceContext::Bound final : public BoundStream {
+ public:
+  Bound(DeviceContext& context, const Known& known, time::TimelineId timeline)
+      : context_(context), known_(known), timeline_(timeline) {}
+  ~Bound() override;
+  Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) override;
+  Result<void> deallocate(DevicePtr ptr) override;
+  time::TimelineId timeline() const { return timeline_; }
+
+ private:
+  bool is_fast() const;
+
+  DeviceContext& context_;
+  const Known known_;
+  const time::TimelineId timeline_;
+};
+
+}  // namespace vpmm::context

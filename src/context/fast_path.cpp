@@ -1,0 +1,301 @@
+// context: calls that are served from what their stream has in hand: no lock but its shard's, no driver work.
+//
+// Note [What the fast path may skip]
+// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go wrong on it: a reset
+// by others matters before an event is touched, a capture before work is queued. What it must know is which stream
+// calls. A raw handle is asked for its id, for handles are used again, after asking whether it captures, for a
+// capturing stream has no id; a bound stream has been asked before.
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "context/bound.hpp"
+#include "context/process_gate.hpp"
+#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::CuResult;
+using small::PageEntry;
+using small::Shard;
+using small::Slab;
+
+namespace {
+
+// Bytes a stream frees into its own hand before others that missed get an event for them.
+constexpr Bytes kBytesPerWantedEvent = 32 * kMiB;
+
+// The streams this thread called with, by the last bits of their ids.
+struct Remembered {
+  std::uint64_t instance = 0;
+  std::uint64_t stream = 0;
+  Shard* shard = nullptr;
+};
+constexpr std::size_t kRemembered = 8;
+constinit thread_local std::array<Remembered, kRemembered> remembered{};
+
+Remembered& slot_of(std::uint64_t instance, std::uint64_t stream) {
+  return remembered[static_cast<std::size_t>((instance + stream) % kRemembered)];
+}
+
+bool is_default(driver::StreamHandle stream) {
+  return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
+}
+
+}  // namespace
+
+void DeviceContext::refresh_fast_path() {
+  is_fast_.store(small_ != nullptr && primary_.load() != 0 && !is_poisoned_.load() && !recording_);
+  may_capture_.store(announced_captures_ != 0 || !seen_capturing_.empty());
+}
+
+DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
+  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
+  if (is_default(stream)) {
+    // These belong to the context that is current, and their ids outlive a reset.
+    driver::ContextHandle current{};
+    driver::ContextId id{};
+    const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
+    if (inner_driver_.ctx_get_current(current) != CuResult::success || current != primary) return {};
+    if (!inner_driver_.has(driver::Call::ctx_get_id) || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
+        id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
+      return {};
+  }
+  driver::CaptureStatus status{};
+  driver::StreamId id{};
+  if (inner_driver_.stream_is_capturing(stream, status) != CuResult::success || status != driver::CaptureStatus::none)
+    return {};
+  if (inner_driver_.stream_get_id(stream, id) != CuResult::success) return {};
+  const Remembered& slot = slot_of(instance_, static_cast<std::uint64_t>(id));
+  const bool is_this = slot.instance == instance_ && slot.stream == static_cast<std::uint64_t>(id);
+  return {is_this ? slot.shard : nullptr, id, stream};
+}
+
+// --- in hand ----------------------------------------------------------------------------------------------------------
+
+DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
+  Shard& shard = *known.shard;
+  const Bytes page = pool_->page_size();
+  const bool is_small = config_.small == pool::SmallRequests::pool && small::SmallPool::serves(bytes, 0, page);
+  DevicePtr begin{};
+  AddressRange range;
+  const SpinGuard guard(shard.lock);
+  if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
+      shard.wants_attention.load(std::memory_order_relaxed))
+    return {};
+  if (is_small && bytes <= small::kLargestBlock) {
+    const std::size_t slab_class = small::slab_class(bytes);
+    begin = shard.take_block(slab_class, bytes);
+    range = {begin, small::block_size(slab_class)};
+  } else if (is_small || (config_.small == pool::SmallRequests::pool || bytes >= page)) {
+    const std::uint64_t pages = (bytes + page - 1) / page;
+    if (!is_small && (pages > small::kMostPages || config_.page_chunks)) return {};
+    const std::size_t bin = is_small ? small::run_bin(small::run_units(bytes)) : small::page_bin(pages);
+    const region::Region* region = shard.take_kept(bin);
+    if (region == nullptr) return {};
+    range = region->range;
+    begin = range.begin;
+    PageEntry& entry = *small_->directory().at(begin);
+    const std::uintptr_t owner = entry.owner.load(std::memory_order_relaxed);
+    if (PageEntry::is_arena(owner)) {
+      small::Arena& arena = *PageEntry::arena(owner);
+      arena.requested[arena.unit_of(begin)] = static_cast<std::uint32_t>(bytes);
+    } else {
+      entry.requested = bytes;
+    }
+    shard.tally.begin(bytes, range.size);
+    ++shard.tally.allocations;
+  }
+  if (is_null(begin)) return {};
+  ++shard.activity;
+  if (observer_ != nullptr) observer_->on_allocate(range, known.stream);
+  return begin;
+}
+
+bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
+  Shard& shard = *known.shard;
+  const SpinGuard guard(shard.lock);
+  if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
+      shard.wants_attention.load(std::memory_order_relaxed))
+    return false;
+  return keep_locked(shard, ptr, known.stream);
+}
+
+// What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
+bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandle stream) {
+  PageEntry* entry = small_->directory().at(ptr);
+  if (entry == nullptr) return false;
+  const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
+  if (owner == 0) return false;
+  Slab* slab = nullptr;
+  region::Region* region = nullptr;
+  std::uint64_t index = 0;
+  std::size_t bin = 0;
+  Bytes requested = 0;
+  AddressRange range;
+  if (PageEntry::is_arena(owner)) {
+    small::Arena& arena = *PageEntry::arena(owner);
+    const std::uint64_t unit = arena.unit_of(ptr);
+    const std::uintptr_t inside = arena.owners[unit].load(std::memory_order_relaxed);
+    if (inside == 0) return false;
+    if ((inside & small::kRunTag) == 0) {
+      slab = reinterpret_cast<Slab*>(inside);
+      if (slab->shard != &shard) return false;
+      index = slab->index_of(ptr);
+      if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
+      range = {ptr, slab->shape->block};
+    } else {
+      region = reinterpret_cast<region::Region*>(inside & ~small::kRunTag);
+      bin = small::run_bin(region->range.size / small::kUnit);
+      requested = arena.requested[unit];
+    }
+  } else {
+    region = PageEntry::region(owner);
+    const std::uint64_t pages = region->range.size / pool_->page_size();
+    if (pages > small::kMostPages || config_.page_chunks) return false;
+    bin = small::page_bin(pages);
+    requested = entry->requested;
+  }
+  if (region != nullptr) {
+    if (region->range.begin != ptr || region->holder != nullptr || region->tenant.timeline != shard.timeline ||
+        !region->tenant.other_uses.empty() || region->tenant.capture != 0)
+      return false;
+    range = region->range;
+  }
+  if (shard.closings_left > 0 && shard.bytes_freed + range.size >= kBytesPerWantedEvent) return false;
+  shard.bytes_freed += range.size;
+  ++shard.activity;
+  if (observer_ != nullptr) observer_->on_deallocate(range, stream);
+  if (slab != nullptr) {
+    shard.give_block(slab, index);
+    return true;
+  }
+  shard.tally.end(requested, range.size);
+  ++shard.tally.deallocations;
+  shard.keep(region, bin);
+  return true;
+}
+
+// The call took the pool's lock, so it can do what others asked this stream for: have back what it keeps, with an event
+// to follow when that is due.
+void DeviceContext::answer_attention(const pool::Caller& caller) {
+  if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
+  Shard& shard = small_->shard_of(*caller.timeline);
+  bool is_wanted = false;
+  {
+    const SpinGuard guard(shard.lock);
+    shard.wants_attention.store(false, std::memory_order_relaxed);
+    ++shard.activity;
+    is_wanted = shard.closings_left > 0 && shard.bytes_freed >= kBytesPerWantedEvent / 2;
+    if (is_wanted) {
+      --shard.closings_left;
+      shard.bytes_freed = 0;
+    }
+  }
+  if (is_wanted) {
+    small_->recall(shard);
+    shard.wants_attention.store(false, std::memory_order_relaxed);
+    caller.timeline->wanted = true;
+  }
+  const std::uint64_t stream = shard.stream.load(std::memory_order_relaxed);
+  if (stream != 0) slot_of(instance_, stream) = {instance_, stream, &shard};
+}
+
+// --- public calls -----------------------------------------------------------------------------------------------------
+
+Result<DevicePtr> DeviceContext::allocate(const Request& request) {
+  if (request.bytes == 0) return DevicePtr{};
+  if (request.stream && request.alignment <= small::kGrain && is_power_of_two(std::max<Bytes>(request.alignment, 1))) {
+    const Known caller = known(*request.stream);
+    if (caller.shard != nullptr) {
+      const DevicePtr begin = take_in_hand(caller, request.bytes);
+      if (!is_null(begin)) return begin;
+    }
+  }
+  return allocate_slowly(request, nullptr);
+}
+
+Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
+  if (is_null(ptr)) return {};
+  if (stream) {
+    const Known caller = known(*stream);
+    if (caller.shard != nullptr && keep_in_hand(caller, ptr)) return {};
+  }
+  return deallocate_slowly(ptr, stream, nullptr);
+}
+
+// The stream is asked for its id once.
+Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
+  if (bytes.size() != out.size())
+    return Error{ErrorCode::invalid_argument, fmt::format("{} sizes and {} results", bytes.size(), out.size())};
+  const Known caller = stream ? known(*stream) : Known{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    out[i] = DevicePtr{};
+    if (bytes[i] == 0) continue;
+    if (caller.shard != nullptr) out[i] = take_in_hand(caller, bytes[i]);
+    if (!is_null(out[i])) continue;
+    Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
+    if (slow) {
+      out[i] = slow.value();
+      continue;
+    }
+    static_cast<void>(deallocate_many(out.first(i), stream));
+    std::fill(out.begin(), out.end(), DevicePtr{});
+    return std::move(slow.error());
+  }
+  return {};
+}
+
+Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
+  const Known caller = stream ? known(*stream) : Known{};
+  Result<void> first;
+  for (const DevicePtr ptr : pointers) {
+    if (is_null(ptr) || (caller.shard != nullptr && keep_in_hand(caller, ptr))) continue;
+    Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
+    if (!freed && first) first = std::move(freed);
+  }
+  return first;
+}
+
+// --- bound streams ----------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream));
+  if (caller.timeline == nullptr)
+    return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
+  Known known{nullptr, *caller.timeline->stream, stream};
+  if (small_ != nullptr) known.shard = &small_->shard_of(*caller.timeline);
+  ++caller.timeline->callers;
+  return std::unique_ptr<BoundStream>(std::make_unique<Bound>(*this, known, caller.timeline->id));
+}
+
+DeviceContext::Bound::~Bound() {
+  if (process_is_ending()) return;
+  const MutexLock lock(context_.mutex_);
+  if (time::Timeline* timeline = context_.timelines_.find(timeline_)) --timeline->callers;
+}
+
+bool DeviceContext::Bound::is_fast() const {
+  return known_.shard != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
+         !context_.may_capture_.load(std::memory_order_relaxed) && !process_is_ending();
+}
+
+Result<DevicePtr> DeviceContext::Bound::allocate(Bytes bytes, Bytes alignment) {
+  if (bytes == 0) return DevicePtr{};
+  if (alignment <= small::kGrain && (alignment & (alignment - 1)) == 0 && is_fast()) {
+    const DevicePtr begin = context_.take_in_hand(known_, bytes);
+    if (!is_null(begin)) return begin;
+  }
+  return context_.allocate_slowly({bytes, alignment, known_.stream}, this);
+}
+
+Result<void> DeviceContext::Bound::deallocate(DevicePtr ptr) {
+  if (is_null(ptr) || (is_fast() && context_.keep_in_hand(known_, ptr))) return {};
+  return context_.deallocate_slowly(ptr, known_.stream, this);
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,76 @@
+// small: from an address to what owns the page around it, without a lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "base/address.hpp"
+#include "region/region.hpp"
+#include "small/slab.hpp"
+
+namespace vpmm::small {
+
+// What stands at a page: nothing, an arena, or an allocation of whole pages that begins here.
+struct PageEntry {
+  std::atomic<std::uintptr_t> owner;  // first bit set: an Arena, otherwise a Region
+  Bytes requested = 0;                // of the allocation's present user; guarded like the region
+
+  static bool is_arena(std::uintptr_t owner) { return (owner & 1) != 0; }
+  static Arena* arena(std::uintptr_t owner) { return reinterpret_cast<Arena*>(owner & ~std::uintptr_t{1}); }
+  static region::Region* region(std::uintptr_t owner) { return reinterpret_cast<region::Region*>(owner); }
+  static std::uintptr_t of(const Arena* arena) { return reinterpret_cast<std::uintptr_t>(arena) | 1; }
+  static std::uintptr_t of(const region::Region* region) { return reinterpret_cast<std::uintptr_t>(region); }
+};
+
+// One table per reservation, an entry per page; entries never written cost address space only. Covers the first few
+// reservations of a pool: memory elsewhere takes the way through the pool's lock.
+class Directory {
+ public:
+  explicit Directory(Bytes page_size)
+      : page_size_(page_size), shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
+
+  // Any thread, without a lock. Null: not covered.
+  PageEntry* at(DevicePtr p) const {
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Table& table = tables_[i];
+      const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
+      if (offset < table.range.size) return &table.entries.get()[shift_ >= 0 ? offset >> shift_ : offset / page_size_];
+    }
+    return nullptr;
+  }
+
+  // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.
+  void cover(AddressRange reservation) {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    if (count == kTables || at(reservation.begin) != nullptr) return;
+    const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
+    auto* entries = static_cast<PageEntry*>(std::calloc(pages, sizeof(PageEntry)));
+    if (entries == nullptr) throw std::bad_alloc();
+    tables_[count] = {reservation, std::unique_ptr<PageEntry, Free>(entries)};
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+ private:
+  struct Free {
+    void operator()(PageEntry* entries) const { std::free(entries); }
+  };
+  struct Table {
+    AddressRange range;
+    std::unique_ptr<PageEntry, Free> entries;
+  };
+  static constexpr std::size_t kTables = 16;
+
+  const Bytes page_size_;
+  const int shift_;
+  std::array<Table, kTables> tables_{};
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace vpmm::small

@@ -1,0 +1,207 @@
+// small: what shards keep comes back, and what the figures are meanwhile.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "small/small_pool.hpp"
+
+namespace vpmm::small {
+
+using region::Region;
+
+namespace {
+
+constexpr std::uint64_t kClosingsPerMiss = 4;
+
+}  // namespace
+
+// --- allocations of whole pages -----------------------------------------------------------------------------------------
+
+void SmallPool::enlist(const Region& pages, Bytes requested) {
+  PageEntry* entry = directory_.at(pages.range.begin);
+  if (entry == nullptr) {
+    for (const AddressRange& reservation : pool_.reservations())
+      if (reservation.contains(pages.range.begin)) directory_.cover(reservation);
+    entry = directory_.at(pages.range.begin);
+    if (entry == nullptr) return;
+  }
+  entry->requested = requested;
+  entry->owner.store(PageEntry::of(&pages), std::memory_order_relaxed);
+}
+
+// The index counts what the first user asked for; from here on nobody does.
+void SmallPool::delist(const Region& pages) {
+  PageEntry* entry = directory_.at(pages.range.begin);
+  if (entry == nullptr || entry->owner.load(std::memory_order_relaxed) == 0) return;
+  pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(entry->requested);
+  entry->owner.store(0, std::memory_order_relaxed);
+}
+
+Bytes SmallPool::requested_of(const Region& pages) const {
+  const PageEntry* entry = directory_.at(pages.range.begin);
+  const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == PageEntry::of(&pages);
+  return is_listed ? entry->requested : pages.tenant.requested;
+}
+
+// --- taking back --------------------------------------------------------------------------------------------------------
+
+bool SmallPool::recall() {
+  const Bytes idle = spans_.bytes(region::RegionState::free) + pool_.idle_bytes();
+  for (Shard& shard : shards_) recall(shard);
+  return spans_.bytes(region::RegionState::free) + pool_.idle_bytes() != idle;
+}
+
+void SmallPool::recall(Shard& shard) {
+  std::vector<Region*> regions;
+  std::vector<Slab*> slabs;
+  Bytes bytes = 0;
+  {
+    const SpinGuard guard(shard.lock);
+    for (std::size_t c = 0; c < kSlabClasses; ++c) {
+      Slab* only = shard.open[c].first;
+      if (only != nullptr && only->is_empty()) {
+        shard.open[c].remove(only);
+        slabs.push_back(only);
+      }
+      for (; shard.empty[c].first != nullptr; shard.empty[c].remove(shard.empty[c].first))
+        slabs.push_back(shard.empty[c].first);
+    }
+    for (std::vector<Region*>& bin : shard.kept) {
+      regions.insert(regions.end(), bin.begin(), bin.end());
+      bin.clear();
+    }
+    bytes = shard.kept_bytes;
+    shard.kept_bytes = 0;
+    for (Region* region : regions) {
+      region->holder = nullptr;
+      if (region->range.size < page_size_) continue;
+      // The index counts it as allocated until the pool has it back.
+      shard.tally.begin(region->tenant.requested, region->range.size);
+      --shard.tally.deallocations;
+      if (PageEntry* entry = directory_.at(region->range.begin)) entry->owner.store(0, std::memory_order_relaxed);
+    }
+    if (!regions.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
+  }
+  if (regions.empty() && slabs.empty()) return;
+  for (const Slab* slab : slabs) bytes += slab->span->range.size;
+  time::Timeline* timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;
+  const time::Stamp stamp = timeline == nullptr ? time::Stamp{} : time::Stamp(timelines_.next(*timeline, bytes));
+  for (Slab* slab : slabs) end_slab(slab, stamp);
+  for (Region* region : regions) {
+    if (region->range.size < page_size_) {
+      end_run(region, stamp);
+    } else {
+      pool_.deallocate(region, stamp);
+    }
+  }
+}
+
+void SmallPool::want_events(const time::Timeline* except) {
+  for (Shard& shard : shards_) {
+    const SpinGuard guard(shard.lock);
+    if (shard.timeline && (except == nullptr || *shard.timeline != except->id)) shard.closings_left = kClosingsPerMiss;
+  }
+}
+
+void SmallPool::retire_idle() {
+  for (auto it = by_timeline_.begin(); it != by_timeline_.end();) {
+    Shard& shard = *it->second;
+    bool is_idle = false;
+    {
+      const SpinGuard guard(shard.lock);
+      is_idle = shard.activity == shard.activity_seen;
+      shard.activity_seen = shard.activity;
+    }
+    const bool is_gone = timelines_.find(it->first) == nullptr;
+    if (is_idle || is_gone) recall(shard);
+    if (!is_gone) {
+      ++it;
+      continue;
+    }
+    {
+      const SpinGuard guard(shard.lock);
+      shard.stream.store(0, std::memory_order_relaxed);
+      shard.timeline.reset();
+    }
+    if (shard.slab_count == 0) unused_shards_.push_back(&shard);  // else it stays, as nobody's, until they end
+    it = by_timeline_.erase(it);
+  }
+}
+
+// --- figures ------------------------------------------------------------------------------------------------------------
+
+Tally SmallPool::tally() {
+  Tally sum = pages_;
+  sum.requested_high = sum.requested;
+  for (Shard& shard : shards_) {
+    const SpinGuard guard(shard.lock);
+    sum.requested += shard.tally.requested;
+    sum.allocated += shard.tally.allocated;
+    sum.live += shard.tally.live;
+    sum.allocations += shard.tally.allocations;
+    sum.deallocations += shard.tally.deallocations;
+    sum.requested_high += shard.tally.requested_high;
+  }
+  return sum;
+}
+
+void SmallPool::restart_high() {
+  for (Shard& shard : shards_) {
+    const SpinGuard guard(shard.lock);
+    shard.tally.requested_high = shard.tally.requested;
+  }
+}
+
+Bytes SmallPool::idle_bytes() {
+  // What the index calls allocated, less what is.
+  return static_cast<Bytes>(-tally().allocated);
+}
+
+Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
+  const auto found = waiting_on_.find(timeline);
+  return (found == waiting_on_.end() ? 0 : found->second) + spans_.pending_bytes(timeline);
+}
+
+// --- invariants ---------------------------------------------------------------------------------------------------------
+
+std::string SmallPool::validate() {
+  if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
+  for (Shard& shard : shards_)
+    if (std::string broken = validate_shard(shard); !broken.empty()) return "small: " + broken;
+  std::uint64_t occupied = 0;
+  std::uint64_t spans = 0;
+  for (const Arena& arena : arenas_) occupied += arena.page != nullptr && is_arena(*arena.page) ? arena.occupied : 0;
+  spans_.for_each([&](const Region& span) { spans += span.state == region::RegionState::allocated ? 1 : 0; });
+  if (occupied != spans) return fmt::format("small: {} spans, but arenas count {}", spans, occupied);
+  Bytes waiting = 0;
+  for (const auto& [part, blocks] : waiting_)
+    for (const Waiting& block : blocks) waiting += block.slab->shape->block;
+  if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
+  return {};
+}
+
+std::string SmallPool::validate_shard(Shard& shard) {
+  const SpinGuard guard(shard.lock);
+  Bytes kept = 0;
+  for (const std::vector<Region*>& bin : shard.kept)
+    for (const Region* region : bin) {
+      kept += region->range.size;
+      if (region->holder != &shard) return "a kept region names another holder";
+      if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
+    }
+  if (kept != shard.kept_bytes) return fmt::format("{} bytes kept, {} counted", kept, shard.kept_bytes);
+  for (std::size_t c = 0; c < kSlabClasses; ++c) {
+    for (const Slab* slab = shard.open[c].first; slab != nullptr; slab = slab->next) {
+      if (slab->free == 0) return "a full slab is listed as open";
+      if (slab->shard != &shard || slab->slab_class != c) return "a slab stands in a list that is not its own";
+      if ((slab->free & slab->waiting) != 0) return "a block is free and waiting";
+      if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
+        return "an empty slab stands among open ones";
+    }
+    for (const Slab* slab = shard.empty[c].first; slab != nullptr; slab = slab->next)
+      if (!slab->is_empty() || slab->shard != &shard) return "a slab listed as empty is not";
+  }
+  return {};
+}
+
+}  // namespace vpmm::small

@@ -1,0 +1,93 @@
+// small: which sizes requests are rounded to, and how blocks are cut.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.hpp"
+
+namespace vpmm::small {
+
+// Note [Size classes]
+// Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128 KiB eight classes
+// per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 64 in one.
+// From 128 KiB a request is a run of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
+// left over below 256 KiB and a sixteenth above.
+constexpr Bytes kUnit = 16 * kKiB;
+constexpr Bytes kGrain = 256;
+constexpr Bytes kLeastRun = 8 * kUnit;
+constexpr std::size_t kSlabClasses = 55;
+constexpr std::uint64_t kMostBlocks = 64;
+constexpr std::uint64_t kMostSlabUnits = 16;
+constexpr Bytes kLeastPage = 2 * kMostSlabUnits * kUnit;  // smaller pages are not cut
+
+// Requires: 0 < bytes <= block_size(kSlabClasses - 1).
+constexpr std::size_t slab_class(Bytes bytes) {
+  const std::uint64_t last = (bytes - 1) / kGrain;  // grains - 1
+  if (last < 8) return static_cast<std::size_t>(last);
+  const auto shift = static_cast<std::uint64_t>(std::bit_width(last)) - 4;
+  return static_cast<std::size_t>(8 + 8 * shift + ((last >> shift) - 8));
+}
+
+constexpr Bytes block_size(std::size_t slab_class) {
+  if (slab_class < 8) return (slab_class + 1) * kGrain;
+  const std::uint64_t shift = (slab_class - 8) / 8;
+  return (((slab_class - 8) % 8 + 9) << shift) * kGrain;
+}
+
+constexpr Bytes kLargestBlock = block_size(kSlabClasses - 1);
+
+struct SlabShape {
+  Bytes block = 0;
+  std::uint64_t units = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t inverse = 0;  // of `block`, times 2^40, rounded up: index = offset * inverse >> 40
+  constexpr std::uint64_t index_of(Bytes offset) const { return offset * inverse >> 40; }
+  constexpr std::uint64_t all() const { return blocks == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << blocks) - 1; }
+};
+
+// The fewest units of which at most a 32nd stays uncut.
+constexpr SlabShape shape_of(Bytes block) {
+  SlabShape best;
+  for (std::uint64_t units = 1; units <= kMostSlabUnits; ++units) {
+    const std::uint64_t fitting = units * kUnit / block;
+    const std::uint64_t blocks = fitting < kMostBlocks ? fitting : kMostBlocks;
+    if (blocks == 0) continue;
+    best = {block, units, blocks, ((std::uint64_t{1} << 40) + block - 1) / block};
+    if ((units * kUnit - blocks * block) * 32 <= units * kUnit) break;
+  }
+  return best;
+}
+
+constexpr std::array<SlabShape, kSlabClasses> make_shapes() {
+  std::array<SlabShape, kSlabClasses> shapes{};
+  for (std::size_t i = 0; i < kSlabClasses; ++i) shapes[i] = shape_of(block_size(i));
+  return shapes;
+}
+
+inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
+
+// Units of a run for `bytes`, rounded up to a class.
+constexpr std::uint64_t run_units(Bytes bytes) {
+  const std::uint64_t units = (bytes + kUnit - 1) / kUnit;
+  if (units < 32) return units;
+  const std::uint64_t step = std::uint64_t{1} << (std::bit_width(units - 1) - 5);
+  return round_up(units, step);
+}
+
+// Bins of runs by size. Requires: units == run_units(units * kUnit), 8 <= units.
+constexpr std::size_t run_bin(std::uint64_t units) {
+  if (units < 16) return static_cast<std::size_t>(units - 8);
+  const auto shift = static_cast<std::uint64_t>(std::bit_width(units)) - 5;
+  return static_cast<std::size_t>(8 + 16 * shift + ((units >> shift) - 16));
+}
+
+// Bins of whole pages: one to kMostPages.
+constexpr std::uint64_t kMostPages = 8;
+constexpr std::size_t kRunBins = 8 + 16 * 8;  // runs up to 4096 units, the largest page there may be
+constexpr std::size_t page_bin(std::uint64_t pages) { return kRunBins + static_cast<std::size_t>(pages) - 1; }
+constexpr std::size_t kBins = kRunBins + kMostPages;
+
+}  // namespace vpmm::small

@@ -1,0 +1,74 @@
+// small: what is kept beside the memory about a page that small requests are cut from.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/address.hpp"
+#include "region/region.hpp"
+#include "small/size_class.hpp"
+
+namespace vpmm::small {
+
+class Shard;
+struct Slab;
+
+// One page of the pool. `owners` names, for every unit, the slab around it, and for the first unit of a run the run.
+// The first bit tells which: set for a run. Written under the pool's lock, read under any shard's by whoever has a live
+// block in the unit, which cannot change meanwhile.
+constexpr std::uintptr_t kRunTag = 1;
+struct Arena {
+  AddressRange range;
+  region::Region* page = nullptr;  // its allocation in the pool
+  std::uint64_t occupied = 0;      // slabs and runs in it
+  std::unique_ptr<std::atomic<std::uintptr_t>[]> owners;
+  std::unique_ptr<std::uint32_t[]> requested;  // by first unit of a run: what its user asked for
+
+  std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
+};
+
+// Equal blocks cut from one run of units. Belongs to one shard, whose lock guards all that changes; shard and shape
+// change only while it holds no live block.
+// live = not free and not waiting
+struct Slab {
+  std::uint64_t free = 0;            // bit i: block i may be given to the shard's stream
+  std::uint64_t waiting = 0;         // freed, and its stamp is not complete
+  std::uint64_t used_elsewhere = 0;  // live, and record_use named another stream
+  DevicePtr begin{};
+  const SlabShape* shape = nullptr;
+  std::uint32_t slab_class = 0;
+  Shard* shard = nullptr;
+  Slab* previous = nullptr;  // in one of the shard's lists
+  Slab* next = nullptr;
+  region::Region* span = nullptr;
+  std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
+
+  std::uint64_t index_of(DevicePtr p) const { return shape->index_of(p - begin); }
+  DevicePtr block(std::uint64_t index) const { return begin + index * shape->block; }
+  Bytes requested(std::uint64_t index) const { return shape->block - slack[index]; }
+  bool is_live(std::uint64_t index) const {
+    return index < shape->blocks && ((free | waiting) >> index & std::uint64_t{1}) == 0;
+  }
+  bool is_empty() const { return free == shape->all(); }
+};
+
+// Slabs in a row, in no order.
+struct SlabList {
+  Slab* first = nullptr;
+
+  void push(Slab* slab) {
+    slab->previous = nullptr;
+    slab->next = first;
+    if (first != nullptr) first->previous = slab;
+    first = slab;
+  }
+  void remove(Slab* slab) {
+    (slab->previous == nullptr ? first : slab->previous->next) = slab->next;
+    if (slab->next != nullptr) slab->next->previous = slab->previous;
+    slab->previous = slab->next = nullptr;
+  }
+};
+
+}  // namespace vpmm::small
