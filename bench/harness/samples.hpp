@@ -1,0 +1,40 @@
+// bench/harness: what a benchmark prints: one line of CSV for each measured value, to be summed up by others.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+namespace vpmm::bench {
+
+// part,case,peer,threads,metric,unit,repeat,value
+class Samples {
+ public:
+  Samples(std::string part, std::string peer) : part_(std::move(part)), peer_(std::move(peer)) {}
+
+  struct Sample {
+    std::string name;  // of the case
+    std::string metric;
+    std::string unit;
+    double value = 0;
+    int repeat = 0;
+    int threads = 1;
+  };
+  void add(const Sample& sample) const {
+    fmt::print("{},{},{},{},{},{},{},{:.9g}\n", part_, sample.name, peer_, sample.threads, sample.metric, sample.unit,
+               sample.repeat, sample.value);
+    std::fflush(stdout);  // a benchmark that is stopped keeps what it has
+  }
+  // A case that was not measured, and why.
+  void left_out(const std::string& name, const std::string& reason) const {
+    fmt::print("# left out,{},{},{},{}\n", part_, name, peer_, reason);
+    std::fflush(stdout);
+  }
+
+ private:
+  std::string part_;
+  std::string peer_;
+};
+
+}  // namespace vpmm::bench

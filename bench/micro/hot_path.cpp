@@ -1,0 +1,278 @@
+// bench/micro: what an allocation and its deallocation cost when the allocator has all the memory it needs.
+//
+// pair:   allocate one size and give it back, again and again.
+// random: N live allocations; a random one is given back and another of random size takes its place.
+// One operation is one deallocate and one allocate. Every thread has a stream of its own and, for random, N
+// allocations of its own. Nothing runs on the streams.
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "harness/clock.hpp"
+#include "harness/parts.hpp"
+#include "harness/random.hpp"
+#include "harness/samples.hpp"
+
+namespace vpmm::bench {
+namespace {
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMiB = 1024 * kKiB;
+
+struct Case {
+  std::string name;
+  std::size_t live = 0;   // 0: pair
+  std::size_t bytes = 0;  // the size of a pair, the largest of random
+  std::vector<int> threads;
+};
+
+// Large numbers of live allocations come last: an allocator that cannot give them back in time ends the part.
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"pair 256 B", 0, 256, {1, 2, 4, 8}},
+      {"pair 64 KiB", 0, 64 * kKiB, {1, 2, 4, 8}},
+      {"pair 2 MiB", 0, 2 * kMiB, {1, 2, 4, 8}},
+      {"pair 16 MiB", 0, 16 * kMiB, {1, 2, 4, 8}},
+      {"random 1e3 <= 4 MiB", 1'000, 4 * kMiB, {1, 2, 4, 8}},
+      {"random 1e3 <= 64 KiB", 1'000, 64 * kKiB, {1, 8}},
+      {"random 1e4 <= 1 MiB", 10'000, kMiB, {1, 2, 4, 8}},
+      {"random 1e5 <= 64 KiB", 100'000, 64 * kKiB, {1, 8}},
+      {"random 1e6 <= 64 KiB", 1'000'000, 64 * kKiB, {1}},
+  };
+  return all;
+}
+
+// One thread's share of a case.
+class Worker {
+ public:
+  Worker(Lane& lane, const Case& what, std::uint64_t seed) : lane_(lane), case_(what), random_(seed) {}
+
+  void prepare() {
+    slots_.resize(case_.live);
+    for (Slot& slot : slots_) fill(slot);
+    for (std::size_t& victim : upcoming_) victim = slots_.empty() ? 0 : random_.below(slots_.size());
+  }
+  // Operations done until `stop` is set or `limit` are done.
+  std::uint64_t run(const std::atomic<bool>& stop, std::uint64_t limit) {
+    std::uint64_t done = 0;
+    while (done < limit && !stop.load(std::memory_order_relaxed)) {
+      for (int i = 0; i < kBetweenLooks; ++i) slots_.empty() ? pair() : replace();
+      done += kBetweenLooks;
+    }
+    return done;
+  }
+  // Gives back what is live until `stop` is set; returns how much is left.
+  std::size_t finish(const std::atomic<bool>& stop) {
+    while (!slots_.empty() && !stop.load(std::memory_order_relaxed)) {
+      empty(slots_.back());
+      slots_.pop_back();
+    }
+    return slots_.size();
+  }
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  struct Slot {
+    void* ptr = nullptr;
+    std::size_t bytes = 0;
+  };
+  static constexpr int kBetweenLooks = 32;
+
+  void pair() {
+    void* const ptr = lane_.allocate(case_.bytes);
+    if (ptr == nullptr) {
+      ++refused_;
+      return;
+    }
+    lane_.deallocate(ptr, case_.bytes);
+  }
+  // The victim was drawn a few operations ago, so that its slot is in the cache: the allocator's misses are to be
+  // measured, not the benchmark's.
+  void replace() {
+    std::size_t& next = upcoming_[turn_++ % kAhead];
+    Slot& slot = slots_[next];
+    next = random_.below(slots_.size());
+    __builtin_prefetch(&slots_[next], 1);
+    empty(slot);
+    fill(slot);
+  }
+  void fill(Slot& slot) {
+    slot.bytes = 1 + random_.below(case_.bytes);
+    slot.ptr = lane_.allocate(slot.bytes);
+    if (slot.ptr == nullptr) ++refused_;
+  }
+  void empty(Slot& slot) {
+    if (slot.ptr != nullptr) lane_.deallocate(slot.ptr, slot.bytes);
+    slot.ptr = nullptr;
+  }
+
+  static constexpr std::size_t kAhead = 8;
+  Lane& lane_;
+  const Case& case_;
+  Random random_;
+  std::vector<Slot> slots_;
+  std::size_t upcoming_[kAhead] = {};
+  std::size_t turn_ = 0;
+  std::uint64_t refused_ = 0;
+};
+
+struct Settings {
+  double round_ms = 40;
+  int repeats = 5;
+  double warm_up_seconds = 1;  // at most; less when every allocation has been replaced twice
+  double finish_seconds = 3;
+  std::vector<int> threads = {1, 2, 4, 8};
+  std::string only;  // cases whose name holds this
+};
+
+// Threads that do the same thing at the same time, as often as asked. They live as long as this.
+class Crew {
+ public:
+  Crew(Peer& peer, const Case& what, int threads)
+      : case_(what), gate_(threads + 1), members_(static_cast<std::size_t>(threads)) {
+    for (int i = 0; i < threads; ++i) {
+      members_[static_cast<std::size_t>(i)].thread = std::thread([this, &peer, i] { live(peer, i); });
+    }
+    pass_gate();  // prepared
+  }
+  ~Crew() {
+    job_ = Job::leave;
+    pass_gate();
+    for (Member& member : members_) member.thread.join();
+  }
+
+  // All run until `seconds` are over or each has done `limit` operations. Returns ns an operation.
+  double measure(double seconds, std::uint64_t limit) {
+    limit_ = limit;
+    run_job(Job::work, seconds);
+    double ns = 0, operations = 0;
+    for (const Member& member : members_) {
+      ns += static_cast<double>(member.ns);
+      operations += static_cast<double>(member.operations);
+    }
+    return ns / operations;
+  }
+  // False: memory is left that could not be given back in this time.
+  bool finish(double seconds) {
+    run_job(Job::finish, seconds);
+    return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.left == 0; });
+  }
+  std::uint64_t refused() const {
+    std::uint64_t sum = 0;
+    for (const Member& member : members_) sum += member.refused;
+    return sum;
+  }
+
+ private:
+  enum class Job { work, finish, leave };
+  struct alignas(128) Member {
+    std::thread thread;
+    std::uint64_t ns = 0;
+    std::uint64_t operations = 0;
+    std::uint64_t refused = 0;
+    std::size_t left = 0;
+  };
+
+  void pass_gate() { gate_.arrive_and_wait(); }
+  // Until all are done, `seconds` at most.
+  void run_job(Job job, double seconds) {
+    job_ = job;
+    stop_ = false;
+    busy_ = static_cast<int>(members_.size());
+    pass_gate();
+    const auto start = Clock::now();
+    while (busy_ > 0 && seconds_since(start) < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop_ = true;
+    pass_gate();
+  }
+
+  void live(Peer& peer, int index) {
+    enter_context();
+    const Stream stream;
+    const std::unique_ptr<Lane> lane = peer.open_lane(stream.handle());
+    Worker worker(*lane, case_, static_cast<std::uint64_t>(index) + 1);
+    Member& me = members_[static_cast<std::size_t>(index)];
+    worker.prepare();
+    pass_gate();
+    for (;;) {
+      pass_gate();
+      if (job_ == Job::leave) return;
+      const auto start = Clock::now();
+      if (job_ == Job::work) {
+        me.operations = worker.run(stop_, limit_);
+        me.ns = ns_since(start);
+      } else {
+        me.left = worker.finish(stop_);
+      }
+      me.refused = worker.refused();
+      --busy_;
+      pass_gate();
+    }
+  }
+
+  const Case& case_;
+  std::barrier<> gate_;
+  std::vector<Member> members_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> busy_{0};
+  // Written between two gates, when nobody reads them.
+  Job job_ = Job::work;
+  std::uint64_t limit_ = 0;
+};
+
+// False: the process is of no more use to other cases.
+bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const Settings& settings) {
+  Crew crew(run.peer, what, threads);
+  const std::uint64_t twice = std::max<std::uint64_t>(2 * what.live, 10'000);
+  crew.measure(settings.warm_up_seconds, twice);
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    const double ns = crew.measure(settings.round_ms * 1e-3, std::numeric_limits<std::uint64_t>::max());
+    samples.add({what.name, "time", "ns", ns, repeat, threads});
+  }
+  if (crew.refused() > 0) {
+    samples.add({what.name, "refused", "allocations", static_cast<double>(crew.refused()), 0, threads});
+  }
+  return crew.finish(settings.finish_seconds);
+}
+
+void run_all(const Run& run, const Settings& settings) {
+  const auto start = Clock::now();
+  const Samples samples("hot_path", run.peer_name);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (const Case& what : cases()) {
+    if (what.name.find(settings.only) == std::string::npos) continue;
+    for (const int threads : what.threads) {
+      if (std::find(settings.threads.begin(), settings.threads.end(), threads) == settings.threads.end()) continue;
+      const std::string name = fmt::format("{} with {} threads", what.name, threads);
+      if (threads > cores) {
+        samples.left_out(name, fmt::format("{} cores", cores));
+      } else if (seconds_since(start) > run.seconds) {
+        samples.left_out(name, "out of time");
+      } else if (measure(run, samples, what, threads, settings)) {
+        must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+        run.peer.start_over();
+      } else {
+        samples.left_out("all after " + name, "giving memory back took too long");
+        std::_Exit(0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Part add_hot_path(CLI::App& part) {
+  const auto settings = std::make_shared<Settings>();
+  part.add_option("--round-ms", settings->round_ms, "length of one measurement");
+  part.add_option("--repeats", settings->repeats, "measurements of each case");
+  part.add_option("--threads", settings->threads, "thread counts to measure")->delimiter(',');
+  part.add_option("--only", settings->only, "cases whose name holds this");
+  return [settings](const Run& run) { run_all(run, *settings); };
+}
+
+}  // namespace vpmm::bench

@@ -1,0 +1,69 @@
+// bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound streams, `vpmm-page`
+// with one chunk per page.
+#include "vpmm/vpmm.h"
+
+#include "peers/peer.hpp"
+
+namespace vpmm::bench {
+namespace {
+
+class HandleLane final : public Lane {
+ public:
+  HandleLane(vpmm_pool* pool, CudaStream stream) : pool_(pool), stream_(stream) {}
+
+  void* allocate(std::size_t bytes) override {
+    void* ptr = nullptr;
+    return vpmm_allocate(pool_, bytes, stream_, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
+  void deallocate(void* ptr, std::size_t /*bytes*/) override {
+    if (vpmm_deallocate(pool_, ptr, stream_) != VPMM_OK) broken(vpmm_last_error());
+  }
+
+ private:
+  vpmm_pool* const pool_;
+  const CudaStream stream_;
+};
+
+void check(vpmm_status status) {
+  if (status != VPMM_OK) throw Unavailable(vpmm_last_error());
+}
+
+class Pool final : public Peer {
+ public:
+  explicit Pool(const std::string& name) : name_(name) { open(); }
+  ~Pool() override { vpmm_pool_destroy(pool_); }
+
+  std::string version() const override { return std::string("vpmm ") + vpmm_version(); }
+  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<HandleLane>(pool_, stream); }
+  std::optional<Footprint> footprint() override {
+    vpmm_statistics figures{};
+    figures.size = sizeof(figures);
+    check(vpmm_get_statistics(pool_, &figures));
+    return Footprint{figures.mapped_bytes, figures.peak_mapped_bytes};
+  }
+  void start_over() override {
+    check(vpmm_pool_destroy(pool_));
+    open();
+  }
+
+ private:
+  void open() {
+    vpmm_config config{};
+    config.size = sizeof(config);
+    check(vpmm_config_from_environment(&config));
+    config.driver = "cuda";  // the real one or the one that costs nothing: whichever the process has open
+    if (name_ == "vpmm-page") config.chunk_max = 0;
+    check(vpmm_pool_create(0, &config, &pool_));
+  }
+
+  const std::string name_;
+  vpmm_pool* pool_ = nullptr;
+};
+
+}  // namespace
+}  // namespace vpmm::bench
+
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+  if (options.name == "vpmm-bound") throw vpmm::bench::Unavailable("this version has no bound streams");
+  return std::make_unique<vpmm::bench::Pool>(options.name);
+}

@@ -1,0 +1,127 @@
+// bench/workloads: RMM's random_allocations, from its published parameters: one thread, one stream, sizes uniform in
+// [1, max]; 2 N steps, each an allocation with a chance of 73 in 100 while fewer than N are live and they stay below
+// 16000 MiB, else the deallocation of a random one. A refused allocation counts as a deallocation step.
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "harness/clock.hpp"
+#include "harness/parts.hpp"
+#include "harness/samples.hpp"
+
+namespace vpmm::bench {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kMostLive = 16'000 * kMiB;
+constexpr int kAllocatePercent = 73;
+
+struct Settings {
+  std::vector<std::size_t> counts = {1'000, 10'000, 100'000};
+  std::vector<std::size_t> sizes_mib = {1, 4, 64, 256, 1024, 4096};
+  double loop_seconds = 3;  // a loop that takes longer is stopped, and said to be
+};
+
+class Loop {
+ public:
+  Loop(Lane& lane, std::size_t count, std::size_t largest) : lane_(lane), count_(count), size_(1, largest) {}
+
+  // Steps done, out of 2 N, before `seconds` were over.
+  std::size_t run(double seconds) {
+    const auto start = Clock::now();
+    for (std::size_t step = 0; step < 2 * count_; ++step) {
+      if (step % 256 == 0 && seconds_since(start) > seconds) return step;
+      const std::size_t bytes = size_(engine_);
+      const bool wants_more = chance_(engine_) < kAllocatePercent;
+      const bool may_have_more = blocks_.size() < count_ && live_ + bytes < kMostLive;
+      if (!(wants_more && may_have_more && allocate(bytes))) deallocate_any();
+    }
+    return 2 * count_;
+  }
+  // False: not all of it in `seconds`.
+  bool finish(double seconds) {
+    const auto start = Clock::now();
+    while (!blocks_.empty() && seconds_since(start) < seconds) deallocate_any();
+    return blocks_.empty();
+  }
+
+ private:
+  struct Block {
+    void* ptr;
+    std::size_t bytes;
+  };
+
+  bool allocate(std::size_t bytes) {
+    void* const ptr = lane_.allocate(bytes);
+    if (ptr == nullptr) return false;
+    blocks_.push_back({ptr, bytes});
+    live_ += bytes;
+    return true;
+  }
+  void deallocate_any() {
+    if (blocks_.empty()) return;
+    std::uniform_int_distribution<std::size_t> index(0, blocks_.size() - 1);
+    Block& victim = blocks_[index(engine_)];
+    lane_.deallocate(victim.ptr, victim.bytes);
+    live_ -= victim.bytes;
+    victim = blocks_.back();
+    blocks_.pop_back();
+  }
+
+  Lane& lane_;
+  const std::size_t count_;
+  std::default_random_engine engine_;
+  std::uniform_int_distribution<std::size_t> size_;
+  std::uniform_int_distribution<int> chance_{0, 99};
+  std::vector<Block> blocks_;
+  std::size_t live_ = 0;
+};
+
+// False: the process is of no more use.
+bool measure(const Run& run, const Samples& samples, const std::string& name, const Settings& settings,
+             std::size_t count, std::size_t largest) {
+  const Stream stream;
+  const std::unique_ptr<Lane> lane = run.peer.open_lane(stream.handle());
+  Loop loop(*lane, count, largest);
+  const auto start = Clock::now();
+  const std::size_t done = loop.run(settings.loop_seconds);
+  const double ms = seconds_since(start) * 1e3;
+  if (done == 2 * count) {
+    samples.add({name, "time", "ms", ms});
+  } else {
+    samples.left_out(name, fmt::format("{} of {} steps took {:.1f} s", done, 2 * count, ms * 1e-3));
+  }
+  return loop.finish(settings.loop_seconds);
+}
+
+void run_all(const Run& run, const Settings& settings) {
+  const auto start = Clock::now();
+  const Samples samples("random_allocations", run.peer_name);
+  for (const std::size_t count : settings.counts) {
+    for (const std::size_t mib : settings.sizes_mib) {
+      const std::string name = fmt::format("{} x <= {} MiB", count, mib);
+      if (seconds_since(start) > run.seconds) {
+        samples.left_out(name, "out of time");
+      } else if (!measure(run, samples, name, settings, count, mib * kMiB)) {
+        samples.left_out("all after " + name, "giving memory back took too long");
+        std::_Exit(0);
+      } else {
+        must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+        run.peer.start_over();
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Part add_random_allocations(CLI::App& part) {
+  const auto settings = std::make_shared<Settings>();
+  part.add_option("--counts", settings->counts, "values of N")->delimiter(',');
+  part.add_option("--sizes-mib", settings->sizes_mib, "largest sizes")->delimiter(',');
+  part.add_option("--loop-seconds", settings->loop_seconds, "of one loop, at most");
+  return [settings](const Run& run) { run_all(run, *settings); };
+}
+
+}  // namespace vpmm::bench
