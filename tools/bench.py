@@ -1,109 +1,278 @@
 #!/usr/bin/env python3
-"""Replays every trace through every allocator and writes what came out: raw JSON, and a table for people."""
+"""Runs the benchmark: every part, with every peer that is here, each in a process of its own.
+
+Writes raw CSV, Markdown tables and a picture. What is missing, was left out or failed is named, and the rest goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import bench_plot
+import bench_replay
+import bench_samples
+import bench_tables
 import machine
+from bench_samples import Sample
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ["vpmm", "vpmm-page"]
-# Measured on a GPU only: the simulator's versions of these are stand-ins.
-PEERS = ["cuda", "cuda-async"]
-GIB = 1 << 30
+TRACES = ROOT / "bench/traces"
+UNAVAILABLE = 3  # exit code of vpmm_bench and cupy_pool.py
 
-COLUMNS: list[tuple[str, str]] = [
-    ("trace", "---"),
-    ("allocator", "---"),
-    ("peak live GiB", "---:"),
-    ("peak mapped / live", "---:"),
-    ("driver calls", "---:"),
-    ("driver ms", "---:"),
-    ("worst allocate ms", "---:"),
-    ("p99 allocate us", "---:"),
-    ("failed", "---:"),
-    ("corruptions", "---:"),
-    ("hazards", "---:"),
-    ("seconds", "---:"),
-]
+OURS = ["vpmm", "vpmm-bound"]
+TORCH = ["torch-native", "torch-expandable"]
+RMM = ["rmm-pool", "rmm-arena", "rmm-async"]
+HOST = ["mimalloc", "none"]
+# PyTorch reads it while it is loaded.
+ENVIRONMENT = {"torch-expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 
 
-def cells(result: dict[str, Any]) -> list[str]:
-    live, mapped = result["peak_live_bytes"], result["peak_mapped_bytes"]
-    # The simulator's stream-ordered pool is too crude for its footprint to mean anything.
-    crude = result["driver"] == "sim" and result["allocator"] == "cuda-async"
-    return [
-        Path(result["trace"]).name.removesuffix(".gz").removesuffix(".csv"),
-        result["allocator"],
-        f"{live / GIB:.2f}",
-        "-" if crude or not live else f"{mapped / live:.3f}",
-        f"{result['driver_calls']:,}",
-        f"{result['driver_time_us'] / 1000:.1f}",
-        f"{result['worst_allocate_us'] / 1000:.2f}",
-        f"{result['p99_allocate_us']:.1f}",
-        str(result["failed_allocations"]),
-        str(result["corruptions"]),
-        "-" if result["hazards"] is None else str(result["hazards"]),
-        f"{result['seconds']:.1f}",
+@dataclass(frozen=True)
+class Job:
+    """One part with several peers."""
+
+    verb: str
+    peers: list[str]
+    arguments: list[str] = field(default_factory=list)
+    quick: list[str] = field(default_factory=list)  # instead of hours of figures: does it run?
+    seconds: int = 30  # for each peer
+    needs_gpu: bool = False
+
+
+def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
+    """The jobs of a part, in the order of their worth should time run out."""
+    traces = [str(TRACES / f"{name}.csv.gz") for name in ("gnn", "gpt_train", "serve_streams")]
+    serve = ["--trace", traces[2]]
+    tiny = ["--round-ms", "1", "--repeats", "1", "--threads", "1,2", "--only", "1e3"]
+    return {
+        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *HOST], quick=tiny)],
+        "b": [
+            Job("random-allocations", [*OURS, "cuda-async", *TORCH, *RMM], quick=["--counts", "1000"]),
+            Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM], needs_gpu=True),
+        ],
+        "c": [
+            Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "rmm-arena", "cupy"], ["--trace", *traces],
+                needs_gpu=True)
+        ],
+        "d": [Job("growth", ["vpmm", "cuda", "cuda-async", *TORCH, "rmm-pool"], quick=["--repeats", "1"],
+                  needs_gpu=True)],
+        "e": [
+            Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "cupy"],
+                ["--as", "small_cases", "--trace", *map(str, small_cases)])
+        ],
+        "f": [
+            Job("serve", ["vpmm", "cuda-async", *TORCH], [*serve, "--paced"], needs_gpu=True),
+            Job("serve", ["vpmm", "cuda-async", *TORCH], serve, needs_gpu=True),
+        ],
+    }[letter]  # fmt: skip
+
+
+PARTS = {
+    "a": "hot path",
+    "b": "RMM's workloads",
+    "c": "recorded programs",
+    "d": "memory that is not there yet",
+    "e": "sequences that split memory up",
+    "f": "a server with four threads",
+}
+
+
+@dataclass
+class Findings:
+    """What came out of all jobs so far."""
+
+    samples: list[Sample] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # peer: why
+    left_out: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+class Runner:
+    """Runs vpmm_bench, or CuPy's script, until time is up."""
+
+    def __init__(self, program: Path, driver: str, seconds: float, is_quick: bool) -> None:
+        self.program, self.driver, self.is_quick = program, driver, is_quick
+        self.deadline = time.monotonic() + seconds
+        self.found = Findings()
+        self.not_built = self._read_not_built()
+
+    def run(self, job: Job) -> None:
+        if job.needs_gpu and self.driver != "cuda":
+            self.found.left_out.append(f"{job.verb}: it needs a GPU")
+            return
+        for peer in job.peers:
+            if peer in self.found.missing:
+                continue
+            # Without a GPU the others' allocators have no memory to give.
+            if self.driver != "cuda" and peer not in OURS + HOST:
+                self.found.missing[peer] = "it needs a GPU"
+            elif time.monotonic() > self.deadline:
+                self.found.left_out.append(f"{job.verb} with {peer}: out of time")
+            else:
+                self._run_peer(job, peer)
+
+    def _read_not_built(self) -> dict[str, str]:
+        """`library: why not`, as CMake found it."""
+        path = self.program.parent / "missing.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return dict(line.split(": ", 1) for line in lines if ": " in line)
+
+    def _command(self, job: Job, peer: str, seconds: float) -> list[str]:
+        arguments = [*job.arguments, *(job.quick if self.is_quick else [])]
+        if peer == "cupy":
+            return ["python3", str(ROOT / "bench/peers/cupy_pool.py"), job.verb, *arguments]
+        driver = ["--peer", peer, "--driver", self.driver, "--seconds", f"{seconds:.0f}"]
+        return [str(self.program), job.verb, *driver, *arguments]
+
+    def _run_peer(self, job: Job, peer: str) -> None:
+        seconds = min(job.seconds, max(1.0, self.deadline - time.monotonic()))
+        command = self._command(job, peer, seconds)
+        environment = os.environ | ENVIRONMENT.get(peer, {})
+        begin = time.monotonic()
+        try:
+            # It stops by itself at `seconds`; the rest is for the case it is in by then, and for ending.
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=seconds + 20, check=False, env=environment, cwd=ROOT
+            )
+            output, errors, code = done.stdout, done.stderr, done.returncode
+        except subprocess.TimeoutExpired as expired:
+            output, errors, code = (expired.stdout or b"").decode(), "", None
+        self._read(job, peer, output, errors, code)
+        print(f"{job.verb:20} {peer:18} {time.monotonic() - begin:6.1f} s", flush=True)
+
+    def _read(self, job: Job, peer: str, output: str, errors: str, code: int | None) -> None:
+        for line in output.splitlines():
+            fields = line.split(",")
+            if sample := bench_samples.parse_sample(line):
+                self.found.samples.append(sample)
+            elif line.startswith("# version,"):
+                self.found.versions[fields[1]] = fields[2]
+            elif line.startswith("# left out,"):
+                self.found.left_out.append(f"{fields[1]}, {fields[2]}, {fields[3]}: {','.join(fields[4:])}")
+        reason = errors.strip().splitlines()[-1] if errors.strip() else ""
+        if code == UNAVAILABLE:
+            self.found.missing[peer] = self.not_built.get(peer.split("-")[0], reason.removeprefix("unavailable: "))
+        elif code != 0:
+            what = "stopped: it took too long" if code is None else f"ended with {code}: {reason}"
+            self.found.failed.append(f"{job.verb} with {peer} {what}")
+
+
+def facts_of(found: Findings, driver: str) -> dict[str, str]:
+    facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **machine.describe()}
+    facts["driver"] = driver
+    facts["peers"] = "; ".join(f"{peer}: {version}" for peer, version in found.versions.items())
+    facts["command"] = " ".join(["tools/bench.py", *sys.argv[1:]])
+    spread = bench_samples.spread(found.samples, "hot_path", "time")
+    if spread is not None:
+        facts["spread"] = f"repeats of one case of the hot path lie {spread:.0%} apart (median over all cases)"
+    return facts
+
+
+def bullets(title: str, lines: list[str]) -> str:
+    return "\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def page(found: Findings, facts: dict[str, str], picture: str) -> str:
+    parts = {sample.part for sample in found.samples}
+    blocks = [
+        f"# Benchmark, {facts['date']}",
+        "\n".join(f"- {key}: {value}" for key, value in facts.items()),
+        picture,
+        "A figure in brackets is the ratio to `vpmm` in the same run: 2x takes twice as long.",
+        *(write(found.samples) for part, write in bench_tables.SECTIONS.items() if part in parts),
+        bullets("Missing", [f"{peer}: {why}" for peer, why in found.missing.items()]),
+        bullets("Left out", found.left_out),
+        bullets("Failed", found.failed),
     ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    rows = [[name for name, _ in COLUMNS], [rule for _, rule in COLUMNS], *(cells(result) for result in results)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def write_results(found: Findings, facts: dict[str, str], out: Path, name: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    bench_samples.write_csv(out / f"{name}.csv", facts, found.samples)
+    reason = bench_plot.draw(found.samples, f"{facts['gpu']}, {facts['date']}", out / f"{name}.svg")
+    picture = f"![the same as a picture]({name}.svg)" if reason is None else f"No picture: {reason}."
+    (out / f"{name}.md").write_text(page(found, facts, picture))
 
 
-def page(record: dict[str, Any]) -> str:
-    facts = "\n".join(f"- {key}: {value}" for key, value in record["machine"].items())
-    return (
-        f"# Replay on the {record['driver']} driver, {record['date']}\n\n{facts}\n- version: {record['version']}\n\n"
-        f"    {record['command']}\n\n{table(record['results'])}\n"
-    )
+def redraw(csv: Path) -> int:
+    facts, samples = bench_samples.read_csv(csv)
+    reason = bench_plot.draw(samples, f"{facts.get('gpu', '')}, {facts.get('date', '')}", csv.with_suffix(".svg"))
+    if reason is not None:
+        print(f"no picture: {reason}")
+    return 0 if reason is None else 1
 
 
-def replay(vpmm: Path, driver: str, traces: list[Path], more: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    allocators = OURS + (PEERS if driver == "cuda" else [])
-    command = [str(vpmm), "replay", *(str(trace.relative_to(ROOT)) for trace in traces), "--driver", driver, "--json"]
-    for allocator in allocators:
-        command += ["--allocator", allocator]
-    command += more
-    print("$", *command, flush=True)
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    return " ".join(command), [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vpmm", type=Path, help="the command line, relative to the repository")
+    parser.add_argument("--bench", type=Path, help="vpmm_bench; without it only the command line's replay runs")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench/results")
+    parser.add_argument("--driver", choices=["sim", "cuda"], help="default: cuda where there is a GPU")
+    parser.add_argument("--parts", default=",".join(PARTS), help=", ".join(f"{k}: {v}" for k, v in PARTS.items()))
+    parser.add_argument("--seconds", type=float, default=380, help="parts that begin later than this are left out")
+    parser.add_argument("--quick", action="store_true", help="shows that it runs; the figures mean nothing")
+    parser.add_argument("--no-replay", action="store_true", help="without `vpmm replay`, the first half of part c")
+    parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw the picture of earlier figures")
+    return parser.parse_known_args()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vpmm", type=Path, required=True, help="the command line, relative to the repository")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--driver", choices=["sim", "cuda"], help="default: cuda where there is a GPU")
-    options, more = parser.parse_known_args()
-    facts = machine.describe()
-    driver = options.driver or ("sim" if facts["gpu"] == "none" else "cuda")
-    traces = sorted((ROOT / "bench/traces").glob("*.csv.gz"))
-    command, results = replay(options.vpmm, driver, traces, more)
-    record = {
-        "driver": driver,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": facts,
-        "version": machine.first_line(str(options.vpmm), "--version"),
-        "command": command,
-        "results": results,
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    name = f"replay-{driver}" + ("-paced" if "--paced" in more else "")
-    (options.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.out / f"{name}.md").write_text(page(record))
-    print(table(results))
-    bad = [r for r in results if r["failed_allocations"] or r["corruptions"] or r["hazards"]]
-    return 1 if bad or len(results) == 0 else 0
+    options, more = parse()
+    if options.plot:
+        return redraw(options.plot)
+    parts = [part for part in options.parts.split(",") if part]
+    if unknown := [part for part in parts if part not in PARTS]:
+        print(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+        return 2
+    driver = options.driver or ("sim" if machine.describe()["gpu"] == "none" else "cuda")
+    replay_table, is_good = "", True
+    if options.vpmm and "c" in parts and not options.no_replay:
+        replay_table, is_good = bench_replay.run(options.vpmm, driver, options.out, more)
+    if options.bench:
+        runner = Runner(
+            options.bench.resolve(), "cuda" if driver == "cuda" else "zero-cost", options.seconds, options.quick
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            small_cases = write_small_cases(Path(folder))
+            for part in parts:
+                for job in jobs(part, small_cases):
+                    runner.run(job)
+        found = runner.found
+        is_gpu = driver == "cuda"
+        facts = facts_of(found, "the GPU's" if is_gpu else "none: every driver call does nothing, at once")
+        write_results(found, facts, options.out, "bench-cuda" if is_gpu else "bench-host")
+        print_summary(found)
+        is_good = is_good and bool(found.samples) and not found.failed
+    if replay_table:
+        print(f"\n{replay_table}")
+    return 0 if is_good else 1
+
+
+def write_small_cases(folder: Path) -> list[Path]:
+    script = ROOT / "bench/workloads/small_cases.py"
+    done = subprocess.run([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True, check=True)
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def print_summary(found: Findings) -> None:
+    for title, lines in [
+        ("missing", [f"{peer}: {why}" for peer, why in found.missing.items()]),
+        ("left out", found.left_out),
+        ("failed", found.failed),
+    ]:
+        for line in lines:
+            print(f"{title}: {line}")
+    print(f"\n{bench_tables.headlines(found.samples)}")
 
 
 if __name__ == "__main__":

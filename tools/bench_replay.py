@@ -1,0 +1,96 @@
+"""Replays every trace through the allocators that `vpmm replay` knows: raw JSON, and a table for people."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ["vpmm", "vpmm-page"]
+# Measured on a GPU only: the simulator's versions of these are stand-ins.
+PEERS = ["cuda", "cuda-async"]
+GIB = 1 << 30
+
+COLUMNS: list[tuple[str, str]] = [
+    ("trace", "---"),
+    ("allocator", "---"),
+    ("peak live GiB", "---:"),
+    ("peak mapped / live", "---:"),
+    ("driver calls", "---:"),
+    ("driver ms", "---:"),
+    ("worst allocate ms", "---:"),
+    ("p99 allocate us", "---:"),
+    ("failed", "---:"),
+    ("corruptions", "---:"),
+    ("hazards", "---:"),
+    ("seconds", "---:"),
+]
+
+
+def cells(result: dict[str, Any]) -> list[str]:
+    live, mapped = result["peak_live_bytes"], result["peak_mapped_bytes"]
+    # The simulator's stream-ordered pool is too crude for its footprint to mean anything.
+    crude = result["driver"] == "sim" and result["allocator"] == "cuda-async"
+    return [
+        Path(result["trace"]).name.removesuffix(".gz").removesuffix(".csv"),
+        result["allocator"],
+        f"{live / GIB:.2f}",
+        "-" if crude or not live else f"{mapped / live:.3f}",
+        f"{result['driver_calls']:,}",
+        f"{result['driver_time_us'] / 1000:.1f}",
+        f"{result['worst_allocate_us'] / 1000:.2f}",
+        f"{result['p99_allocate_us']:.1f}",
+        str(result["failed_allocations"]),
+        str(result["corruptions"]),
+        "-" if result["hazards"] is None else str(result["hazards"]),
+        f"{result['seconds']:.1f}",
+    ]
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    rows = [[name for name, _ in COLUMNS], [rule for _, rule in COLUMNS], *(cells(result) for result in results)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def page(record: dict[str, Any]) -> str:
+    facts = "\n".join(f"- {key}: {value}" for key, value in record["machine"].items())
+    return (
+        f"# Replay on the {record['driver']} driver, {record['date']}\n\n{facts}\n- version: {record['version']}\n\n"
+        f"    {record['command']}\n\n{table(record['results'])}\n"
+    )
+
+
+def replay(vpmm: Path, driver: str, traces: list[Path], more: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    allocators = OURS + (PEERS if driver == "cuda" else [])
+    command = [str(vpmm), "replay", *(str(trace.relative_to(ROOT)) for trace in traces), "--driver", driver, "--json"]
+    for allocator in allocators:
+        command += ["--allocator", allocator]
+    command += more
+    print("$", *command, flush=True)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return " ".join(command), [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def run(vpmm: Path, driver: str, out: Path, more: list[str]) -> tuple[str, bool]:
+    """Writes replay-<driver>.json and .md; returns the table, and whether all went well."""
+    traces = sorted((ROOT / "bench/traces").glob("*.csv.gz"))
+    command, results = replay(vpmm, driver, traces, more)
+    record = {
+        "driver": driver,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine.describe(),
+        "version": machine.first_line(str(vpmm), "--version"),
+        "command": command,
+        "results": results,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"replay-{driver}" + ("-paced" if "--paced" in more else "")
+    (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / f"{name}.md").write_text(page(record))
+    bad = [r for r in results if r["failed_allocations"] or r["corruptions"] or r["hazards"]]
+    return table(results), bool(results) and not bad
