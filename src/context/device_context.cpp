@@ -194,7 +194,8 @@ void DeviceContext::announce_allocation(DevicePtr begin, const Request& request,
   if (observer_ == nullptr) return;
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(begin);
   AddressRange range{begin, request.bytes};
-  if (region != nullptr) range = small::SmallPool::is_arena(*region) ? small_->find(*region, begin)->range : region->range;
+  if (region != nullptr)
+    range = small::SmallPool::is_arena(*region) ? small_->find(*region, begin)->range : region->range;
   if (request.stream)
     observer_->on_allocate(range, *request.stream);
   else

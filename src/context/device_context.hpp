@@ -80,6 +80,7 @@ class DeviceContext final : public Context {
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   bool keep_locked(small::Shard& shard, DevicePtr ptr, driver::StreamHandle stream);
+  bool is_event_due(small::Shard& shard, Bytes freed) const;
   void refresh_fast_path();
   void answer_attention(const pool::Caller& caller);
   // entering.cpp
@@ -158,8 +159,9 @@ class DeviceContext final : public Context {
   std::atomic<bool> is_poisoned_{false};
   // --- all below under mutex_ ---
   time::Timelines timelines_;
-  std::unique_ptr<pool::Pool> pool_;          // null: no VMM, or switched off
-  std::unique_ptr<small::SmallPool> small_;   // null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only
+  std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
+  std::unique_ptr<small::SmallPool>
+      small_;  // null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only
   mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
   Captures captures_;
   std::uint64_t announced_captures_ = 0;
@@ -184,8 +186,8 @@ class DeviceContext final : public Context {
   std::uint64_t host_waits_ = 0;
   std::shared_ptr<observe::TraceWriter> recording_;
   // --- lock-free ---
-  const std::uint64_t instance_;         // no other context of the process ever has the same
-  std::atomic<bool> is_fast_{false};     // calls may be served from what their streams have in hand
+  const std::uint64_t instance_;          // no other context of the process ever has the same
+  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   DeferredList deferred_;
 };

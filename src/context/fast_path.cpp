@@ -7,6 +7,7 @@
 // capturing stream has no id; a bound stream has been asked before.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,8 +25,10 @@ using small::Slab;
 
 namespace {
 
-// Bytes a stream frees into its own hand before others that missed get an event for them.
-constexpr Bytes kBytesPerWantedEvent = 32 * kMiB;
+// Others that missed want events for this stream's frees: one for at least so many bytes, and not sooner than that
+// after the last, so that a program in a steady state pays for none.
+constexpr Bytes kBytesPerEvent = 4 * kMiB;
+constexpr std::uint64_t kEventInterval_ns = 50'000;
 
 // The streams this thread called with, by the last bits of their ids.
 struct Remembered {
@@ -73,7 +76,8 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
   return {is_this ? slot.shard : nullptr, id, stream};
 }
 
-// --- in hand ----------------------------------------------------------------------------------------------------------
+// --- in hand
+// ----------------------------------------------------------------------------------------------------------
 
 DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   Shard& shard = *known.shard;
@@ -164,8 +168,7 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
       return false;
     range = region->range;
   }
-  if (shard.closings_left > 0 && shard.bytes_freed + range.size >= kBytesPerWantedEvent) return false;
-  shard.bytes_freed += range.size;
+  if (is_event_due(shard, range.size)) return false;
   ++shard.activity;
   if (observer_ != nullptr) observer_->on_deallocate(range, stream);
   if (slab != nullptr) {
@@ -178,32 +181,35 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
   return true;
 }
 
-// The call took the pool's lock, so it can do what others asked this stream for: have back what it keeps, with an event
-// to follow when that is due.
+bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
+  if (shard.closings_left == 0) return false;
+  shard.bytes_freed += freed;
+  if (shard.bytes_freed < kBytesPerEvent) return false;
+  shard.bytes_freed = 0;
+  const std::uint64_t now = inner_driver_.now_ns();
+  if (now - shard.closed_ns < kEventInterval_ns) return false;
+  shard.closed_ns = now;
+  --shard.closings_left;
+  shard.wants_event = true;
+  return true;
+}
+
+// The call took the pool's lock, so it can do what others asked this stream for.
 void DeviceContext::answer_attention(const pool::Caller& caller) {
   if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
   Shard& shard = small_->shard_of(*caller.timeline);
-  bool is_wanted = false;
   {
     const SpinGuard guard(shard.lock);
     shard.wants_attention.store(false, std::memory_order_relaxed);
     ++shard.activity;
-    is_wanted = shard.closings_left > 0 && shard.bytes_freed >= kBytesPerWantedEvent / 2;
-    if (is_wanted) {
-      --shard.closings_left;
-      shard.bytes_freed = 0;
-    }
-  }
-  if (is_wanted) {
-    small_->recall(shard);
-    shard.wants_attention.store(false, std::memory_order_relaxed);
-    caller.timeline->wanted = true;
+    caller.timeline->wanted = std::exchange(shard.wants_event, false) || caller.timeline->wanted;
   }
   const std::uint64_t stream = shard.stream.load(std::memory_order_relaxed);
   if (stream != 0) slot_of(instance_, stream) = {instance_, stream, &shard};
 }
 
-// --- public calls -----------------------------------------------------------------------------------------------------
+// --- public calls
+// -----------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
@@ -259,7 +265,8 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
   return first;
 }
 
-// --- bound streams ----------------------------------------------------------------------------------------------------
+// --- bound streams
+// ----------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
   Visit visit(*this);

@@ -1,5 +1,6 @@
 // small: what shards keep comes back, and what the figures are meanwhile.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,11 +12,12 @@ using region::Region;
 
 namespace {
 
-constexpr std::uint64_t kClosingsPerMiss = 4;
+constexpr std::uint64_t kClosingsPerMiss = 64;
 
 }  // namespace
 
-// --- allocations of whole pages -----------------------------------------------------------------------------------------
+// --- allocations of whole pages
+// -----------------------------------------------------------------------------------------
 
 void SmallPool::enlist(const Region& pages, Bytes requested) {
   PageEntry* entry = directory_.at(pages.range.begin);
@@ -43,7 +45,8 @@ Bytes SmallPool::requested_of(const Region& pages) const {
   return is_listed ? entry->requested : pages.tenant.requested;
 }
 
-// --- taking back --------------------------------------------------------------------------------------------------------
+// --- taking back
+// --------------------------------------------------------------------------------------------------------
 
 bool SmallPool::recall() {
   const Bytes idle = spans_.bytes(region::RegionState::free) + pool_.idle_bytes();
@@ -51,8 +54,10 @@ bool SmallPool::recall() {
   return spans_.bytes(region::RegionState::free) + pool_.idle_bytes() != idle;
 }
 
+// Note [What leaves a hand is stamped as it was freed]
+// Not later: an event that was recorded since the free proves it.
 void SmallPool::recall(Shard& shard) {
-  std::vector<Region*> regions;
+  std::vector<Kept> freed;
   std::vector<Slab*> slabs;
   Bytes bytes = 0;
   {
@@ -63,35 +68,46 @@ void SmallPool::recall(Shard& shard) {
         shard.open[c].remove(only);
         slabs.push_back(only);
       }
-      for (; shard.empty[c].first != nullptr; shard.empty[c].remove(shard.empty[c].first))
-        slabs.push_back(shard.empty[c].first);
+      while (Slab* slab = shard.empty[c].first) {
+        shard.empty[c].remove(slab);
+        slabs.push_back(slab);
+      }
     }
-    for (std::vector<Region*>& bin : shard.kept) {
-      regions.insert(regions.end(), bin.begin(), bin.end());
-      bin.clear();
+    if (shard.kept_bytes > 0) {
+      for (std::vector<Kept>& bin : shard.kept) {
+        freed.insert(freed.end(), bin.begin(), bin.end());
+        bin.clear();
+      }
     }
-    bytes = shard.kept_bytes;
-    shard.kept_bytes = 0;
-    for (Region* region : regions) {
-      region->holder = nullptr;
-      if (region->range.size < page_size_) continue;
+    bytes = std::exchange(shard.kept_bytes, 0);
+    for (const Kept& kept : freed) {
+      const Region& region = *kept.region;
+      kept.region->holder = nullptr;
+      if (region.range.size < page_size_) continue;
       // The index counts it as allocated until the pool has it back.
-      shard.tally.begin(region->tenant.requested, region->range.size);
+      shard.tally.begin(region.tenant.requested, region.range.size);
       --shard.tally.deallocations;
-      if (PageEntry* entry = directory_.at(region->range.begin)) entry->owner.store(0, std::memory_order_relaxed);
+      if (PageEntry* entry = directory_.at(region.range.begin)) entry->owner.store(0, std::memory_order_relaxed);
     }
-    if (!regions.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
+    if (!freed.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
   }
-  if (regions.empty() && slabs.empty()) return;
-  for (const Slab* slab : slabs) bytes += slab->span->range.size;
+  if (freed.empty() && slabs.empty()) return;
   time::Timeline* timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;
-  const time::Stamp stamp = timeline == nullptr ? time::Stamp{} : time::Stamp(timelines_.next(*timeline, bytes));
-  for (Slab* slab : slabs) end_slab(slab, stamp);
-  for (Region* region : regions) {
-    if (region->range.size < page_size_) {
-      end_run(region, stamp);
+  std::uint64_t latest = 0;
+  const auto stamp_of = [&](std::uint64_t number) {
+    latest = std::max(latest, number);
+    return timeline == nullptr || number == 0 ? time::Stamp{} : time::Stamp({timeline->id, number});
+  };
+  for (const Slab* slab : slabs) bytes += slab->span->range.size;
+  for (const Kept& kept : freed) latest = std::max(latest, kept.number);
+  for (const Slab* slab : slabs) latest = std::max(latest, slab->number);
+  if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
+  for (Slab* slab : slabs) end_slab(slab, stamp_of(slab->number));
+  for (const Kept& kept : freed) {
+    if (kept.region->range.size < page_size_) {
+      end_run(kept.region, stamp_of(kept.number));
     } else {
-      pool_.deallocate(region, stamp);
+      pool_.deallocate(kept.region, stamp_of(kept.number));
     }
   }
 }
@@ -112,23 +128,26 @@ void SmallPool::retire_idle() {
       is_idle = shard.activity == shard.activity_seen;
       shard.activity_seen = shard.activity;
     }
-    const bool is_gone = timelines_.find(it->first) == nullptr;
-    if (is_idle || is_gone) recall(shard);
-    if (!is_gone) {
-      ++it;
-      continue;
-    }
-    {
-      const SpinGuard guard(shard.lock);
-      shard.stream.store(0, std::memory_order_relaxed);
-      shard.timeline.reset();
-    }
-    if (shard.slab_count == 0) unused_shards_.push_back(&shard);  // else it stays, as nobody's, until they end
-    it = by_timeline_.erase(it);
+    time::Timeline* timeline = timelines_.find(it->first);
+    const bool is_over = timeline == nullptr || timeline->is_over;
+    const bool is_empty = shard.slab_count == 0;
+    if (is_over) end_shard(shard);
+    if (is_idle || is_over) recall(shard);
+    if (is_over && is_empty) unused_shards_.push_back(&shard);  // else it is, when its last slab ends
+    if (is_over && timeline != nullptr) timeline->in_hand = nullptr;
+    it = is_over ? by_timeline_.erase(it) : std::next(it);
   }
 }
 
-// --- figures ------------------------------------------------------------------------------------------------------------
+// No call finds it any more, and what it has is complete: its stream's context is gone, or nothing was left to do.
+void SmallPool::end_shard(Shard& shard) {
+  const SpinGuard guard(shard.lock);
+  shard.stream.store(0, std::memory_order_relaxed);
+  shard.timeline.reset();
+}
+
+// --- figures
+// ------------------------------------------------------------------------------------------------------------
 
 Tally SmallPool::tally() {
   Tally sum = pages_;
@@ -162,7 +181,8 @@ Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
   return (found == waiting_on_.end() ? 0 : found->second) + spans_.pending_bytes(timeline);
 }
 
-// --- invariants ---------------------------------------------------------------------------------------------------------
+// --- invariants
+// ---------------------------------------------------------------------------------------------------------
 
 std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
@@ -183,8 +203,8 @@ std::string SmallPool::validate() {
 std::string SmallPool::validate_shard(Shard& shard) {
   const SpinGuard guard(shard.lock);
   Bytes kept = 0;
-  for (const std::vector<Region*>& bin : shard.kept)
-    for (const Region* region : bin) {
+  for (const std::vector<Kept>& bin : shard.kept)
+    for (const auto& [region, number] : bin) {
       kept += region->range.size;
       if (region->holder != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";

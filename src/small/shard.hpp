@@ -13,7 +13,7 @@
 #include "driver/types.hpp"
 #include "region/region.hpp"
 #include "small/slab.hpp"
-#include "time/stamp.hpp"
+#include "time/timelines.hpp"
 
 namespace vpmm::small {
 
@@ -40,10 +40,15 @@ struct Tally {
   }
 };
 
+// A run or an allocation of whole pages that its stream freed, and the number of that free.
+struct Kept {
+  region::Region* region = nullptr;
+  std::uint64_t number = 0;
+};
+
 // Note [A shard is a stream's own]
-// What a stream freed may be used again by work queued on it later, without any proof. So a shard keeps its stream's
-// frees with no number and no event. They get a number when they leave it: one that is taken then is later than
-// theirs, which is safe. Before the pool maps anything new, all shards give back what they keep.
+// What a stream freed may be used again by work queued on it later, without any proof: so it stays in the stream's
+// hand. Before the pool maps anything new, all shards give back what they keep, and from there on its stamp counts.
 //
 // Holds: `lock`, for everything but the atomics. Order: the pool's lock first, then one shard's. On its own line, so
 // that two streams share none.
@@ -52,17 +57,20 @@ class alignas(64) Shard {
   SpinLock lock;
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
   std::atomic<bool> wants_attention{false};
-  std::atomic<std::uint64_t> stream{0};           // StreamId; 0: any-stream, or out of service
-  std::optional<time::TimelineId> timeline;       // none: any-stream, or out of service
-  std::uint64_t slab_count = 0;                   // slabs that name this shard
-  std::uint64_t activity = 0;                     // calls served here
-  std::uint64_t activity_seen = 0;                // when somebody last looked
-  std::uint64_t closings_left = 0;                // events others still want of this stream's frees
-  Bytes bytes_freed = 0;                          // since the last of them
+  std::atomic<std::uint64_t> stream{0};      // StreamId; 0: any-stream, or out of service
+  std::optional<time::TimelineId> timeline;  // none: any-stream, or out of service
+  std::uint64_t slab_count = 0;              // slabs that name this shard
+  std::uint64_t activity = 0;                // calls served here
+  std::uint64_t activity_seen = 0;           // when somebody last looked
+  time::NumberInHand in_hand;
+  std::uint64_t closings_left = 0;  // events others still want of this stream's frees
+  std::uint64_t closed_ns = 0;      // when the last of them was asked for
+  Bytes bytes_freed = 0;            // since somebody looked whether one is due
+  bool wants_event = false;         // one is
   Tally tally;
-  std::array<SlabList, kSlabClasses> open{};      // with a free block; of several none is empty
-  std::array<SlabList, kSlabClasses> empty{};     // all free
-  std::array<std::vector<region::Region*>, kBins> kept{};  // runs and whole pages, by size; last freed last
+  std::array<SlabList, kSlabClasses> open{};    // with a free block; of several none is empty
+  std::array<SlabList, kSlabClasses> empty{};   // all free
+  std::array<std::vector<Kept>, kBins> kept{};  // runs and whole pages, by size; last freed last
   Bytes kept_bytes = 0;
 
   // A block of the class for the stream's work; null: none in hand.
@@ -88,6 +96,7 @@ class alignas(64) Shard {
   void give_block(Slab* slab, std::uint64_t index) {
     tally.end(slab->requested(index), slab->shape->block);
     ++tally.deallocations;
+    slab->number = number_of_a_free();
     set_free(slab, index);
   }
 
@@ -105,22 +114,26 @@ class alignas(64) Shard {
   }
 
   region::Region* take_kept(std::size_t bin) {
-    std::vector<region::Region*>& regions = kept[bin];
-    if (regions.empty()) return nullptr;
-    region::Region* region = regions.back();
-    regions.pop_back();
+    std::vector<Kept>& freed = kept[bin];
+    if (freed.empty()) return nullptr;
+    region::Region* region = freed.back().region;
+    freed.pop_back();
     kept_bytes -= region->range.size;
     region->holder = nullptr;
     return region;
   }
 
   void keep(region::Region* region, std::size_t bin) {
-    kept[bin].push_back(region);
+    kept[bin].push_back({region, number_of_a_free()});
     kept_bytes += region->range.size;
     region->holder = this;
   }
 
  private:
+  std::uint64_t number_of_a_free() {
+    in_hand.is_used.store(true, std::memory_order_relaxed);
+    return in_hand.number.load(std::memory_order_relaxed);
+  }
   void put_away(Slab* slab) {
     open[slab->slab_class].remove(slab);
     empty[slab->slab_class].push(slab);

@@ -36,6 +36,7 @@ struct Slab {
   std::uint64_t free = 0;            // bit i: block i may be given to the shard's stream
   std::uint64_t waiting = 0;         // freed, and its stamp is not complete
   std::uint64_t used_elsewhere = 0;  // live, and record_use named another stream
+  std::uint64_t number = 0;          // latest that a free of a block here carries; 0: none
   DevicePtr begin{};
   const SlabShape* shape = nullptr;
   std::uint32_t slab_class = 0;

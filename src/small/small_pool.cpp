@@ -53,8 +53,8 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
   const std::uint64_t units = run_units(std::max(bytes, kLeastRun));
   for (;;) {
-    const DevicePtr begin = block ? take_block(*block, bytes, caller)
-                                  : take_run(units, bytes, std::max(aligned, kUnit), caller);
+    const DevicePtr begin =
+        block ? take_block(*block, bytes, caller) : take_run(units, bytes, std::max(aligned, kUnit), caller);
     if (!is_null(begin)) return begin;
     VPMM_TRY(take_arena(lock, caller));
   }
@@ -162,7 +162,7 @@ Slab* SmallPool::make_slab(Region* span, std::size_t slab_class, Shard& shard) {
   slab->shape = &kShapes[slab_class];
   slab->slab_class = static_cast<std::uint32_t>(slab_class);
   slab->free = slab->shape->all();
-  slab->waiting = slab->used_elsewhere = 0;
+  slab->waiting = slab->used_elsewhere = slab->number = 0;
   slab->begin = span->range.begin;
   slab->shard = &shard;
   slab->span = span;
@@ -175,7 +175,7 @@ Slab* SmallPool::make_slab(Region* span, std::size_t slab_class, Shard& shard) {
   return slab;
 }
 
-Shard& SmallPool::shard_of(const time::Timeline& timeline) {
+Shard& SmallPool::shard_of(time::Timeline& timeline) {
   const auto found = by_timeline_.find(timeline.id);
   if (found != by_timeline_.end()) return *found->second;
   Shard* shard = nullptr;
@@ -190,12 +190,16 @@ Shard& SmallPool::shard_of(const time::Timeline& timeline) {
   shard->timeline = timeline.id;
   shard->closings_left = 0;
   shard->bytes_freed = 0;
+  shard->in_hand.is_used.store(false);
+  shard->in_hand.number.store(timeline.last + 1);
+  timeline.in_hand = &shard->in_hand;
   shard->wants_attention.store(false, std::memory_order_relaxed);
   shard->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
   return *shard;
 }
 
-// --- whose an address is ----------------------------------------------------------------------------------------------
+// --- whose an address is
+// ----------------------------------------------------------------------------------------------
 
 bool SmallPool::is_arena(const Region& page) {
   return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(page.holder));
@@ -265,7 +269,8 @@ void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int chang
   if (counted != nullptr) counted->tenants += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
-// --- a free -----------------------------------------------------------------------------------------------------------
+// --- a free
+// -----------------------------------------------------------------------------------------------------------
 
 void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stamp) {
   forget_uses(allocation);
@@ -340,7 +345,8 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
 }
 
 void SmallPool::end_slab(Slab* slab, const time::Stamp& stamp) {
-  --slab->shard->slab_count;
+  if (--slab->shard->slab_count == 0 && !slab->shard->timeline && slab->shard != any_)
+    unused_shards_.push_back(slab->shard);
   most_live_ -= slab->shape->blocks;
   Region* span = slab->span;
   unused_slabs_.push_back(slab);

@@ -53,12 +53,12 @@ class SmallPool {
   // Streams that record_use named for it.
   const std::vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
   void record_use(const Allocation& allocation, time::Timeline& timeline);
-  // Ends it. May be used again on its own stream at once if nothing but that stream's work is in `stamp`, otherwise once
-  // the stamp is complete.
+  // Ends it. May be used again on its own stream at once if nothing but that stream's work is in `stamp`, otherwise
+  // once the stamp is complete.
   void deallocate(const Allocation& allocation, const time::Stamp& stamp);
 
   // What `timeline` has in hand; found or begun.
-  Shard& shard_of(const time::Timeline& timeline);
+  Shard& shard_of(time::Timeline& timeline);
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
   void enlist(const region::Region& pages, Bytes requested);
   void delist(const region::Region& pages);
@@ -74,9 +74,9 @@ class SmallPool {
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
   void retire_idle();
 
-  Tally tally();       // of all shards
+  Tally tally();        // of all shards
   void restart_high();  // `requested_high` begins anew
-  Bytes idle_bytes();  // in arenas or kept, and nobody's
+  Bytes idle_bytes();   // in arenas or kept, and nobody's
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
@@ -99,6 +99,7 @@ class SmallPool {
   void end_run(region::Region* run, const time::Stamp& stamp);
   void give_span(region::Region* span, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
+  static void end_shard(Shard& shard);
   void wait_for(const Waiting& waiting);
   void set_free(const Waiting& waiting);
   void count_tenant(std::optional<time::TimelineId> timeline, int change);

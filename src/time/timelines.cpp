@@ -80,6 +80,24 @@ StampPart Timelines::next(Timeline& timeline, Bytes bytes) {
   return {timeline.id, ++timeline.last};
 }
 
+void Timelines::claim(Timeline& timeline, std::uint64_t number, Bytes bytes) {
+  timeline.frees_since_event += 1;
+  timeline.bytes_since_event += bytes;
+  timeline.last = std::max(timeline.last, number);
+}
+
+bool Timelines::has_in_hand(const Timeline& timeline) {
+  return timeline.in_hand != nullptr && timeline.in_hand->is_used.load(std::memory_order_relaxed);
+}
+
+void Timelines::seal(Timeline& timeline) {
+  if (timeline.in_hand == nullptr) return;
+  NumberInHand& in_hand = *timeline.in_hand;
+  if (in_hand.is_used.exchange(false))
+    timeline.last = std::max(timeline.last, in_hand.number.load(std::memory_order_relaxed));
+  in_hand.number.store(timeline.last + 1);
+}
+
 Stamp Timelines::reduce(const Stamp& stamp) const {
   Stamp rest = stamp;
   for (const StampPart& part : stamp.parts()) {
@@ -92,7 +110,7 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
-  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable)) return false;
+  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_in_hand(timeline)) return false;
   if (timeline.wanted) return true;
   // Nobody may use any-stream memory again before it is proven complete, its last user included.
   if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;
@@ -102,6 +120,7 @@ bool Timelines::is_due(const Timeline& timeline) const {
 
 Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   VPMM_TRY_ASSIGN(auto event, events_.take(timeline.context, timeline.context_id));
+  seal(timeline);
   VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), stream)));
   if (timeline.closings.empty()) poll_order_.push_back(timeline.id);
   timeline.closings.push_back({timeline.last, std::move(event)});
@@ -115,12 +134,14 @@ Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   return {};
 }
 
-std::vector<StampPart> Timelines::unproven(Everything how) const {
+std::vector<StampPart> Timelines::unproven(Everything how) {
   std::vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != primary_id_ || timeline->provable == timeline->last) continue;
+    if (timeline->context_id != primary_id_) continue;
     // The legacy stream waits for blocking streams only, so it proves nothing about anybody else's timeline.
     if (how == Everything::legacy_stream && timeline.get() != any_) continue;
+    seal(*timeline);
+    if (timeline->provable == timeline->last) continue;
     parts.push_back({timeline->id, timeline->last});
   }
   return parts;
@@ -208,11 +229,13 @@ Result<std::vector<StampPart>> Timelines::poll(std::size_t limit) {
   return done;
 }
 
-std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) const {
+std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
   std::vector<StampPart> parts;
-  for (const auto& [key, timeline] : by_id_)
-    if (timeline->context_id == context && timeline->complete < timeline->last)
-      parts.push_back({timeline->id, timeline->last});
+  for (const auto& [key, timeline] : by_id_) {
+    if (timeline->context_id != context) continue;
+    seal(*timeline);
+    if (timeline->complete < timeline->last) parts.push_back({timeline->id, timeline->last});
+  }
   return parts;
 }
 
@@ -230,6 +253,7 @@ std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
     if (timeline->context_id != context) continue;
     outstanding_ -= timeline->closings.size();
     timeline->closings.clear();
+    timeline->is_over = true;
     if (timeline->stream) by_stream_.erase(static_cast<std::uint64_t>(*timeline->stream));
   }
   const std::size_t before = context_closings_.size();
@@ -249,7 +273,8 @@ std::vector<std::pair<driver::ContextHandle, driver::ContextId>> Timelines::fore
   std::vector<std::pair<driver::ContextHandle, driver::ContextId>> contexts;
   for (const auto& [key, timeline] : by_id_) {
     const std::pair context{timeline->context, timeline->context_id};
-    if (timeline->context_id == primary_id_ || timeline->last == timeline->complete) continue;
+    if (timeline->context_id == primary_id_) continue;
+    if (timeline->last == timeline->complete && !has_in_hand(*timeline)) continue;
     if (std::find(contexts.begin(), contexts.end(), context) == contexts.end()) contexts.push_back(context);
   }
   return contexts;

@@ -1,6 +1,7 @@
 // time: the timelines of a pool: who frees on which stream, which events close their frees, and what is complete.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,6 +26,16 @@ struct ClosingRule {
   bool even_alone = false;   // also while the pool has seen one timeline only
 };
 
+// Note [Numbers in hand]
+// Frees that a stream keeps for its own next requests happen without the pool's lock. They carry a number that was laid
+// out beforehand, one past the last given, and share it. Whoever is about to record an event, or to wait for
+// everything, first counts that number as given and lays out the next: a free that still reads the old one was called
+// before the event is recorded, so the event covers it; a free that reads the new one waits for the next event.
+struct NumberInHand {
+  std::atomic<std::uint64_t> number{1};
+  std::atomic<bool> is_used{false};  // since it was laid out; a late true only makes proof later
+};
+
 // Numbers 1..last were given to frees. complete <= provable <= last and waitable <= provable:
 //   waitable  an event recorded on this stream itself covers them: another stream may wait for it
 //   provable  some event, perhaps a context-wide one, covers them: the host can find out
@@ -40,10 +51,12 @@ struct Timeline {
   std::uint64_t complete = 0;
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
-  std::uint64_t tenants = 0;       // live allocations that name this timeline; it is not retired before they end
-  std::uint64_t callers = 0;       // calls in progress on it, likewise
-  bool wanted = false;             // somebody needs proof: close at the next call of this stream
-  std::uint64_t wanted_since = 0;  // miss counter when it became wanted
+  std::uint64_t tenants = 0;        // live allocations that name this timeline; it is not retired before they end
+  std::uint64_t callers = 0;        // calls in progress on it, likewise
+  NumberInHand* in_hand = nullptr;  // null: the stream keeps nothing
+  bool is_over = false;             // its context died
+  bool wanted = false;              // somebody needs proof: close at the next call of this stream
+  std::uint64_t wanted_since = 0;   // miss counter when it became wanted
   struct Closing {
     std::uint64_t sequence;
     std::shared_ptr<Event> event;
@@ -76,6 +89,8 @@ class Timelines {
 
   // The number of a free that happens now.
   StampPart next(Timeline& timeline, Bytes bytes);
+  // Frees that carried the number in hand leave the hand: it counts as given.
+  void claim(Timeline& timeline, std::uint64_t number, Bytes bytes);
   // `stamp` without the parts that are complete.
   Stamp reduce(const Stamp& stamp) const;
 
@@ -91,7 +106,7 @@ class Timelines {
   // Asks finished events, oldest first, at most `limit` timelines; returns what became complete since the last call.
   Result<std::vector<StampPart>> poll(std::size_t limit);
   // For a synchronisation of the whole context: the numbers before it, which are complete after it.
-  std::vector<StampPart> numbers_so_far(driver::ContextId context) const;
+  std::vector<StampPart> numbers_so_far(driver::ContextId context);
   std::vector<StampPart> mark_complete(const std::vector<StampPart>& parts);
   // The context is gone with its streams and events: forgets them untouched; all of it is complete.
   std::vector<StampPart> forget_context(driver::ContextId context);
@@ -123,7 +138,9 @@ class Timelines {
   };
   Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
   void complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done);
-  std::vector<StampPart> unproven(Everything how) const;
+  std::vector<StampPart> unproven(Everything how);
+  static void seal(Timeline& timeline);
+  static bool has_in_hand(const Timeline& timeline);
   Result<bool> is_done(const Event& event);
   Result<void> poll_context_closings(std::vector<StampPart>& done);
   Result<void> poll_timeline(Timeline& timeline, std::vector<StampPart>& done);
