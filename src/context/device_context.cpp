@@ -74,14 +74,13 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
 
 // A stream that captures gets whole pages, which stay with its graph.
 bool DeviceContext::wants_small(const Request& request, const Caller& caller) const {
-  return small_ != nullptr && config_.small == pool::SmallRequests::pool && caller.standing == Standing::ordinary &&
+  return serves_small_ && caller.standing == Standing::ordinary &&
          small::SmallPool::serves(request.bytes, request.alignment, pool_->page_size());
 }
 
 // Unless the stream captures: a stream-ordered allocation would become a node of the graph.
 bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& caller) const {
   if (pool_ == nullptr) return true;
-  if (config_.small != pool::SmallRequests::stream_ordered) return false;
   if (somm_ == nullptr || caller.standing != Standing::ordinary) return false;
   return request.bytes < pool_->page_size() && request.alignment <= kSmallAlignment;
 }

@@ -77,6 +77,7 @@ class DeviceContext final : public Context {
   // fast_path.cpp
   struct Known;
   Known known(driver::StreamHandle stream) const;
+  bool is_ever_in_hand(Bytes bytes, Bytes alignment) const;
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   bool keep_locked(small::Shard& shard, DevicePtr ptr, driver::StreamHandle stream);
@@ -152,6 +153,7 @@ class DeviceContext final : public Context {
   const pool::Config config_;
   const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
+  const bool serves_small_;  // requests below a page come from the pool
 
   mutable Mutex mutex_;
   std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet

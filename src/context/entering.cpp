@@ -36,6 +36,15 @@ constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 constinit std::atomic<std::uint64_t> next_instance{1};
 
+// Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
+constexpr Bytes kLargestPageCut = 64 * kMiB;
+
+bool cuts_pages(const pool::Config& config, const DeviceTraits& traits) {
+  const Bytes page = config.page_size.value_or(traits.granularity);
+  return traits.has_vmm && config.pool_enabled && config.small == pool::SmallRequests::pool &&
+         small::SmallPool::can_cut(page) && page <= kLargestPageCut;
+}
+
 observe::LogLevel log_level_of(pool::LogLevel level) {
   switch (level) {
     case pool::LogLevel::quiet: return observe::LogLevel::quiet;
@@ -104,6 +113,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       config_(config),
       traits_(traits),
       observer_(driver.memory_observer()),
+      serves_small_(cuts_pages(config, traits)),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_),
       instance_(next_instance.fetch_add(1)) {
@@ -130,8 +140,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size, timelines_, std::move(relief));
   if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_);
-  const bool needs_somm = pool_ == nullptr || config.small == pool::SmallRequests::stream_ordered;
-  if (traits.has_memory_pools && needs_somm) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+  if (traits.has_memory_pools && !serves_small_) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver

@@ -79,10 +79,15 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
 // --- in hand
 // ----------------------------------------------------------------------------------------------------------
 
+bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
+  return pool_ != nullptr && bytes <= small::kMostPages * pool_->page_size() && alignment <= small::kGrain &&
+         (alignment & (alignment - 1)) == 0;
+}
+
 DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   Shard& shard = *known.shard;
   const Bytes page = pool_->page_size();
-  const bool is_small = config_.small == pool::SmallRequests::pool && small::SmallPool::serves(bytes, 0, page);
+  const bool is_small = serves_small_ && small::SmallPool::serves(bytes, 0, page);
   DevicePtr begin{};
   AddressRange range;
   const SpinGuard guard(shard.lock);
@@ -93,7 +98,7 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
     const std::size_t slab_class = small::slab_class(bytes);
     begin = shard.take_block(slab_class, bytes);
     range = {begin, small::block_size(slab_class)};
-  } else if (is_small || (config_.small == pool::SmallRequests::pool || bytes >= page)) {
+  } else if (is_small || somm_ == nullptr || bytes >= page) {
     const std::uint64_t pages = (bytes + page - 1) / page;
     if (!is_small && (pages > small::kMostPages || config_.page_chunks)) return {};
     const std::size_t bin = is_small ? small::run_bin(small::run_units(bytes)) : small::page_bin(pages);
@@ -213,7 +218,7 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && request.alignment <= small::kGrain && is_power_of_two(std::max<Bytes>(request.alignment, 1))) {
+  if (request.stream && is_ever_in_hand(request.bytes, request.alignment)) {
     const Known caller = known(*request.stream);
     if (caller.shard != nullptr) {
       const DevicePtr begin = take_in_hand(caller, request.bytes);
@@ -240,7 +245,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
-    if (caller.shard != nullptr) out[i] = take_in_hand(caller, bytes[i]);
+    if (caller.shard != nullptr && is_ever_in_hand(bytes[i], 0)) out[i] = take_in_hand(caller, bytes[i]);
     if (!is_null(out[i])) continue;
     Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
     if (slow) {
@@ -293,7 +298,7 @@ bool DeviceContext::Bound::is_fast() const {
 
 Result<DevicePtr> DeviceContext::Bound::allocate(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  if (alignment <= small::kGrain && (alignment & (alignment - 1)) == 0 && is_fast()) {
+  if (is_fast() && context_.is_ever_in_hand(bytes, alignment)) {
     const DevicePtr begin = context_.take_in_hand(known_, bytes);
     if (!is_null(begin)) return begin;
   }

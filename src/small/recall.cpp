@@ -80,6 +80,7 @@ void SmallPool::recall(Shard& shard) {
       }
     }
     bytes = std::exchange(shard.kept_bytes, 0);
+    shard.kept_pages_bytes = 0;
     for (const Kept& kept : freed) {
       const Region& region = *kept.region;
       kept.region->holder = nullptr;
@@ -171,10 +172,17 @@ void SmallPool::restart_high() {
   }
 }
 
-Bytes SmallPool::idle_bytes() {
-  // What the index calls allocated, less what is.
-  return static_cast<Bytes>(-tally().allocated);
+Bytes SmallPool::kept_pages_bytes() {
+  Bytes bytes = 0;
+  for (Shard& shard : shards_) {
+    const SpinGuard guard(shard.lock);
+    bytes += shard.kept_pages_bytes;
+  }
+  return bytes;
 }
+
+// What the pool's index calls allocated, less what is.
+Bytes SmallPool::idle_bytes() { return static_cast<Bytes>(-tally().allocated); }
 
 Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
   const auto found = waiting_on_.find(timeline);

@@ -72,6 +72,7 @@ class alignas(64) Shard {
   std::array<SlabList, kSlabClasses> empty{};   // all free
   std::array<std::vector<Kept>, kBins> kept{};  // runs and whole pages, by size; last freed last
   Bytes kept_bytes = 0;
+  Bytes kept_pages_bytes = 0;  // of these, in allocations of whole pages
 
   // A block of the class for the stream's work; null: none in hand.
   DevicePtr take_block(std::size_t slab_class, Bytes requested) {
@@ -113,12 +114,14 @@ class alignas(64) Shard {
     if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr)) put_away(slab);
   }
 
+  // Whole pages or a run of the size that the bin is for; null: none in hand.
   region::Region* take_kept(std::size_t bin) {
     std::vector<Kept>& freed = kept[bin];
     if (freed.empty()) return nullptr;
     region::Region* region = freed.back().region;
     freed.pop_back();
     kept_bytes -= region->range.size;
+    if (bin >= kRunBins) kept_pages_bytes -= region->range.size;
     region->holder = nullptr;
     return region;
   }
@@ -126,6 +129,7 @@ class alignas(64) Shard {
   void keep(region::Region* region, std::size_t bin) {
     kept[bin].push_back({region, number_of_a_free()});
     kept_bytes += region->range.size;
+    if (bin >= kRunBins) kept_pages_bytes += region->range.size;
     region->holder = this;
   }
 

@@ -42,7 +42,7 @@ SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines)
       waiting_(earlier) {}
 
 bool SmallPool::serves(Bytes bytes, Bytes alignment, Bytes page_size) {
-  if (!is_multiple(page_size, kUnit) || page_size < kLeastPage || alignment > page_size) return false;
+  if (bytes >= page_size || alignment > page_size) return false;
   return std::max(run_units(bytes) * kUnit, alignment) < page_size;
 }
 

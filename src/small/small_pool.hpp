@@ -41,7 +41,8 @@ class SmallPool {
  public:
   SmallPool(pool::Pool& pool, time::Timelines& timelines);
 
-  // Whether a request is served here rather than by whole pages.
+  static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
+  // Whether a request is served here rather than by whole pages. Requires: can_cut(page_size).
   static bool serves(Bytes bytes, Bytes alignment, Bytes page_size);
 
   // Memory that work queued on the caller's stream after the call may use.
@@ -74,9 +75,10 @@ class SmallPool {
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
   void retire_idle();
 
-  Tally tally();        // of all shards
-  void restart_high();  // `requested_high` begins anew
-  Bytes idle_bytes();   // in arenas or kept, and nobody's
+  Tally tally();             // of all shards
+  void restart_high();       // `requested_high` begins anew
+  Bytes idle_bytes();        // in arenas or kept, and nobody's
+  Bytes kept_pages_bytes();  // of these, allocations of whole pages that shards keep
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
