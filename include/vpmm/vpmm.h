@@ -45,7 +45,8 @@ typedef enum vpmm_status {
   VPMM_ERROR_BAD_FILE = 12           /* a file is missing, malformed or cannot be written */
 } vpmm_status;
 
-typedef struct vpmm_pool vpmm_pool; /* opaque */
+typedef struct vpmm_pool vpmm_pool;                 /* opaque */
+typedef struct vpmm_bound_stream vpmm_bound_stream; /* opaque */
 typedef void* vpmm_stream;
 
 /* Settings of a pool; vpmm_config_init fills in the defaults or the environment's values. */
@@ -58,7 +59,7 @@ typedef struct vpmm_config {
   uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep memory for life */
   uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
   uint64_t capacity;          /* most bytes the pool may map; UINT64_MAX: what the GPU has */
-  const char* small;          /* VPMM_SMALL: "stream_ordered". Null, here and below: the built-in default */
+  const char* small;          /* VPMM_SMALL: "pool" or "stream_ordered". Null, here and below: the built-in default */
   const char* any_stream;     /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
   const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
   const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */
@@ -82,6 +83,8 @@ typedef struct vpmm_statistics {
   uint64_t hole_bytes;
   uint64_t zombie_bytes;
   uint64_t stream_ordered_bytes;
+  uint64_t small_bytes;
+  uint64_t small_free_bytes;
   uint64_t quarantined_bytes;
   uint64_t live_allocations;
   uint64_t free_regions;
@@ -173,6 +176,23 @@ VPMM_API vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream str
 /* Any address inside an allocation. */
 VPMM_API vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info);
 VPMM_API vpmm_status vpmm_usable_size(vpmm_pool* pool, const void* ptr, size_t* bytes);
+
+/* --- many at once --- */
+/* ptrs[i] gets bytes[i] for work queued on `stream`; all or none. The stream is looked up once. */
+VPMM_API vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t count, vpmm_stream stream,
+                                        void** ptrs);
+/* Frees all that are live; when some are not, the error names the first of those. Nulls are passed over. */
+VPMM_API vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t count, vpmm_stream stream);
+
+/* --- bound streams --- */
+/* A stream that the pool knows by an object: no look-up at each call, the fastest way in. Any thread may use it. It
+ * must not outlive its stream or the pool, and captures on the stream must be announced with vpmm_capture_begin. After
+ * a reset of the CUDA context it is dead: requests fail, frees count as any-stream. `stream` may not be capturing. */
+VPMM_API vpmm_status vpmm_stream_bind(vpmm_pool* pool, vpmm_stream stream, vpmm_bound_stream** bound);
+VPMM_API void vpmm_stream_unbind(vpmm_bound_stream* bound); /* null does nothing */
+/* `alignment` 0: the default. */
+VPMM_API vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr);
+VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
 
 /* --- stream capture --- */
 /* Bracket captures on streams that are never passed to the pool. */

@@ -188,6 +188,16 @@ class pool_ref {
   }
   // For finalizers: no lock, no driver call, no wait. Mistakes are counted, not reported.
   void deallocate_deferred(void* ptr) const noexcept { vpmm_deallocate_deferred(handle_, ptr); }
+  // One pointer for each size; all or none. The stream is looked up once.
+  std::vector<void*> allocate_many(const std::vector<std::size_t>& bytes, vpmm_stream stream) const {
+    std::vector<void*> ptrs(bytes.size());
+    check(vpmm_allocate_many(handle_, bytes.data(), bytes.size(), stream, ptrs.data()));
+    return ptrs;
+  }
+  // Frees all that are live; throws when some are not.
+  void deallocate_many(const std::vector<void*>& ptrs, vpmm_stream stream) const {
+    check(vpmm_deallocate_many(handle_, ptrs.data(), ptrs.size(), stream));
+  }
   // Work on `stream` uses the memory too.
   void record_use(void* ptr, vpmm_stream stream) const { check(vpmm_record_use(handle_, ptr, stream)); }
 
@@ -318,6 +328,39 @@ class memory_pool : public pool_ref {
     check(vpmm_pool_create(device, settings, &handle));
     return handle;
   }
+};
+
+// A stream that the pool knows by this object: the fastest way in (vpmm_stream_bind has the rules). Movable; any thread
+// may allocate and deallocate through it.
+class bound_stream {
+ public:
+  bound_stream(pool_ref pool, vpmm_stream stream) { check(vpmm_stream_bind(pool.handle(), stream, &handle_)); }
+  bound_stream(bound_stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  bound_stream& operator=(bound_stream&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~bound_stream() { vpmm_stream_unbind(handle_); }
+
+  void* allocate(std::size_t bytes, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    check(vpmm_bound_allocate(handle_, bytes, alignment, &ptr));
+    return ptr;
+  }
+  result<void*> try_allocate(std::size_t bytes, std::size_t alignment = 0) const {
+    void* ptr = nullptr;
+    const vpmm_status status = vpmm_bound_allocate(handle_, bytes, alignment, &ptr);
+    return status == VPMM_OK ? result<void*>(ptr) : result<void*>::failed(status);
+  }
+  void deallocate(void* ptr) const { check(vpmm_bound_deallocate(handle_, ptr)); }
+  result<void> try_deallocate(void* ptr) const {
+    const vpmm_status status = vpmm_bound_deallocate(handle_, ptr);
+    return status == VPMM_OK ? result<void>() : result<void>::failed(status);
+  }
+  vpmm_bound_stream* handle() const noexcept { return handle_; }
+
+ private:
+  vpmm_bound_stream* handle_ = nullptr;
 };
 
 // An allocation that gives itself back, on the stream it remembers. Movable; one thread at a time, as any value.

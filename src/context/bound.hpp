@@ -20,6 +20,8 @@ class DeviceContext::Bound final : public BoundStream {
   ~Bound() override;
   Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) override;
   Result<void> deallocate(DevicePtr ptr) override;
+  DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) override;
+  bool deallocate_in_hand(DevicePtr ptr) override;
   time::TimelineId timeline() const { return timeline_; }
 
  private:

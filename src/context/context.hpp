@@ -47,6 +47,10 @@ class BoundStream {
   virtual ~BoundStream() = default;
   virtual Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) = 0;
   virtual Result<void> deallocate(DevicePtr ptr) = 0;
+  // What needs neither driver nor pool, or nothing: null and false then say to call the ones above. Safe while the
+  // process ends.
+  virtual DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) = 0;
+  virtual bool deallocate_in_hand(DevicePtr ptr) = 0;
 };
 
 // All methods are thread-safe and may be called with any or no CUDA context current; the caller's current context is

@@ -296,17 +296,22 @@ bool DeviceContext::Bound::is_fast() const {
          !context_.may_capture_.load(std::memory_order_relaxed) && !process_is_ending();
 }
 
+DevicePtr DeviceContext::Bound::allocate_in_hand(Bytes bytes, Bytes alignment) {
+  if (bytes == 0 || !is_fast() || !context_.is_ever_in_hand(bytes, alignment)) return {};
+  return context_.take_in_hand(known_, bytes);
+}
+
+bool DeviceContext::Bound::deallocate_in_hand(DevicePtr ptr) { return is_fast() && context_.keep_in_hand(known_, ptr); }
+
 Result<DevicePtr> DeviceContext::Bound::allocate(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  if (is_fast() && context_.is_ever_in_hand(bytes, alignment)) {
-    const DevicePtr begin = context_.take_in_hand(known_, bytes);
-    if (!is_null(begin)) return begin;
-  }
+  const DevicePtr begin = allocate_in_hand(bytes, alignment);
+  if (!is_null(begin)) return begin;
   return context_.allocate_slowly({bytes, alignment, known_.stream}, this);
 }
 
 Result<void> DeviceContext::Bound::deallocate(DevicePtr ptr) {
-  if (is_null(ptr) || (is_fast() && context_.keep_in_hand(known_, ptr))) return {};
+  if (is_null(ptr) || deallocate_in_hand(ptr)) return {};
   return context_.deallocate_slowly(ptr, known_.stream, this);
 }
 
