@@ -42,46 +42,49 @@ class Job:
     verb: str
     peers: list[str]
     arguments: list[str] = field(default_factory=list)
-    quick: list[str] = field(default_factory=list)  # instead of hours of figures: does it run?
+    quick: list[str] | None = None  # instead of the arguments, to show only that it runs
     seconds: int = 30  # for each peer
     needs_gpu: bool = False
 
 
 def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
-    """The jobs of a part, in the order of their worth should time run out."""
+    """The jobs of a part."""
     traces = [str(TRACES / f"{name}.csv.gz") for name in ("gnn", "gpt_train", "serve_streams")]
     serve = ["--trace", traces[2]]
     tiny = ["--round-ms", "1", "--repeats", "1", "--threads", "1,2", "--only", "1e3"]
     return {
-        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *HOST], quick=tiny)],
+        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *HOST], ["--half"], quick=tiny)],
         "b": [
-            Job("random-allocations", [*OURS, "cuda-async", *TORCH, *RMM], quick=["--counts", "1000"]),
-            Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM], needs_gpu=True),
+            Job("random-allocations", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "rmm-arena"], ["--half"],
+                quick=["--counts", "1000"], seconds=15),
+            Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM]),
         ],
         "c": [
             Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "rmm-arena", "cupy"], ["--trace", *traces],
                 needs_gpu=True)
         ],
-        "d": [Job("growth", ["vpmm", "cuda", "cuda-async", *TORCH, "rmm-pool"], quick=["--repeats", "1"],
-                  needs_gpu=True)],
+        "d": [
+            Job("growth", ["vpmm", "cuda", "cuda-async", *TORCH, "rmm-pool"], quick=["--repeats", "1"], needs_gpu=True)
+        ],
         "e": [
             Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "cupy"],
                 ["--as", "small_cases", "--trace", *map(str, small_cases)])
         ],
         "f": [
-            Job("serve", ["vpmm", "cuda-async", *TORCH], [*serve, "--paced"], needs_gpu=True),
+            Job("serve", ["vpmm", "cuda-async", *TORCH], [*serve, "--paced"], quick=serve, needs_gpu=True),
             Job("serve", ["vpmm", "cuda-async", *TORCH], serve, needs_gpu=True),
         ],
     }[letter]  # fmt: skip
 
 
+# In the order of their worth, should time run out.
 PARTS = {
     "a": "hot path",
-    "b": "RMM's workloads",
     "c": "recorded programs",
+    "f": "a server with four threads",
     "d": "memory that is not there yet",
     "e": "sequences that split memory up",
-    "f": "a server with four threads",
+    "b": "RMM's workloads",
 }
 
 
@@ -92,22 +95,31 @@ class Findings:
     samples: list[Sample] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # peer: why
-    left_out: list[str] = field(default_factory=list)
+    not_run: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (what, why): peers
     failed: list[str] = field(default_factory=list)
+
+    def leave_out(self, what: str, why: str, peer: str = "") -> None:
+        self.not_run.setdefault((what, why), []).append(peer)
+
+    def left_out(self) -> list[str]:
+        return [
+            f"{what}: {why}" + (f" ({', '.join(peers)})" if all(peers) else "")
+            for (what, why), peers in self.not_run.items()
+        ]
 
 
 class Runner:
     """Runs vpmm_bench, or CuPy's script, until time is up."""
 
-    def __init__(self, program: Path, driver: str, seconds: float, is_quick: bool) -> None:
+    def __init__(self, program: Path | None, driver: str, seconds: float, is_quick: bool) -> None:
         self.program, self.driver, self.is_quick = program, driver, is_quick
         self.deadline = time.monotonic() + seconds
         self.found = Findings()
         self.not_built = self._read_not_built()
 
     def run(self, job: Job) -> None:
-        if job.needs_gpu and self.driver != "cuda":
-            self.found.left_out.append(f"{job.verb}: it needs a GPU")
+        if job.needs_gpu and self.driver != "cuda" and not self.is_quick:
+            self.found.leave_out(job.verb, "it needs a GPU")
             return
         for peer in job.peers:
             if peer in self.found.missing:
@@ -116,18 +128,18 @@ class Runner:
             if self.driver != "cuda" and peer not in OURS + HOST:
                 self.found.missing[peer] = "it needs a GPU"
             elif time.monotonic() > self.deadline:
-                self.found.left_out.append(f"{job.verb} with {peer}: out of time")
+                self.found.leave_out(job.verb, "out of time", peer)
             else:
                 self._run_peer(job, peer)
 
     def _read_not_built(self) -> dict[str, str]:
         """`library: why not`, as CMake found it."""
-        path = self.program.parent / "missing.txt"
-        lines = path.read_text().splitlines() if path.exists() else []
+        path = self.program.parent / "missing.txt" if self.program else None
+        lines = path.read_text().splitlines() if path and path.exists() else []
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
     def _command(self, job: Job, peer: str, seconds: float) -> list[str]:
-        arguments = [*job.arguments, *(job.quick if self.is_quick else [])]
+        arguments = job.quick if self.is_quick and job.quick is not None else job.arguments
         if peer == "cupy":
             return ["python3", str(ROOT / "bench/peers/cupy_pool.py"), job.verb, *arguments]
         driver = ["--peer", peer, "--driver", self.driver, "--seconds", f"{seconds:.0f}"]
@@ -157,7 +169,7 @@ class Runner:
             elif line.startswith("# version,"):
                 self.found.versions[fields[1]] = fields[2]
             elif line.startswith("# left out,"):
-                self.found.left_out.append(f"{fields[1]}, {fields[2]}, {fields[3]}: {','.join(fields[4:])}")
+                self.found.leave_out(f"{fields[1]}, {fields[2]}", ",".join(fields[4:]), fields[3])
         reason = errors.strip().splitlines()[-1] if errors.strip() else ""
         if code == UNAVAILABLE:
             self.found.missing[peer] = self.not_built.get(peer.split("-")[0], reason.removeprefix("unavailable: "))
@@ -190,7 +202,7 @@ def page(found: Findings, facts: dict[str, str], picture: str) -> str:
         "A figure in brackets is the ratio to `vpmm` in the same run: 2x takes twice as long.",
         *(write(found.samples) for part, write in bench_tables.SECTIONS.items() if part in parts),
         bullets("Missing", [f"{peer}: {why}" for peer, why in found.missing.items()]),
-        bullets("Left out", found.left_out),
+        bullets("Left out", found.left_out()),
         bullets("Failed", found.failed),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -235,19 +247,8 @@ def main() -> int:
         print(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
         return 2
     driver = options.driver or ("sim" if machine.describe()["gpu"] == "none" else "cuda")
-    replay_table, is_good = "", True
-    if options.vpmm and "c" in parts and not options.no_replay:
-        replay_table, is_good = bench_replay.run(options.vpmm, driver, options.out, more)
+    found, replay_table, is_good = run_parts(options, more, parts, driver)
     if options.bench:
-        runner = Runner(
-            options.bench.resolve(), "cuda" if driver == "cuda" else "zero-cost", options.seconds, options.quick
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            small_cases = write_small_cases(Path(folder))
-            for part in parts:
-                for job in jobs(part, small_cases):
-                    runner.run(job)
-        found = runner.found
         is_gpu = driver == "cuda"
         facts = facts_of(found, "the GPU's" if is_gpu else "none: every driver call does nothing, at once")
         write_results(found, facts, options.out, "bench-cuda" if is_gpu else "bench-host")
@@ -256,6 +257,23 @@ def main() -> int:
     if replay_table:
         print(f"\n{replay_table}")
     return 0 if is_good else 1
+
+
+def run_parts(
+    options: argparse.Namespace, more: list[str], parts: list[str], driver: str
+) -> tuple[Findings, str, bool]:
+    """What was found, the table of `vpmm replay`, and whether that went well."""
+    table, is_good = "", True
+    program = options.bench.resolve() if options.bench else None
+    runner = Runner(program, "cuda" if driver == "cuda" else "zero-cost", options.seconds, options.quick)
+    with tempfile.TemporaryDirectory() as folder:
+        small_cases = write_small_cases(Path(folder))
+        for part in parts:
+            if part == "c" and options.vpmm and not options.no_replay:
+                table, is_good = bench_replay.run(options.vpmm, driver, options.out, more)
+            for job in jobs(part, small_cases) if program else []:
+                runner.run(job)
+    return runner.found, table, is_good
 
 
 def write_small_cases(folder: Path) -> list[Path]:
@@ -267,7 +285,7 @@ def write_small_cases(folder: Path) -> list[Path]:
 def print_summary(found: Findings) -> None:
     for title, lines in [
         ("missing", [f"{peer}: {why}" for peer, why in found.missing.items()]),
-        ("left out", found.left_out),
+        ("left out", found.left_out()),
         ("failed", found.failed),
     ]:
         for line in lines:

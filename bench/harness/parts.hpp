@@ -1,9 +1,9 @@
-// bench/harness: the parts of the benchmark as verbs of one program, each in a file of its own.
+// bench/harness: the parts of the benchmark, each in a file of its own; main.cpp makes verbs of them.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "peers/peer.hpp"
 
@@ -13,16 +13,51 @@ namespace vpmm::bench {
 struct Run {
   Peer& peer;
   std::string peer_name;
-  double seconds = 0;  // of wall-clock time; cases that no longer fit are left out, and said to be
+  double seconds = 0;  // of wall-clock time; cases that would begin later are left out, and said to be
 };
 
-// Registers its options with `part`; what it returns runs the part.
-using Part = std::function<void(const Run&)>;
-Part add_hot_path(CLI::App& part);
-Part add_growth(CLI::App& part);
-Part add_random_allocations(CLI::App& part);
-Part add_multi_stream(CLI::App& part);
-Part add_replay(CLI::App& part);
-Part add_serve(CLI::App& part);
+struct HotPathSettings {  // micro/hot_path.cpp
+  double round_ms = 30;
+  int repeats = 5;
+  double warm_up_seconds = 1;  // at most; less when every allocation has been replaced twice
+  double finish_seconds = 3;
+  std::vector<int> threads = {1, 2, 4, 8};
+  std::string only;  // cases whose name holds this
+};
+void run_hot_path(const Run& run, const HotPathSettings& settings);
+
+struct GrowthSettings {  // micro/growth.cpp
+  int repeats = 5;
+  std::size_t largest = std::size_t{8} << 30;
+};
+void run_growth(const Run& run, const GrowthSettings& settings);
+
+struct RandomAllocationsSettings {  // workloads/random_allocations.cpp
+  std::vector<std::size_t> counts = {1'000, 10'000, 100'000};
+  std::vector<std::size_t> sizes_mib = {1, 4, 64, 256, 1024, 4096};
+  double loop_seconds = 3;  // a loop that takes longer is stopped, and said to be
+};
+void run_random_allocations(const Run& run, const RandomAllocationsSettings& settings);
+
+struct MultiStreamSettings {  // workloads/multi_stream_allocations.cpp
+  std::vector<std::size_t> streams = {1, 2, 4};
+  int iterations = 20;
+  int repeats = 3;
+};
+void run_multi_stream(const Run& run, const MultiStreamSettings& settings);
+
+struct ReplaySettings {  // workloads/replay_trace.cpp
+  std::vector<std::string> traces;
+  std::string part = "replay";  // that the samples belong to
+};
+void run_replay(const Run& run, const ReplaySettings& settings);
+
+struct ServeSettings {  // workloads/serve.cpp
+  std::string trace;
+  std::size_t threads = 4;
+  int work = 2;
+  bool is_paced = false;
+};
+void run_serve(const Run& run, const ServeSettings& settings);
 
 }  // namespace vpmm::bench

@@ -1,9 +1,6 @@
 // bench/harness: what a benchmark prints: one line of CSV for each measured value, to be summed up by others.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <string>
 
 namespace vpmm::bench {
@@ -21,16 +18,9 @@ class Samples {
     int repeat = 0;
     int threads = 1;
   };
-  void add(const Sample& sample) const {
-    fmt::print("{},{},{},{},{},{},{},{:.9g}\n", part_, sample.name, peer_, sample.threads, sample.metric, sample.unit,
-               sample.repeat, sample.value);
-    std::fflush(stdout);  // a benchmark that is stopped keeps what it has
-  }
+  void add(const Sample& sample) const;
   // A case that was not measured, and why.
-  void left_out(const std::string& name, const std::string& reason) const {
-    fmt::print("# left out,{},{},{},{}\n", part_, name, peer_, reason);
-    std::fflush(stdout);
-  }
+  void left_out(const std::string& name, const std::string& reason) const;
 
  private:
   std::string part_;

@@ -20,11 +20,6 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = kMiB << 10;
 constexpr std::size_t kSmallest = 2 * kMiB;
 
-struct Settings {
-  int repeats = 5;
-  std::size_t largest = 8 * kGiB;
-};
-
 struct Size {
   const char* name;
   std::size_t bytes;
@@ -107,28 +102,22 @@ void warm_up(Peer& peer) {
   peer.start_over();
 }
 
-void run_all(const Run& run, const Settings& settings) {
+}  // namespace
+
+void run_growth(const Run& run, const GrowthSettings& settings) {
   const auto start = Clock::now();
   const Samples samples("growth", run.peer_name);
   warm_up(run.peer);
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
     for (const Size& size : kSizes) {
       if (size.bytes > settings.largest) continue;
-      if (seconds_since(start) > run.seconds) return samples.left_out(fmt::format("repeat {}", repeat), "out of time");
+      if (seconds_since(start) > run.seconds)
+        return samples.left_out("repeat " + std::to_string(repeat), "out of time");
       Trial(run, samples, repeat).first(size);
       Trial(run, samples, repeat).grow(size);
       if (size.bytes >= kSmallestGathered) Trial(run, samples, repeat).gather(size);
     }
   }
-}
-
-}  // namespace
-
-Part add_growth(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--repeats", settings->repeats, "measurements of each size");
-  part.add_option("--largest", settings->largest, "bytes of the largest request");
-  return [settings](const Run& run) { run_all(run, *settings); };
 }
 
 }  // namespace vpmm::bench

@@ -121,15 +121,6 @@ class Worker {
   std::uint64_t refused_ = 0;
 };
 
-struct Settings {
-  double round_ms = 40;
-  int repeats = 5;
-  double warm_up_seconds = 1;  // at most; less when every allocation has been replaced twice
-  double finish_seconds = 3;
-  std::vector<int> threads = {1, 2, 4, 8};
-  std::string only;  // cases whose name holds this
-};
-
 // Threads that do the same thing at the same time, as often as asked. They live as long as this.
 class Crew {
  public:
@@ -226,7 +217,7 @@ class Crew {
 };
 
 // False: the process is of no more use to other cases.
-bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const Settings& settings) {
+bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const HotPathSettings& settings) {
   Crew crew(run.peer, what, threads);
   const std::uint64_t twice = std::max<std::uint64_t>(2 * what.live, 10'000);
   crew.measure(settings.warm_up_seconds, twice);
@@ -240,18 +231,32 @@ bool measure(const Run& run, const Samples& samples, const Case& what, int threa
   return crew.finish(settings.finish_seconds);
 }
 
-void run_all(const Run& run, const Settings& settings) {
+// More threads than cores would measure the scheduler.
+std::vector<int> affordable(const std::vector<int>& threads, const Samples& samples) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  std::vector<int> counts;
+  for (const int count : threads) {
+    if (count <= cores) {
+      counts.push_back(count);
+    } else {
+      samples.left_out(std::to_string(count) + " threads", "there are " + std::to_string(cores) + " cores");
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+void run_hot_path(const Run& run, const HotPathSettings& settings) {
   const auto start = Clock::now();
   const Samples samples("hot_path", run.peer_name);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const std::vector<int> counts = affordable(settings.threads, samples);
   for (const Case& what : cases()) {
     if (what.name.find(settings.only) == std::string::npos) continue;
     for (const int threads : what.threads) {
-      if (std::find(settings.threads.begin(), settings.threads.end(), threads) == settings.threads.end()) continue;
-      const std::string name = fmt::format("{} with {} threads", what.name, threads);
-      if (threads > cores) {
-        samples.left_out(name, fmt::format("{} cores", cores));
-      } else if (seconds_since(start) > run.seconds) {
+      if (std::find(counts.begin(), counts.end(), threads) == counts.end()) continue;
+      const std::string name = what.name + " with " + std::to_string(threads) + " threads";
+      if (seconds_since(start) > run.seconds) {
         samples.left_out(name, "out of time");
       } else if (measure(run, samples, what, threads, settings)) {
         must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
@@ -262,17 +267,6 @@ void run_all(const Run& run, const Settings& settings) {
       }
     }
   }
-}
-
-}  // namespace
-
-Part add_hot_path(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--round-ms", settings->round_ms, "length of one measurement");
-  part.add_option("--repeats", settings->repeats, "measurements of each case");
-  part.add_option("--threads", settings->threads, "thread counts to measure")->delimiter(',');
-  part.add_option("--only", settings->only, "cases whose name holds this");
-  return [settings](const Run& run) { run_all(run, *settings); };
 }
 
 }  // namespace vpmm::bench

@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, nargs="*", default=[])
     parser.add_argument("--as", dest="name", default="replay", help="part that the samples belong to")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--round-ms", type=float, default=40)
+    parser.add_argument("--round-ms", type=float, default=30)
     options, _ = parser.parse_known_args()
     try:
         import cupy

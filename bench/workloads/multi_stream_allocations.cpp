@@ -37,19 +37,14 @@ again:
 }
 )";
 
-struct Settings {
-  std::vector<std::size_t> streams = {1, 2, 4};
-  int iterations = 20;
-  int repeats = 3;
-};
-
 class Spinner {
  public:
   Spinner() {
     void* module = nullptr;
-    if (cuda().cuModuleLoadData(&module, kSpin) != 0) throw Unavailable("no GPU that runs kernels");
+    if (cuda().cuModuleLoadData(&module, kSpin) != 0) return;
     must(cuda().cuModuleGetFunction(&function_, module, "spin"), "cuModuleGetFunction");
   }
+  bool works() const { return function_ != nullptr; }
   void launch(CudaStream stream, void* result) const {
     std::uint64_t clocks = kClocks;
     void* arguments[] = {&clocks, &result};
@@ -101,15 +96,18 @@ double us_per_iteration(int iterations, Iteration&& iteration) {
   return static_cast<double>(ns_since(start)) * 1e-3 / iterations;
 }
 
-void run_all(const Run& run, const Settings& settings) {
+}  // namespace
+
+void run_multi_stream(const Run& run, const MultiStreamSettings& settings) {
   const Samples samples("multi_stream", run.peer_name);
   const Spinner spinner;
+  if (!spinner.works()) return samples.left_out("all", "nothing here runs kernels");
   DevicePtr place = 0;
   must(cuda().cuMemAlloc(&place, kBytes), "cuMemAlloc");
   void* const result = reinterpret_cast<void*>(static_cast<std::uintptr_t>(place));
   for (const std::size_t count : settings.streams) {
     for (const bool is_prewarmed : {false, true}) {
-      const std::string name = fmt::format("{} streams{}", count, is_prewarmed ? ", prewarmed" : "");
+      const std::string name = std::to_string(count) + (is_prewarmed ? " streams, prewarmed" : " streams");
       {
         Streams streams(run.peer, spinner, count);
         if (is_prewarmed) streams.prewarm();
@@ -124,15 +122,6 @@ void run_all(const Run& run, const Settings& settings) {
     }
   }
   must(cuda().cuMemFree(place), "cuMemFree");
-}
-
-}  // namespace
-
-Part add_multi_stream(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--iterations", settings->iterations, "iterations of one measurement");
-  part.add_option("--repeats", settings->repeats, "measurements of each case");
-  return [settings](const Run& run) { run_all(run, *settings); };
 }
 
 }  // namespace vpmm::bench

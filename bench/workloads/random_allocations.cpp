@@ -17,12 +17,6 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kMostLive = 16'000 * kMiB;
 constexpr int kAllocatePercent = 73;
 
-struct Settings {
-  std::vector<std::size_t> counts = {1'000, 10'000, 100'000};
-  std::vector<std::size_t> sizes_mib = {1, 4, 64, 256, 1024, 4096};
-  double loop_seconds = 3;  // a loop that takes longer is stopped, and said to be
-};
-
 class Loop {
  public:
   Loop(Lane& lane, std::size_t count, std::size_t largest) : lane_(lane), count_(count), size_(1, largest) {}
@@ -79,7 +73,7 @@ class Loop {
 };
 
 // False: the process is of no more use.
-bool measure(const Run& run, const Samples& samples, const std::string& name, const Settings& settings,
+bool measure(const Run& run, const Samples& samples, const std::string& name, const RandomAllocationsSettings& settings,
              std::size_t count, std::size_t largest) {
   const Stream stream;
   const std::unique_ptr<Lane> lane = run.peer.open_lane(stream.handle());
@@ -90,17 +84,20 @@ bool measure(const Run& run, const Samples& samples, const std::string& name, co
   if (done == 2 * count) {
     samples.add({name, "time", "ms", ms});
   } else {
-    samples.left_out(name, fmt::format("{} of {} steps took {:.1f} s", done, 2 * count, ms * 1e-3));
+    samples.left_out(name, std::to_string(done) + " of " + std::to_string(2 * count) + " steps took " +
+                               std::to_string(static_cast<int>(ms)) + " ms");
   }
   return loop.finish(settings.loop_seconds);
 }
 
-void run_all(const Run& run, const Settings& settings) {
+}  // namespace
+
+void run_random_allocations(const Run& run, const RandomAllocationsSettings& settings) {
   const auto start = Clock::now();
   const Samples samples("random_allocations", run.peer_name);
   for (const std::size_t count : settings.counts) {
     for (const std::size_t mib : settings.sizes_mib) {
-      const std::string name = fmt::format("{} x <= {} MiB", count, mib);
+      const std::string name = std::to_string(count) + " x <= " + std::to_string(mib) + " MiB";
       if (seconds_since(start) > run.seconds) {
         samples.left_out(name, "out of time");
       } else if (!measure(run, samples, name, settings, count, mib * kMiB)) {
@@ -112,16 +109,6 @@ void run_all(const Run& run, const Settings& settings) {
       }
     }
   }
-}
-
-}  // namespace
-
-Part add_random_allocations(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--counts", settings->counts, "values of N")->delimiter(',');
-  part.add_option("--sizes-mib", settings->sizes_mib, "largest sizes")->delimiter(',');
-  part.add_option("--loop-seconds", settings->loop_seconds, "of one loop, at most");
-  return [settings](const Run& run) { run_all(run, *settings); };
 }
 
 }  // namespace vpmm::bench

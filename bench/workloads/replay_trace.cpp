@@ -18,11 +18,6 @@ namespace {
 
 constexpr std::size_t kWritten = std::size_t{1} << 20;  // at most, of each allocation
 
-struct Settings {
-  std::vector<std::string> traces;
-  std::string part = "replay";
-};
-
 class Replay {
  public:
   Replay(Peer& peer, const Trace& trace) : peer_(peer), trace_(trace), blocks_(trace.allocations) {
@@ -96,7 +91,9 @@ class Replay {
   Latencies latencies_;
 };
 
-void run_all(const Run& run, const Settings& settings) {
+}  // namespace
+
+void run_replay(const Run& run, const ReplaySettings& settings) {
   const auto start = Clock::now();
   const Samples samples(settings.part, run.peer_name);
   for (const std::string& path : settings.traces) {
@@ -112,15 +109,6 @@ void run_all(const Run& run, const Settings& settings) {
     }
     run.peer.start_over();
   }
-}
-
-}  // namespace
-
-Part add_replay(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--trace", settings->traces, "trace files")->required();
-  part.add_option("--as", settings->part, "part that the samples belong to");
-  return [settings](const Run& run) { run_all(run, *settings); };
 }
 
 }  // namespace vpmm::bench

@@ -21,13 +21,6 @@
 namespace vpmm::bench {
 namespace {
 
-struct Settings {
-  std::string trace;
-  std::size_t threads = 4;
-  int work = 4;
-  bool is_paced = false;
-};
-
 // Live bytes of all threads, as requested.
 class Live {
  public:
@@ -48,7 +41,7 @@ class Live {
 // What all threads share.
 struct Server {
   Peer& peer;
-  const Settings& settings;
+  const ServeSettings& settings;
   Live live;
   Clock::time_point start = Clock::now();
 };
@@ -170,7 +163,9 @@ void report(const Server& server, Totals& totals, const Samples& samples, const 
   totals.latencies.report(samples, name, threads, 0);
 }
 
-void run_server(const Run& run, const Settings& settings) {
+}  // namespace
+
+void run_serve(const Run& run, const ServeSettings& settings) {
   const std::vector<std::vector<Event>> streams = by_stream(read_trace(settings.trace));
   Server server{run.peer, settings, {}, Clock::now()};
   Totals totals;
@@ -187,17 +182,6 @@ void run_server(const Run& run, const Settings& settings) {
   must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
   const Samples samples("serve", run.peer_name);
   report(server, totals, samples, settings.is_paced ? "recorded pace" : "as fast as possible");
-}
-
-}  // namespace
-
-Part add_serve(CLI::App& part) {
-  const auto settings = std::make_shared<Settings>();
-  part.add_option("--trace", settings->trace, "trace file with several streams")->required();
-  part.add_option("--threads", settings->threads, "streams at a time");
-  part.add_option("--work", settings->work, "times that each allocation is written to");
-  part.add_flag("--paced", settings->is_paced, "at the recorded pace");
-  return [settings](const Run& run) { run_server(run, *settings); };
 }
 
 }  // namespace vpmm::bench
