@@ -1,6 +1,7 @@
 // bench: `vpmm_bench PART --peer NAME`: one part of the benchmark with one peer, in a process of its own.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -84,16 +85,18 @@ std::uint64_t half_of_free() {
   return free / 2 / kRound * kRound;
 }
 
-int run(const Part& part, Arguments& arguments) {
+// Ends the process: what has been measured is printed, and not every library survives its own unloading.
+[[noreturn]] void run(const Part& part, Arguments& arguments) {
   const std::string& name = arguments.peer.name;
   const bool is_free = arguments.library == "zero-cost" || is_host_peer(name);
   open_cuda(is_free ? Library::zero_cost : Library::real);
   arguments.peer.cuda = &cuda();
   if (arguments.is_half_reserved) arguments.peer.pool_bytes = half_of_free();
-  const std::unique_ptr<Peer> peer = open_peer(arguments.peer);
+  std::unique_ptr<Peer> peer = open_peer(arguments.peer);
   std::printf("# version,%s,%s\n", name.c_str(), peer->version().c_str());
   part(Run{*peer, name, arguments.seconds});
-  return 0;
+  std::fflush(stdout);
+  std::_Exit(0);
 }
 
 int run_verb(int argc, char** argv) {
@@ -114,7 +117,7 @@ int run_verb(int argc, char** argv) {
   add("serve", "threads with a stream each, and GPU work", add_serve);
   CLI11_PARSE(app, argc, argv);
   for (const auto& [verb, part] : parts) {
-    if (verb->parsed()) return run(part, arguments);
+    if (verb->parsed()) run(part, arguments);
   }
   return 1;
 }
