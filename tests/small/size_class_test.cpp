@@ -1,0 +1,139 @@
+// small: size classes, the shapes of slabs and the classes of runs, over every size there is.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "small/size_class.hpp"
+#include "small/small_pool.hpp"
+
+namespace vpmm::small {
+namespace {
+
+constexpr Bytes kPage = 2 * kMiB;
+
+// What a request of `bytes` takes of a page.
+Bytes taken(Bytes bytes) { return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : run_units(bytes) * kUnit; }
+
+TEST(SizeClass, every_request_below_a_page_fits_and_wastes_at_most_an_eighth) {
+  for (Bytes bytes = 1; bytes <= kPage; ++bytes) {
+    const Bytes size = taken(bytes);
+    ASSERT_GE(size, bytes);
+    const Bytes waste = size - bytes;
+    ASSERT_TRUE(bytes <= 2 * kKiB ? waste <= 255 : waste * 8 <= size) << bytes << " takes " << size;
+  }
+}
+
+TEST(SizeClass, the_smallest_class_that_fits_is_taken_and_classes_grow_with_the_size) {
+  std::size_t previous = 0;
+  for (Bytes bytes = 1; bytes <= kLargestBlock; ++bytes) {
+    const std::size_t c = slab_class(bytes);
+    ASSERT_LT(c, kSlabClasses);
+    ASSERT_TRUE(c == previous || c == previous + 1) << bytes;
+    ASSERT_TRUE(c == 0 || block_size(c - 1) < bytes) << bytes;
+    previous = c;
+  }
+  EXPECT_EQ(previous, kSlabClasses - 1) << "every class is the class of something";
+}
+
+TEST(SizeClass, classes_and_runs_meet_without_a_gap) {
+  EXPECT_LT(kLargestBlock, kLeastRun);
+  EXPECT_EQ(run_units(kLargestBlock + 1), kLeastRun / kUnit) << "the first run that is not a block";
+}
+
+TEST(SizeClass, every_block_begins_at_a_multiple_of_256) {
+  for (std::size_t c = 0; c < kSlabClasses; ++c) EXPECT_EQ(block_size(c) % kGrain, 0u) << c;
+  EXPECT_EQ(kUnit % kGrain, 0u) << "and so do slabs";
+}
+
+TEST(SlabShape, blocks_fit_into_whole_units_and_at_most_64_of_them) {
+  for (std::size_t c = 0; c < kSlabClasses; ++c) {
+    const SlabShape& shape = kShapes[c];
+    SCOPED_TRACE(c);
+    EXPECT_EQ(shape.block, block_size(c));
+    EXPECT_GE(shape.blocks, 1u);
+    EXPECT_LE(shape.blocks, kMostBlocks);
+    EXPECT_GE(shape.units, 1u);
+    EXPECT_LE(shape.units, kMostSlabUnits);
+    EXPECT_LE(shape.blocks * shape.block, shape.units * kUnit);
+  }
+}
+
+// A slab of 64 blocks of 256 bytes fills its unit, so the limit on the number of blocks costs nothing either.
+TEST(SlabShape, at_most_a_thirty_second_of_a_slab_is_never_cut) {
+  for (const SlabShape& shape : kShapes)
+    EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit) << shape.block;
+}
+
+TEST(SlabShape, all_has_a_bit_for_every_block_and_no_other) {
+  for (const SlabShape& shape : kShapes) {
+    EXPECT_EQ(static_cast<std::uint64_t>(std::popcount(shape.all())), shape.blocks);
+    EXPECT_EQ(static_cast<std::uint64_t>(std::bit_width(shape.all())), shape.blocks);
+  }
+}
+
+TEST(SlabShape, the_index_of_every_offset_is_the_quotient) {
+  for (const SlabShape& shape : kShapes) {
+    SCOPED_TRACE(shape.block);
+    std::uint64_t wrong = 0;
+    for (Bytes offset = 0; offset < shape.units * kUnit; ++offset)
+      wrong += shape.index_of(offset) == offset / shape.block ? 0 : 1;
+    EXPECT_EQ(wrong, 0u);
+  }
+}
+
+TEST(RunClass, rounding_up_twice_changes_nothing_and_never_shrinks) {
+  std::uint64_t previous = 0;
+  for (Bytes bytes = kLeastRun; bytes <= 4 * kPage; bytes += 1024) {
+    const std::uint64_t units = run_units(bytes);
+    ASSERT_EQ(run_units(units * kUnit), units) << bytes;
+    ASSERT_GE(units, previous) << bytes;
+    ASSERT_LE((units * kUnit - bytes) * 8, units * kUnit) << bytes;
+    ASSERT_TRUE(bytes <= 256 * kKiB || (units * kUnit - bytes) * 16 <= units * kUnit) << bytes;
+    previous = units;
+  }
+}
+
+TEST(RunClass, there_are_at_most_sixteen_per_doubling) {
+  for (Bytes low = kLeastRun; low <= 32 * kMiB; low *= 2) {
+    std::vector<std::uint64_t> classes;
+    for (std::uint64_t units = low / kUnit + 1; units <= 2 * low / kUnit; ++units)
+      if (classes.empty() || classes.back() != run_units(units * kUnit)) classes.push_back(run_units(units * kUnit));
+    EXPECT_LE(classes.size(), 16u) << low;
+  }
+}
+
+// A bin holds runs of one size, so that whatever is in it serves whoever asks. No page of more than 4096 units is cut,
+// and a run is less than its page.
+TEST(RunClass, every_class_has_a_bin_of_its_own_in_order_and_pages_have_others) {
+  std::size_t next = 0;
+  for (std::uint64_t units = kLeastRun / kUnit; units < 4096; ++units) {
+    if (run_units(units * kUnit) != units) continue;
+    ASSERT_EQ(run_bin(units), next) << units;
+    ++next;
+  }
+  EXPECT_LE(next, kRunBins);
+  for (std::uint64_t pages = 1; pages <= kMostPages; ++pages) {
+    EXPECT_GE(page_bin(pages), kRunBins);
+    EXPECT_EQ(page_bin(pages), kRunBins + pages - 1);
+    EXPECT_LT(page_bin(pages), kBins);
+  }
+}
+
+TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
+  for (Bytes bytes = 1; bytes <= kPage; bytes += 511)
+    EXPECT_EQ(SmallPool::serves(bytes, 0, kPage), run_units(bytes) * kUnit < kPage) << bytes;
+  EXPECT_FALSE(SmallPool::serves(kPage, 0, kPage));
+  EXPECT_FALSE(SmallPool::serves(100, kPage, kPage)) << "aligned to a page is a page";
+  EXPECT_FALSE(SmallPool::serves(100, 2 * kPage, kPage));
+  EXPECT_TRUE(SmallPool::serves(100, kPage / 2, kPage));
+}
+
+TEST(SmallPool, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {
+  EXPECT_TRUE(SmallPool::can_cut(kLeastPage));
+  EXPECT_TRUE(SmallPool::can_cut(3 * kLeastPage)) << "a power of two or not";
+  EXPECT_FALSE(SmallPool::can_cut(kLeastPage / 2));
+  EXPECT_FALSE(SmallPool::can_cut(kLeastPage + kUnit / 2));
+}
+
+}  // namespace
+}  // namespace vpmm::small
