@@ -64,6 +64,7 @@ typedef struct vpmm_config {
   const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
   const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */
   int unnamed_free_on_allocating_stream; /* 1: vpmm_deallocate_any_stream means the stream it was allocated on */
+  const char* prefer;                    /* VPMM_PREFER: "footprint", "balanced" or "latency" */
 } vpmm_config;
 
 /* Figures of a pool; docs/reference/statistics.md explains each. */

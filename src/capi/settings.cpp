@@ -30,6 +30,7 @@ vpmm_config to_settings(const pool::Config& config) {
   settings.any_stream = context::to_string(config.any_stream);
   settings.log = context::to_string(config.log);
   settings.driver = context::to_string(config.driver);
+  settings.prefer = context::to_string(config.prefer);
   settings.unnamed_free_on_allocating_stream = config.unnamed_free == pool::UnnamedFree::allocating_stream;
   return settings;
 }
@@ -60,7 +61,8 @@ Result<void> set_names(const vpmm_config& settings, pool::Config& config) {
   VPMM_TRY(set_name(config, "VPMM_SMALL", settings.small));
   VPMM_TRY(set_name(config, "VPMM_ANY_STREAM", settings.any_stream));
   VPMM_TRY(set_name(config, "VPMM_LOG", settings.log));
-  return set_name(config, "VPMM_DRIVER", settings.driver);
+  VPMM_TRY(set_name(config, "VPMM_DRIVER", settings.driver));
+  return set_name(config, "VPMM_PREFER", settings.prefer);
 }
 
 Result<void> set_unnamed_free(int on_allocating_stream, pool::Config& config) {

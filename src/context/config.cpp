@@ -25,6 +25,9 @@ constexpr std::array kDriverNames{Name<pool::DriverKind>{pool::DriverKind::autom
                                   Name<pool::DriverKind>{pool::DriverKind::sim, "sim"}};
 constexpr std::array kSmallNames{Name<pool::SmallRequests>{pool::SmallRequests::pool, "pool"},
                                  Name<pool::SmallRequests>{pool::SmallRequests::stream_ordered, "stream_ordered"}};
+constexpr std::array kPreferNames{Name<pool::Prefer>{pool::Prefer::footprint, "footprint"},
+                                  Name<pool::Prefer>{pool::Prefer::balanced, "balanced"},
+                                  Name<pool::Prefer>{pool::Prefer::latency, "latency"}};
 constexpr std::array kAnyStreamNames{Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::context, "context"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::legacy, "legacy"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::park, "park"}};
@@ -151,6 +154,10 @@ constexpr Setting kSettings[] = {
      "who serves requests below a page: size classes cut from pages, or the driver's stream-ordered allocator",
      [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
      [](const Config& c) -> std::string { return to_string(c.small); }},
+    {"VPMM_PREFER", "\"footprint\", \"balanced\" or \"latency\"",
+     "what chunks of many sizes save: mapped memory, a bit of both, or time spent in the driver",
+     [](Config& c, std::string_view text) { return set_by_name(kPreferNames, text, c.prefer); },
+     [](const Config& c) -> std::string { return to_string(c.prefer); }},
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",
      "what must finish before memory freed without naming a stream is used again",
      [](Config& c, std::string_view text) { return set_by_name(kAnyStreamNames, text, c.any_stream); },
@@ -215,6 +222,7 @@ std::string format_bytes(Bytes bytes) {
 
 const char* to_string(pool::DriverKind kind) { return name_of(kDriverNames, kind); }
 const char* to_string(pool::SmallRequests small) { return name_of(kSmallNames, small); }
+const char* to_string(pool::Prefer prefer) { return name_of(kPreferNames, prefer); }
 const char* to_string(pool::AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
 const char* to_string(pool::LogLevel level) { return name_of(kLogNames, level); }
 const char* to_string(pool::UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }

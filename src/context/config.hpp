@@ -19,6 +19,7 @@ std::string format_bytes(Bytes bytes);
 
 const char* to_string(pool::DriverKind kind);
 const char* to_string(pool::SmallRequests small);
+const char* to_string(pool::Prefer prefer);
 const char* to_string(pool::AnyStreamOrder order);
 const char* to_string(pool::LogLevel level);
 const char* to_string(pool::UnnamedFree rule);

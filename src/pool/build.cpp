@@ -55,7 +55,7 @@ Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const 
 
 Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   ++misses_;
-  want_proof(caller);
+  want_proof(request, caller);
   VPMM_TRY_ASSIGN(Plan plan, make_plan(lock, request, caller, effort));
   if (!plan.creates.empty() && grows_past_peak(plan) && relief_.shrink_caches(lock)) {
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, effort));

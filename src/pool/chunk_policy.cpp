@@ -16,42 +16,71 @@ class PagePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
-  Prefer preference() const override { return Prefer::waiting; }
+  bool waits_before_growing(const Demand&) const override { return true; }
+  bool wants_proof_now(const Demand&) const override { return false; }
+  Placement placement(Bytes, Bytes) const override { return Placement::front; }
 
  private:
   Bytes page_size_;
 };
 
+// What VPMM_PREFER stands for.
+struct Taste {
+  Bytes budget_permille;  // growth without moving or waiting: so much mapped over the largest use
+  Bytes chunks;           // a new chunk is the shortfall by this
+  Bytes least_divisor;    // but at least mapped memory by this
+  Placement placement;
+};
+
+constexpr Taste taste_of(Prefer prefer) {
+  switch (prefer) {
+    case Prefer::footprint: return {0, 32, 1024, Placement::anywhere};
+    case Prefer::balanced: return {20, 16, 512, Placement::ends};
+    case Prefer::latency: return {100, 8, 100, Placement::ends};
+  }
+  return {};
+}
+
 // Note [Footprint budget]
 // A created chunk costs what a moved one does, but moving costs one call per chunk and creating one per shortfall. So
-// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move. A sixteenth of
-// the shortfall per chunk keeps chunks large where requests are, and small enough that one of them partly in use does
-// not pin much. docs/decisions/0003-footprint-budget.md has the figures.
+// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, and wait for
+// what other streams still use. A share of the shortfall per chunk keeps chunks large where requests are, and small
+// enough that one of them partly in use does not pin much; a share of mapped memory at least, for what a chunk that
+// small could pin is not worth a call. docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:
-  AdaptivePolicy(Bytes page_size, Bytes chunk_max)
-      : page_size_(page_size), chunk_max_(std::max(round_down(chunk_max, page_size), page_size)) {}
+  AdaptivePolicy(const Config& config, Bytes page_size)
+      : taste_(taste_of(config.prefer)),
+        page_size_(page_size),
+        chunk_max_(std::max(round_down(config.chunk_max, page_size), page_size)) {}
   const char* name() const override { return "adaptive"; }
 
-  Bytes grow_first(const Demand& demand) const override {
-    const Bytes budget = demand.peak_used + demand.peak_used / kBudgetDivisor;
-    return demand.mapped + demand.missing <= budget ? demand.missing : 0;
-  }
+  Bytes grow_first(const Demand& demand) const override { return breaks_budget(demand) ? 0 : demand.missing; }
 
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
-    const Bytes part =
-        mapped == 0 ? shortfall : round_up(std::max<Bytes>(shortfall / kChunksPerShortfall, 1), page_size_);
-    const Bytes size = std::min(part, chunk_max_);
+    const Bytes part = mapped == 0 ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
+    const Bytes least = std::max(page_size_, round_down((mapped + shortfall) / taste_.least_divisor, page_size_));
+    const Bytes size = std::min(std::max(part, least), chunk_max_);
     std::vector<Bytes> sizes;
     for (Bytes left = shortfall; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, size));
     return sizes;
   }
 
-  Prefer preference() const override { return Prefer::growing; }
+  bool waits_before_growing(const Demand& demand) const override { return breaks_budget(demand); }
+  bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
+  Placement placement(Bytes mapped, Bytes peak_used) const override {
+    const bool is_far_over = mapped > peak_used + peak_used / kFarOverDivisor;
+    return taste_.placement == Placement::ends && is_far_over ? Placement::any_end : taste_.placement;
+  }
 
  private:
-  static constexpr Bytes kBudgetDivisor = 50;  // 2 %
-  static constexpr Bytes kChunksPerShortfall = 16;
+  bool breaks_budget(const Demand& demand) const {
+    const Bytes budget = demand.peak_used + demand.peak_used / 1000 * taste_.budget_permille;
+    return demand.mapped + demand.missing > budget;
+  }
+
+  static constexpr Bytes kFarOverDivisor = 20;  // 5 %: from here on a search of all free ranges pays
+  Taste taste_;
   Bytes page_size_;
   Bytes chunk_max_;
 };
@@ -60,7 +89,7 @@ class AdaptivePolicy final : public ChunkPolicy {
 
 std::unique_ptr<ChunkPolicy> make_chunk_policy(const Config& config, Bytes page_size) {
   if (config.page_chunks) return std::make_unique<PagePolicy>(page_size);
-  return std::make_unique<AdaptivePolicy>(page_size, config.chunk_max);
+  return std::make_unique<AdaptivePolicy>(config, page_size);
 }
 
 }  // namespace vpmm::pool

@@ -1,4 +1,4 @@
-// pool: chunk policy: when to move idle chunks, when to create new ones, and of what size.
+// pool: chunk policy: when to move idle chunks, when to create new ones, of what size, and where requests are put.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,14 @@ struct Demand {
   Bytes peak_used = 0;  // largest sum of allocated ranges so far, this request included
 };
 
+// Where in free memory a request goes.
+enum class Placement {
+  front,     // the front of the best fit
+  ends,      // that end of the best fit which leaves less memory in chunks partly in use
+  any_end,   // that end of any range which leaves the least
+  anywhere,  // the ends of any range, and where its chunks begin and end
+};
+
 class ChunkPolicy {
  public:
   virtual ~ChunkPolicy() = default;
@@ -26,8 +34,10 @@ class ChunkPolicy {
   // Sizes of new chunks that together cover `shortfall` exactly.
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
   // May memory that other streams still use be taken, with a wait of the GPU, before new chunks are created?
-  enum class Prefer { waiting, growing };
-  virtual Prefer preference() const = 0;
+  virtual bool waits_before_growing(const Demand& demand) const = 0;
+  // Is pending memory that no event covers worth an event of the whole context at once?
+  virtual bool wants_proof_now(const Demand& demand) const = 0;
+  virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;
 };
 
 // `page`: the specification read literally. `adaptive`: chunks sized by the shortfall within a footprint budget.

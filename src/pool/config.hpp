@@ -11,6 +11,7 @@ namespace vpmm::pool {
 enum class DriverKind { automatic, cuda, sim };              // VPMM_DRIVER
 enum class SmallRequests { pool, stream_ordered };           // VPMM_SMALL
 enum class AnyStreamOrder { context, legacy, park };         // VPMM_ANY_STREAM
+enum class Prefer { footprint, balanced, latency };          // VPMM_PREFER
 enum class LogLevel { quiet, error, warning, info, debug };  // VPMM_LOG
 // Whose work ends the use of memory that is freed without naming a stream.
 enum class UnnamedFree { any_stream, allocating_stream };
@@ -23,6 +24,7 @@ struct Config {
   Bytes va_size = 8 * kTiB;                // VPMM_VA_SIZE: one reservation
   bool page_chunks = false;                // VPMM_CHUNK_MAX=page: one chunk per page and the specification's policy
   Bytes chunk_max = 256 * kMiB;            // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
+  Prefer prefer = Prefer::balanced;        // VPMM_PREFER: what the adaptive policy spends driver calls on
   std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD: idle memory above this much mapped is given back
   std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS
   SmallRequests small = SmallRequests::pool;            // VPMM_SMALL

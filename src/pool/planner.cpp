@@ -13,6 +13,8 @@ namespace {
 // Regions tried for extension in place, largest first; more would be a scan without a gain.
 constexpr std::size_t kExtensionCandidates = 8;
 
+Demand demand(const Need& need, Bytes missing) { return {need.size, missing, need.mapped, need.peak_used}; }
+
 bool is_hole(const Region* region) { return region != nullptr && region->state == RegionState::hole; }
 
 }  // namespace
@@ -37,14 +39,15 @@ void Planner::add_waits(const time::Stamp& stamp, std::optional<time::TimelineId
   }
 }
 
-bool Planner::waits_before_growing(Effort effort) const {
+bool Planner::may_wait(const Need& need, Bytes missing, Effort effort) const {
+  if (!need.may_wait) return false;
   return effort == Effort::wait_too ||
-         (effort == Effort::by_policy && policy_.preference() == ChunkPolicy::Prefer::waiting);
+         (effort == Effort::by_policy && policy_.waits_before_growing(demand(need, missing)));
 }
 
 bool Planner::is_takeable(const Region& free, const Need& need, Effort effort) const {
   if (is_usable(free, need.own)) return true;
-  return need.may_wait && waits_before_growing(effort) && is_waitable(free, need.own);
+  return may_wait(need, effort) && is_waitable(free, need.own);
 }
 
 // Free regions next to a hole, largest first: extending one moves the fewest pages.
@@ -90,7 +93,7 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
     });
   };
   collect([&](const Region& free) { return is_usable(free, need.own); });
-  if (need.may_wait && waits_before_growing(effort))
+  if (harvest.bytes < wanted && may_wait(need, wanted - harvest.bytes, effort))
     collect([&](const Region& free) { return !is_usable(free, need.own) && is_waitable(free, need.own); });
   return harvest;
 }
@@ -134,7 +137,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   }
   Bytes created = missing;
   if (effort != Effort::grow_only) {
-    created = effort == Effort::by_policy ? policy_.grow_first({need.size, missing, need.mapped, need.peak_used}) : 0;
+    created = effort == Effort::by_policy ? policy_.grow_first(demand(need, missing)) : 0;
     Harvest found = harvest(missing - created, kept, need, effort);
     if (found.bytes < missing - created) created = missing - found.bytes;
     for (const Move& move : found.moves) add_waits(move.stamp, need.own, plan.waits);

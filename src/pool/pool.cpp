@@ -52,7 +52,7 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
     was_complete_ = false;
     VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));
   }
-  if (found == nullptr && planner_.may_wait(caller.may_queue(), effort)) {
+  if (found == nullptr && planner_.may_wait(need_of(request, caller), effort)) {
     VPMM_TRY_ASSIGN(found, take_waiting(request, caller));
   }
   if (found == nullptr) return build(lock, request, caller, effort);
@@ -65,18 +65,35 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
 Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
   Region* free = index_.best_fit(request.size, request.alignment, caller.own());
   if (free == nullptr) return nullptr;
-  const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, request.size, request.alignment);
-  VPMM_CHECK(start.has_value(), index_.picture());
-  was_complete_ = free->stamp.is_complete();
+  VPMM_CHECK(region::RegionIndex::aligned_start(*free, request.size, request.alignment), index_.picture());
+  const Place place = place_in(free, request, caller);
+  was_complete_ = place.free->stamp.is_complete();
   region::Tenant tenant = tenant_of(request, caller);
   count_tenant(tenant, +1);
-  return index_.allocate(free, {*start, request.size}, std::move(tenant));
+  return index_.allocate(place.free, {place.begin, request.size}, std::move(tenant));
+}
+
+// Which part of the best fit, or, where the footprint is worth a search, of any range.
+Place Pool::place_in(Region* best_fit, const PageRequest& request, const Caller& caller) const {
+  const Placement where = policy_->placement(chunks_.chunk_bytes(), peak_used_);
+  if (where == Placement::front || best_fit->range.size == request.size)
+    return {best_fit, *region::RegionIndex::aligned_start(*best_fit, request.size, request.alignment)};
+  Place best = best_place(chunks_, best_fit, request.size, request.alignment, where);
+  if (where == Placement::ends || best.pinned <= 0) return best;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (free == best_fit || !Planner::is_usable(*free, caller.own())) return true;
+    if (!region::RegionIndex::aligned_start(*free, request.size, request.alignment)) return true;
+    const Place other = best_place(chunks_, free, request.size, request.alignment, where);
+    if (other.pinned < best.pinned) best = other;
+    return true;
+  });
+  return best;
 }
 
 // Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says
 // so.
 Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Effort effort) {
-  const bool may_wait = planner_.may_wait(caller.may_queue(), effort);
+  const bool may_wait = planner_.may_wait(need_of(request, caller), effort);
   const auto admits = [&](const Region& free) {
     return Planner::is_usable(free, caller.own()) || (may_wait && planner_.is_waitable(free, caller.own()));
   };

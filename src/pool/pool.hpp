@@ -16,6 +16,7 @@
 #include "observe/statistics.hpp"
 #include "pool/chunk_policy.hpp"
 #include "pool/config.hpp"
+#include "pool/placement.hpp"
 #include "pool/planner.hpp"
 #include "region/region_index.hpp"
 #include "time/timelines.hpp"
@@ -120,6 +121,7 @@ class Pool {
  private:
   // phase 1 and 1.5
   region::Region* take_fit(const PageRequest& request, const Caller& caller);
+  Place place_in(region::Region* best_fit, const PageRequest& request, const Caller& caller) const;
   Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Effort effort);
   Result<region::Region*> take_waiting(const PageRequest& request, const Caller& caller);
   region::Region* join_run(const std::vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
@@ -143,7 +145,7 @@ class Pool {
   Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller);
   Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
   bool wait_for_flights(MutexLock& lock);
-  void want_proof(const Caller& caller);
+  void want_proof(const PageRequest& request, const Caller& caller);
   // reclaim.cpp
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings);
   void bury(region::Region* zombie);

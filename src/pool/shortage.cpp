@@ -16,8 +16,11 @@ bool is_shortage(const Result<DevicePtr>& result) { return !result && result.err
 
 }  // namespace
 
-// Asks the owners of pending memory for proof at their next call; proves for those that do not call.
-void Pool::want_proof(const Caller& caller) {
+// Asks the owners of pending memory for proof at their next call; proves for those that do not call, and for all when
+// the footprint would grow past its budget meanwhile.
+void Pool::want_proof(const PageRequest& request, const Caller& caller) {
+  const Need need = need_of(request, caller);
+  const bool is_urgent = policy_->wants_proof_now({need.size, need.size, need.mapped, need.peak_used});
   bool is_unanswered = false;
   timelines_.for_each([&](time::Timeline& timeline) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
@@ -26,7 +29,7 @@ void Pool::want_proof(const Caller& caller) {
       timeline.wanted = true;
       timeline.wanted_since = misses_;
     }
-    is_unanswered = is_unanswered || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
+    is_unanswered = is_unanswered || is_urgent || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
   });
   if (is_unanswered && relief_.prove_everything()) {
     timelines_.for_each([&](time::Timeline& timeline) { timeline.wanted_since = misses_; });

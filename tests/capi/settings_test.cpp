@@ -39,6 +39,7 @@ TEST(Settings, init_gives_the_documented_defaults) {
   EXPECT_EQ(config.capacity, UINT64_MAX);
   EXPECT_STREQ(config.small, "stream_ordered");
   EXPECT_STREQ(config.any_stream, "context");
+  EXPECT_STREQ(config.prefer, "balanced");
   EXPECT_STREQ(config.log, "warning");
   EXPECT_STREQ(config.driver, "auto");
   EXPECT_EQ(config.unnamed_free_on_allocating_stream, 0);
@@ -87,6 +88,16 @@ TEST(Settings, a_longer_struct_of_a_newer_header_is_filled_with_zeros_and_accept
   EXPECT_EQ(create_and_destroy(config.known), VPMM_OK) << vpmm_last_error();
 }
 
+TEST(Settings, a_shorter_struct_of_an_older_header_leaves_newer_settings_at_their_defaults) {
+  vpmm_config config{};
+  config.size = offsetof(vpmm_config, prefer);
+  config.prefer = "not read";
+  ASSERT_EQ(vpmm_config_init(&config), VPMM_OK) << vpmm_last_error();
+  EXPECT_STREQ(config.prefer, "not read");
+  config.driver = "sim";
+  EXPECT_EQ(create_and_destroy(config), VPMM_OK) << vpmm_last_error();
+}
+
 TEST(Settings, a_setting_that_only_a_newer_header_knows_is_not_ignored) {
   LongerConfig config{};
   config.known.size = sizeof(config);
@@ -99,6 +110,7 @@ TEST(Settings, null_texts_mean_the_defaults) {
   vpmm_config config = default_config();
   config.small = nullptr;
   config.any_stream = nullptr;
+  config.prefer = nullptr;
   config.log = nullptr;
   EXPECT_EQ(create_and_destroy(config), VPMM_OK) << vpmm_last_error();
 }
@@ -113,6 +125,7 @@ TEST(Settings, values_that_are_not_allowed_are_refused_by_name) {
       {[](vpmm_config& c) { c.capacity = 0; }, "VPMM_CAPACITY=0: must be"},
       {[](vpmm_config& c) { c.small = "own"; }, "VPMM_SMALL=own: must be"},
       {[](vpmm_config& c) { c.any_stream = ""; }, "VPMM_ANY_STREAM=: must be"},
+      {[](vpmm_config& c) { c.prefer = "speed"; }, "VPMM_PREFER=speed: must be"},
       {[](vpmm_config& c) { c.log = "loud"; }, "VPMM_LOG=loud: must be"},
       {[](vpmm_config& c) { c.driver = "rocm"; }, "VPMM_DRIVER=rocm: must be"},
       {[](vpmm_config& c) { c.unnamed_free_on_allocating_stream = 2; },

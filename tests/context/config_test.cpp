@@ -105,7 +105,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
       {"VPMM_DRIVER", "sim"},      {"VPMM_PAGE_SIZE", "4MiB"},  {"VPMM_PAGES", "16"},
       {"VPMM_VA_SIZE", "1TiB"},    {"VPMM_CHUNK_MAX", "64MiB"}, {"VPMM_RELEASE_THRESHOLD", "0"},
       {"VPMM_MAX_MAPPINGS", "16"}, {"VPMM_CAPACITY", "10GB"},   {"VPMM_SMALL", "stream_ordered"},
-      {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"}};
+      {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"},       {"VPMM_PREFER", "latency"}};
   const auto config = config_from_environment();
   ASSERT_TRUE(config.ok()) << config.error().message;
   Config expected;
@@ -118,6 +118,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.max_mappings = 16;
   expected.capacity = Bytes{10'000'000'000};
   expected.any_stream = pool::AnyStreamOrder::park;
+  expected.prefer = pool::Prefer::latency;
   expected.log = pool::LogLevel::debug;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }
@@ -169,6 +170,7 @@ TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) 
                                                        {"VPMM_MAX_MAPPINGS", "15"},
                                                        {"VPMM_SMALL", "pool"},
                                                        {"VPMM_ANY_STREAM", "Context"},
+                                                       {"VPMM_PREFER", "speed"},
                                                        {"VPMM_LOG", "verbose"},
                                                        {"VPMM_MAX_MAPPINGS", "64MiB"}};
   for (const auto& [name, value] : cases) {
