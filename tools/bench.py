@@ -231,7 +231,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results")
     parser.add_argument("--driver", choices=["sim", "cuda"], help="default: cuda where there is a GPU")
     parser.add_argument("--parts", default=",".join(PARTS), help=", ".join(f"{k}: {v}" for k, v in PARTS.items()))
-    parser.add_argument("--seconds", type=float, default=380, help="parts that begin later than this are left out")
+    parser.add_argument("--seconds", type=float, default=360, help="parts that begin later than this are left out")
     parser.add_argument("--quick", action="store_true", help="shows that it runs; the figures mean nothing")
     parser.add_argument("--no-replay", action="store_true", help="without `vpmm replay`, the first half of part c")
     parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw the picture of earlier figures")

@@ -52,6 +52,7 @@ def replay(cupy: Any, path: Path, part: str) -> None:  # noqa: ANN401
     pool = cupy.cuda.MemoryPool()
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(1 + max(stream for *_, stream in events))]
     blocks: dict[int, Any] = {}
+    sizes: dict[int, int] = {}
     live = peak = refused = 0
     times = []
     for op, block, size, stream in events:
@@ -59,17 +60,18 @@ def replay(cupy: Any, path: Path, part: str) -> None:  # noqa: ANN401
             with streams[stream]:
                 begin = time.perf_counter_ns()
                 try:
-                    pointer = pool.malloc(size)
+                    blocks[block] = pool.malloc(size)
                 except cupy.cuda.memory.OutOfMemoryError:
                     refused += 1
                     continue
                 times.append(time.perf_counter_ns() - begin)
-            pointer.memset_async(0, min(size, WRITTEN), streams[stream])
-            blocks[block] = (pointer, size)
+            # No other name may hold the block, or its free would come late.
+            blocks[block].memset_async(0, min(size, WRITTEN), streams[stream])
+            sizes[block] = size
             live += size
             peak = max(peak, live)
         elif op == "f" and block in blocks:
-            live -= blocks[block][1]
+            live -= sizes[block]
             del blocks[block]
         elif op == "s":
             cupy.cuda.Device().synchronize()
@@ -86,7 +88,6 @@ def replay(cupy: Any, path: Path, part: str) -> None:  # noqa: ANN401
     sample(part, name, "allocate sum", "ms", sum(times) / 1e6)
     cupy.cuda.Device().synchronize()
     blocks.clear()
-    del pointer
     pool.free_all_blocks()
 
 

@@ -28,13 +28,35 @@ void check(vpmm_status status) {
   if (status != VPMM_OK) throw Unavailable(vpmm_last_error());
 }
 
+class BoundLane final : public Lane {
+ public:
+  BoundLane(vpmm_pool* pool, CudaStream stream) { check(vpmm_stream_bind(pool, stream, &bound_)); }
+  ~BoundLane() override { vpmm_stream_unbind(bound_); }
+  BoundLane(const BoundLane&) = delete;
+  BoundLane& operator=(const BoundLane&) = delete;
+
+  void* allocate(std::size_t bytes) override {
+    void* ptr = nullptr;
+    return vpmm_bound_allocate(bound_, bytes, 0, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
+  void deallocate(void* ptr, std::size_t /*bytes*/) override {
+    if (vpmm_bound_deallocate(bound_, ptr) != VPMM_OK) broken(vpmm_last_error());
+  }
+
+ private:
+  vpmm_bound_stream* bound_ = nullptr;
+};
+
 class Pool final : public Peer {
  public:
   explicit Pool(const std::string& name) : name_(name) { open(); }
   ~Pool() override { vpmm_pool_destroy(pool_); }
 
   std::string version() const override { return std::string("vpmm ") + vpmm_version(); }
-  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<HandleLane>(pool_, stream); }
+  std::unique_ptr<Lane> open_lane(CudaStream stream) override {
+    if (name_ == "vpmm-bound") return std::make_unique<BoundLane>(pool_, stream);
+    return std::make_unique<HandleLane>(pool_, stream);
+  }
   std::optional<Footprint> footprint() override {
     vpmm_statistics figures{};
     figures.size = sizeof(figures);
@@ -64,6 +86,5 @@ class Pool final : public Peer {
 }  // namespace vpmm::bench
 
 VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
-  if (options.name == "vpmm-bound") throw vpmm::bench::Unavailable("this version has no bound streams");
   return std::make_unique<vpmm::bench::Pool>(options.name);
 }
