@@ -180,6 +180,7 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   if (!status_) return;
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
+  context.note_peaks();  // of warm calls, while the pool's index still says what it said beside them
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
 }
 
@@ -277,6 +278,7 @@ Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
   if (bound != nullptr) {
     // A reset took the stream away: its handle may not be touched any more.
     time::Timeline* timeline = timelines_.find(bound->timeline());
+    if (timeline != nullptr && timeline->is_over) timeline = nullptr;
     if (timeline == nullptr) caller.stream.reset();
     if (timeline == nullptr || !may_capture_.load()) {
       caller.timeline = timeline;

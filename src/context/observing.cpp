@@ -117,16 +117,16 @@ std::uint64_t DeviceContext::live_allocations() const {
 void DeviceContext::note_peaks() {
   const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
   Bytes live = somm_ == nullptr ? 0 : somm_->requested_bytes();
-  if (pool_ != nullptr) live += pool_->requested_bytes() + static_cast<Bytes>(small_->tally().requested_high);
-  if (small_ != nullptr) small_->restart_high();
+  if (pool_ != nullptr) live += pool_->requested_bytes() + static_cast<Bytes>(small_->take_high());
   peak_mapped_ = std::max(peak_mapped_, mapped);
   peak_live_ = std::max(peak_live_, live);
 }
 
 void DeviceContext::reset_peaks() {
   const MutexLock lock(mutex_);
-  peak_mapped_ = peak_live_ = 0;
   if (pool_ != nullptr) pool_->reset_peaks();
+  note_peaks();  // takes what warm calls had at most before
+  peak_mapped_ = peak_live_ = 0;
   note_peaks();
 }
 

@@ -165,11 +165,13 @@ Tally SmallPool::tally() {
   return sum;
 }
 
-void SmallPool::restart_high() {
+std::int64_t SmallPool::take_high() {
+  std::int64_t high = pages_.requested;
   for (Shard& shard : shards_) {
     const SpinGuard guard(shard.lock);
-    shard.tally.requested_high = shard.tally.requested;
+    high += std::exchange(shard.tally.requested_high, shard.tally.requested);
   }
+  return high;
 }
 
 Bytes SmallPool::kept_pages_bytes() {

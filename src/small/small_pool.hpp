@@ -76,7 +76,7 @@ class SmallPool {
   void retire_idle();
 
   Tally tally();             // of all shards
-  void restart_high();       // `requested_high` begins anew
+  std::int64_t take_high();  // most bytes requested since it was last called, over all shards; begins anew
   Bytes idle_bytes();        // in arenas or kept, and nobody's
   Bytes kept_pages_bytes();  // of these, allocations of whole pages that shards keep
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }

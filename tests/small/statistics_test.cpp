@@ -1,0 +1,204 @@
+// small: figures are exact although warm calls pass the pool by.
+#include <algorithm>
+#include <random>
+
+#include "small/small_world.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+// What the figures of a user are, counted beside the pool.
+class Ledger {
+ public:
+  void allocated(DevicePtr ptr, Bytes requested, Bytes usable) {
+    live_.push_back({ptr, requested, usable});
+    bytes_ += requested;
+    usable_ += usable;
+    ++allocations_;
+    peak_ = std::max(peak_, bytes_);
+  }
+  DevicePtr freed(std::size_t index) {
+    std::swap(live_[index], live_.back());
+    const One one = live_.back();
+    live_.pop_back();
+    bytes_ -= one.requested;
+    usable_ -= one.usable;
+    ++deallocations_;
+    return one.ptr;
+  }
+  void reset_peak() { peak_ = bytes_; }
+  std::size_t count() const { return live_.size(); }
+  void expect_equal(const observe::Statistics& now) const {
+    EXPECT_EQ(now.live_bytes, bytes_);
+    EXPECT_EQ(now.allocated_bytes, usable_);
+    EXPECT_EQ(now.live_allocations, live_.size());
+    EXPECT_EQ(now.allocations, allocations_);
+    EXPECT_EQ(now.deallocations, deallocations_);
+    EXPECT_EQ(now.peak_live_bytes, peak_);
+    // All that is mapped is somebody's, the pool's to give, or a small page's to give.
+    EXPECT_EQ(now.allocated_bytes + now.free_bytes + now.small_free_bytes, now.mapped_bytes);
+    EXPECT_LE(now.small_free_bytes, now.small_bytes);
+  }
+
+ private:
+  struct One {
+    DevicePtr ptr;
+    Bytes requested;
+    Bytes usable;
+  };
+  std::vector<One> live_;
+  Bytes bytes_ = 0;
+  Bytes usable_ = 0;
+  Bytes peak_ = 0;
+  std::uint64_t allocations_ = 0;
+  std::uint64_t deallocations_ = 0;
+};
+
+class Figures : public SmallTest {
+ protected:
+  Ledger ledger;
+
+  DevicePtr begin(Bytes bytes, context::Stream stream) {
+    const auto made = world.pool().allocate({bytes, 0, stream});
+    EXPECT_TRUE(made.ok());
+    ledger.allocated(made.value(), bytes, world.pool().query(made.value()).value().usable);
+    return made.value();
+  }
+  void end(std::size_t index, context::Stream stream) {
+    ASSERT_TRUE(world.pool().deallocate(ledger.freed(index), stream).ok());
+  }
+  void check() { ledger.expect_equal(world.statistics()); }
+};
+
+TEST_P(Figures, of_one_stream_are_exact_after_every_warm_call) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    if (ledger.count() > 0 && random() % 2 == 0)
+      end(random() % ledger.count(), a);
+    else
+      begin(1 + random() % (Bytes{1} << (random() % 24)), a);
+    check();
+    ASSERT_FALSE(HasFailure()) << "at operation " << i;
+  }
+}
+
+TEST_P(Figures, stay_exact_while_memory_is_recalled_and_other_streams_take_part) {
+  std::mt19937_64 random(12);
+  const std::array<context::Stream, 3> streams{a, b, std::nullopt};
+  for (int i = 0; i < 2000; ++i) {
+    const context::Stream stream = streams[random() % 3];
+    const std::uint64_t what = random() % 40;
+    if (what == 0)
+      world.wait();
+    else if (what == 1)
+      ASSERT_TRUE(world.pool().trim(0).ok());
+    else if (ledger.count() > 0 && what % 2 == 0)
+      end(random() % ledger.count(), stream);
+    else
+      begin(1 + random() % (Bytes{1} << (random() % 24)), stream);
+    const observe::Statistics now = world.statistics();
+    world.pool().reset_peaks();  // the peak of several streams is an upper bound, see below
+    ledger.reset_peak();
+    EXPECT_GE(now.peak_live_bytes, now.live_bytes);
+    check();
+    ASSERT_FALSE(HasFailure()) << "at operation " << i;
+  }
+}
+
+TEST_P(Figures, a_kept_region_counts_as_what_its_present_user_asked_for) {
+  for (const auto& [first, second] : {std::pair{200 * kKiB, 199 * kKiB},
+                                      {kMiB, kMiB - 5000},
+                                      {kPage, kPage - 1},
+                                      {3 * kPage, 2 * kPage + 1},
+                                      {Bytes{5000}, Bytes{4700}}}) {
+    SCOPED_TRACE(first);
+    begin(first, a);
+    check();
+    end(0, a);
+    check();
+    const DevicePtr ptr = begin(second, a);
+    EXPECT_EQ(world.pool().query(ptr).value().requested, second);
+    EXPECT_EQ(world.pool().query(ptr + second / 2).value().requested, second);
+    check();
+    end(0, std::nullopt);  // through the pool
+    check();
+    begin(first, a);
+    check();
+    end(0, b);
+    check();
+    world.wait();
+    check();
+  }
+}
+
+TEST_P(Figures, the_peak_is_seen_although_it_came_and_went_in_warm_calls) {
+  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 8 * kPage}) {
+    SCOPED_TRACE(bytes);
+    warm(bytes, a);
+    world.pool().reset_peaks();
+    EXPECT_EQ(world.statistics().peak_live_bytes, 0u);
+    world.deallocate(world.allocate(bytes, a), a);
+    EXPECT_EQ(world.statistics().peak_live_bytes, bytes);
+  }
+}
+
+TEST_P(Figures, the_peak_is_remembered_when_the_memory_is_recalled_afterwards) {
+  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 8 * kPage}) {
+    SCOPED_TRACE(bytes);
+    warm(bytes, a);
+    world.pool().reset_peaks();
+    world.deallocate(world.allocate(bytes, a), a);
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    EXPECT_EQ(world.statistics().peak_live_bytes, bytes);
+  }
+}
+
+TEST_P(Figures, the_peak_does_not_add_what_was_freed_before_to_what_came_later) {
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 100; ++i) live.push_back(world.allocate(5000, a));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, a);
+  live.clear();
+  for (int i = 0; i < 100; ++i) live.push_back(world.allocate(5000, a));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, a);
+  world.allocate(4 * kPage, a);
+  EXPECT_EQ(world.statistics().peak_live_bytes, 4 * kPage);
+}
+
+TEST_P(Figures, a_free_through_the_pool_does_not_make_an_earlier_peak_smaller) {
+  const DevicePtr pages = world.allocate(4 * kPage, a);
+  warm(5000, a);
+  world.pool().reset_peaks();
+  world.deallocate(world.allocate(5000, a), a);
+  world.deallocate(pages, b);
+  EXPECT_EQ(world.statistics().peak_live_bytes, 4 * kPage + 5000);
+}
+
+TEST_P(Figures, small_pages_and_what_is_nobodys_of_them_are_told) {
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+  const DevicePtr block = world.allocate(5000, a);
+  EXPECT_EQ(world.statistics().small_bytes, kPage);
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage - 5120);
+  const DevicePtr run = world.allocate(200 * kKiB, a);
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage - 5120 - 208 * kKiB);
+  world.deallocate(run, a);
+  world.deallocate(block, a);
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage) << "in hand";
+  world.wait();
+  EXPECT_EQ(world.statistics().small_bytes, 0u) << "a page of which nothing is live is the pool's again";
+  EXPECT_EQ(world.statistics().small_free_bytes, 0u);
+  EXPECT_EQ(world.statistics().free_bytes, kPage);
+}
+
+TEST_P(Figures, memory_that_waits_for_other_streams_is_nobodys_too) {
+  const DevicePtr block = world.allocate(5000, a);
+  world.use(block, 5000, a, kLongNs);
+  world.deallocate(block, b);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
+  EXPECT_EQ(world.statistics().allocated_bytes, 0u);
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Figures, ::testing::Bool(), name_of_policy);
+
+}  // namespace
+}  // namespace vpmm::testing
