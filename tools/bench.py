@@ -208,12 +208,38 @@ def page(found: Findings, facts: dict[str, str], picture: str) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def write_results(found: Findings, facts: dict[str, str], out: Path, name: str) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    bench_samples.write_csv(out / f"{name}.csv", facts, found.samples)
-    reason = bench_plot.draw(found.samples, f"{facts['gpu']}, {facts['date']}", out / f"{name}.svg")
-    picture = f"![the same as a picture]({name}.svg)" if reason is None else f"No picture: {reason}."
-    (out / f"{name}.md").write_text(page(found, facts, picture))
+@dataclass(frozen=True)
+class Results:
+    """Where the results go, and what they are called."""
+
+    out: Path
+    name: str
+    driver: str
+
+    def write(self, found: Findings, is_final: bool = False) -> None:
+        """After every part, so that a run that is cut off leaves what it has; the picture at the end."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        facts = facts_of(found, self.driver)
+        bench_samples.write_csv(self.out / f"{self.name}.csv", facts, found.samples)
+        picture = self._draw(found, facts) if is_final else ""
+        (self.out / f"{self.name}.md").write_text(page(found, facts, picture))
+
+    def _draw(self, found: Findings, facts: dict[str, str]) -> str:
+        try:
+            title = f"{facts['gpu']}, {facts['date']}"
+            reason = bench_plot.draw(found.samples, title, self.out / f"{self.name}.svg")
+        except Exception as error:  # a picture is not worth the figures
+            reason = repr(error)
+        return f"![the same as a picture]({self.name}.svg)" if reason is None else f"No picture: {reason}."
+
+
+def results_of(options: argparse.Namespace, parts: list[str], driver: str) -> Results:
+    """Some parts alone do not overwrite what holds all of them."""
+    is_gpu = driver == "cuda"
+    name = "bench-cuda" if is_gpu else "bench-host"
+    if set(parts) != set(PARTS):
+        name += "-" + "".join(parts)
+    return Results(options.out, name, "the GPU's" if is_gpu else "none: every driver call does nothing, at once")
 
 
 def redraw(csv: Path) -> int:
@@ -247,33 +273,33 @@ def main() -> int:
         print(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
         return 2
     driver = options.driver or ("sim" if machine.describe()["gpu"] == "none" else "cuda")
-    found, replay_table, is_good = run_parts(options, more, parts, driver)
-    if options.bench:
-        is_gpu = driver == "cuda"
-        facts = facts_of(found, "the GPU's" if is_gpu else "none: every driver call does nothing, at once")
-        write_results(found, facts, options.out, "bench-cuda" if is_gpu else "bench-host")
-        print_summary(found)
-        is_good = is_good and bool(found.samples) and not found.failed
-    if replay_table:
-        print(f"\n{replay_table}")
-    return 0 if is_good else 1
-
-
-def run_parts(
-    options: argparse.Namespace, more: list[str], parts: list[str], driver: str
-) -> tuple[Findings, str, bool]:
-    """What was found, the table of `vpmm replay`, and whether that went well."""
-    table, is_good = "", True
+    results = results_of(options, parts, driver)
     program = options.bench.resolve() if options.bench else None
     runner = Runner(program, "cuda" if driver == "cuda" else "zero-cost", options.seconds, options.quick)
+    found = runner.found
     with tempfile.TemporaryDirectory() as folder:
         small_cases = write_small_cases(Path(folder))
         for part in parts:
             if part == "c" and options.vpmm and not options.no_replay:
-                table, is_good = bench_replay.run(options.vpmm, driver, options.out, more)
-            for job in jobs(part, small_cases) if program else []:
-                runner.run(job)
-    return runner.found, table, is_good
+                replay(options.vpmm, driver, options.out, more, found)
+            if program:
+                for job in jobs(part, small_cases):
+                    runner.run(job)
+                results.write(found)
+    if program:
+        results.write(found, is_final=True)
+    print_summary(found)
+    return 1 if found.failed or (program and not found.samples) else 0
+
+
+def replay(vpmm: Path, driver: str, out: Path, more: list[str], found: Findings) -> None:
+    try:
+        table, is_good = bench_replay.run(vpmm, driver, out, more)
+    except OSError as error:
+        table, is_good = str(error), False
+    print(f"\n{table}\n")
+    if not is_good:
+        found.failed.append("vpmm replay: it ended early, or its table shows refused requests, corruptions or hazards")
 
 
 def write_small_cases(folder: Path) -> list[Path]:
@@ -290,7 +316,8 @@ def print_summary(found: Findings) -> None:
     ]:
         for line in lines:
             print(f"{title}: {line}")
-    print(f"\n{bench_tables.headlines(found.samples)}")
+    if found.samples:
+        print(f"\n{bench_tables.headlines(found.samples)}")
 
 
 if __name__ == "__main__":

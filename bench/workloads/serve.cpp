@@ -21,7 +21,8 @@
 namespace vpmm::bench {
 namespace {
 
-// Live bytes of all threads, as requested.
+// Live bytes of all threads, as requested. Counted from after the allocation until before the deallocation, so that
+// memory which passes from thread to thread never counts twice.
 class Live {
  public:
   void add(std::size_t bytes) {
@@ -97,8 +98,8 @@ class Client {
     const auto found =
         std::find_if(blocks_.rbegin(), blocks_.rend(), [id](const Block& block) { return block.id == id; });
     if (found == blocks_.rend()) return;
-    lane_->deallocate(found->ptr, found->bytes);
     server_.live.remove(found->bytes);
+    lane_->deallocate(found->ptr, found->bytes);
     *found = blocks_.back();
     blocks_.pop_back();
   }
