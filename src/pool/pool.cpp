@@ -47,7 +47,7 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Region* found = take_fit(request, caller);
-  if (found == nullptr && relief_.recall && relief_.recall(caller)) found = take_fit(request, caller);
+  while (found == nullptr && relief_.recall && relief_.recall(caller, request.size)) found = take_fit(request, caller);
   if (found == nullptr) {
     was_complete_ = false;
     VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));

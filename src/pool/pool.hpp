@@ -57,7 +57,10 @@ struct PageRequest {
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
   // Takes back what streams keep for their own next requests, before anything is mapped for `caller`. Keeps the lock.
-  std::function<bool(const Caller& caller)> recall;
+  // Asked again while it says that something came back: what is nearest first, in the end everything.
+  std::function<bool(const Caller& caller, Bytes size)> recall;
+  // Whether pages would come back if what was cut from them became complete.
+  std::function<bool()> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.
   std::function<void(const std::vector<time::StampPart>& done)> advanced;
   std::function<bool(MutexLock&)> give_back_caches;
@@ -144,6 +147,7 @@ class Pool {
   // shortage.cpp: what is tried, in order, when memory runs out
   Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller);
   Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
+  Result<bool> make_room(MutexLock& lock, const PageRequest& request);
   bool wait_for_flights(MutexLock& lock);
   void want_proof(const PageRequest& request, const Caller& caller);
   // reclaim.cpp

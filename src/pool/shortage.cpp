@@ -1,4 +1,6 @@
 // pool: what is tried, in order, before a request fails for lack of memory.
+#include <algorithm>
+
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -37,7 +39,8 @@ void Pool::want_proof(const PageRequest& request, const Caller& caller) {
 }
 
 // The order of the specification of running out (docs/architecture.md): what is on its way back, zombies, every idle
-// chunk, caches, waits on the GPU, waits of the host. The out-of-memory callback is the context's, after all of these.
+// chunk, chunks made anew, caches, waits on the GPU, waits of the host. The out-of-memory callback is the context's,
+// after all of these.
 Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller) {
   Result<DevicePtr> result = Error{ErrorCode::out_of_memory, {}};
   const bool has_drained = relief_.drain_deferred(lock);
@@ -45,6 +48,9 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   if (!is_shortage(result)) return result;
   VPMM_TRY(sweep(lock, chunks_.mapping_count()));
   result = attempt(lock, request, caller, Effort::move_first);
+  if (!is_shortage(result)) return result;
+  VPMM_TRY_ASSIGN(const bool has_room, make_room(lock, request));
+  if (has_room) result = attempt(lock, request, caller, Effort::grow_only);
   if (!is_shortage(result)) return result;
   if (relief_.give_back_caches(lock)) result = attempt(lock, request, caller, Effort::move_first);
   if (!is_shortage(result)) return result;
@@ -61,6 +67,25 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   return error;
 }
 
+// Note [Chunks are made anew]
+// Where the number of mappings is at its limit, ours or the driver's, idle chunks cannot move although they are enough.
+// Given back, they make room for one chunk that needs one mapping. Only if they are enough: else they would be lost for
+// nothing.
+Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
+  Bytes room = growth_room();
+  if (driver::MemInfo info; driver_.mem_get_info(info) == driver::CuResult::success) room = std::min(room, info.free);
+  if (room >= request.size) return false;
+  const Bytes missing = round_up(request.size - room, page_size());
+  Bytes idle = 0;
+  index_.for_each_free_by_age([&](region::Region* free) {
+    idle += releasable(*free, missing).size;
+    return idle < missing;
+  });
+  if (idle < missing) return false;
+  VPMM_TRY_ASSIGN(const Bytes released, trim(lock, chunks_.chunk_bytes() + other_bytes_ - missing));
+  return released >= missing;
+}
+
 bool Pool::wait_for_flights(MutexLock& lock) {
   if (flights_ == 0) return false;
   const std::uint64_t at_most = flights_;
@@ -70,7 +95,8 @@ bool Pool::wait_for_flights(MutexLock& lock) {
 
 // Waits on the host for the oldest event that stands against pending memory. False: there is nothing to wait for.
 Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
-  if (index_.pending_bytes() == 0) return false;
+  const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces();
+  if (index_.pending_bytes() == 0 && !is_in_pieces) return false;
   if (caller.own() && caller.timeline->provable < caller.timeline->last)
     VPMM_TRY(timelines_.close(*caller.timeline, *caller.stream));
   std::shared_ptr<time::Event> proof = timelines_.oldest_proof();

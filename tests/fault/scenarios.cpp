@@ -117,6 +117,29 @@ void running_short(FaultWorld& w) {
   w.allocate(1000, w.stream(1));
 }
 
+// Idle chunks are enough and cannot move, for the number of mappings is at its limit: they are made anew.
+void making_chunks_anew(FaultWorld& w) {
+  std::vector<std::size_t> live;
+  for (int i = 0; i < 8; ++i) live.push_back(w.allocate(4 * kMiB, w.stream(1)));
+  for (std::size_t i = 0; i < live.size(); i += 2) w.deallocate(live[i], w.stream(1));
+  w.synchronize();
+  w.allocate(12 * kMiB, w.stream(1));
+  w.allocate(4 * kMiB, w.stream(2));
+}
+
+// More than the budget is missing while other streams use the rest: waits, moves, and a place that keeps chunks whole.
+void beyond_the_budget(FaultWorld& w) {
+  const auto first = w.allocate(40 * kMiB, w.stream(1));
+  const auto second = w.allocate(12 * kMiB, w.stream(2));
+  w.allocate(6 * kMiB, w.stream(1));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, w.stream(2));
+  w.allocate(10 * kMiB, w.stream(3));
+  w.allocate(38 * kMiB, w.stream(3));
+  w.pass(1'000'000);
+  w.allocate(4 * kMiB, w.stream(1));
+}
+
 void many_mappings(FaultWorld& w) {
   const auto first = w.allocate(10 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
@@ -138,6 +161,8 @@ std::vector<Scenario> scenarios() {
           {"resetting", resetting},
           {"resetting_by_others", resetting_by_others},
           {"running_short", running_short, 32 * kMiB},
+          {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 8},
+          {"beyond_the_budget", beyond_the_budget},
           {"many_mappings", many_mappings, kGiB, 8}};
 }
 
