@@ -24,8 +24,8 @@ COLOURS = {
 }
 
 
-def grouped_bars(axes: Any, table: Table, title: str, unit: str) -> None:  # noqa: ANN401
-    """A group for each row, a bar for each peer, on a logarithmic scale."""
+def grouped_bars(axes: Any, table: Table, title: str, unit: str, scale: str = "log") -> None:  # noqa: ANN401
+    """A group for each row, a bar for each peer."""
     peers = [peer for peer in COLOURS if any(peer in values for values in table.values())]
     width = 0.8 / max(1, len(peers))
     for i, peer in enumerate(peers):
@@ -33,7 +33,7 @@ def grouped_bars(axes: Any, table: Table, title: str, unit: str) -> None:  # noq
         heights = [values[peer] for values in table.values() if peer in values]
         axes.bar(places, heights, width, label=peer, color=COLOURS[peer])
     axes.set_xticks([row + 0.4 for row in range(len(table))], [case for case, _ in table], rotation=20, fontsize=7)
-    axes.set(title=title, ylabel=unit, yscale="log")
+    axes.set(title=title, ylabel=unit, yscale=scale)
     axes.legend(fontsize=6)
 
 
@@ -45,6 +45,7 @@ def thread_lines(axes: Any, samples: list[Sample]) -> None:  # noqa: ANN401
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=peer, color=colour)
     axes.set(title=f"{case}, a stream per thread", xlabel="threads", ylabel="ns", xscale="log", yscale="log")
+    axes.minorticks_off()
     axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.legend(fontsize=6)
 
@@ -76,7 +77,7 @@ def draw(samples: list[Sample], title: str, path: Path) -> str | None:
     panels: list[tuple[str, Callable[[Any], None]]] = [
         ("hot_path", lambda axes: grouped_bars(axes, one_thread(samples), "deallocate + allocate, one thread", "ns")),
         ("hot_path", lambda axes: thread_lines(axes, samples)),
-        ("replay", lambda axes: grouped_bars(axes, footprints(samples), "peak held / peak live", "x")),
+        ("replay", lambda axes: grouped_bars(axes, footprints(samples), "peak held / peak live", "x", "linear")),
         ("growth", lambda axes: grouped_bars(axes, growth(samples), "memory that is not there yet", "us")),
     ]
     measured = {sample.part for sample in samples}
@@ -87,6 +88,6 @@ def draw(samples: list[Sample], title: str, path: Path) -> str | None:
     for (_, fill), axes in zip(panels, all_axes.flat, strict=True):
         fill(axes)
     figure.suptitle(title, fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
     figure.savefig(path)
     return None
