@@ -37,7 +37,7 @@ TEST(Settings, init_gives_the_documented_defaults) {
   EXPECT_EQ(config.release_threshold, UINT64_MAX);
   EXPECT_EQ(config.max_mappings, 60'000U);
   EXPECT_EQ(config.capacity, UINT64_MAX);
-  EXPECT_STREQ(config.small, "stream_ordered");
+  EXPECT_STREQ(config.small, "pool");
   EXPECT_STREQ(config.any_stream, "context");
   EXPECT_STREQ(config.prefer, "balanced");
   EXPECT_STREQ(config.log, "warning");

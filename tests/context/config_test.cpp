@@ -117,6 +117,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.release_threshold = 0;
   expected.max_mappings = 16;
   expected.capacity = Bytes{10'000'000'000};
+  expected.small = pool::SmallRequests::stream_ordered;
   expected.any_stream = pool::AnyStreamOrder::park;
   expected.prefer = pool::Prefer::latency;
   expected.log = pool::LogLevel::debug;
@@ -168,7 +169,7 @@ TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) 
                                                        {"VPMM_CAPACITY", "0"},
                                                        {"VPMM_RELEASE_THRESHOLD", "no"},
                                                        {"VPMM_MAX_MAPPINGS", "15"},
-                                                       {"VPMM_SMALL", "pool"},
+                                                       {"VPMM_SMALL", "pages"},
                                                        {"VPMM_ANY_STREAM", "Context"},
                                                        {"VPMM_PREFER", "speed"},
                                                        {"VPMM_LOG", "verbose"},

@@ -22,19 +22,27 @@ void enter_again(PoolWorld& world) {
   ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
 }
 
-// A pool with one live allocation that holds 0x5A, pending memory, small memory and outstanding events.
+WorldOptions world_with(pool::SmallRequests small) {
+  WorldOptions options = page_world();
+  options.config.small = small;
+  return options;
+}
+
+// A pool with live allocations that hold 0x5A and 0x5B, pending memory, memory in hand and outstanding events.
 class Reset : public ::testing::Test {
  protected:
-  PoolWorld world{page_world()};
+  PoolWorld world;
   DevicePtr live{};
   DevicePtr small{};
   DevicePtr pending{};
 
-  Reset() {
+  explicit Reset(const WorldOptions& options = page_world()) : world(options) {
     const StreamHandle stream = world.stream();
     live = world.allocate(4 * kPage, stream);
     EXPECT_EQ(world.sim().memset_d8_async(live, 0x5A, 4 * kPage, stream), CuResult::success);
     small = world.allocate(1000, stream);
+    EXPECT_EQ(world.sim().memset_d8_async(small, 0x5B, 1000, stream), CuResult::success);
+    for (const Bytes bytes : {Bytes{1000}, Bytes{600'000}}) world.deallocate(world.allocate(bytes, stream), stream);
     pending = world.allocate(3 * kPage, stream);
     world.use(pending, 3 * kPage, stream, kLongNs);
     world.deallocate(pending, stream);
@@ -46,17 +54,47 @@ class Reset : public ::testing::Test {
     EXPECT_EQ(world.allocate(3 * kPage, stream), pending) << "everything before the reset is over";
     world.use(pending, 3 * kPage, stream);
     EXPECT_EQ(first_byte(world, live), 0x5A) << "chunks and their contents survive";
-    EXPECT_EQ(world.statistics().live_bytes, 7 * kPage) << "pointers of the driver's pool do not";
-    expect_error(world.pool().deallocate(small, stream), ErrorCode::invalid_pointer);
+    expect_of_small(stream);
     world.deallocate(live, stream);
     const DevicePtr new_small = world.allocate(1000, stream);
     world.use(new_small, 1000, stream);
     EXPECT_TRUE(world.pool().synchronize().ok());
     EXPECT_EQ(world.statistics().pending_bytes, 0u);
   }
+  // Blocks are cut from chunks, so they survive with them.
+  virtual void expect_of_small(StreamHandle stream) {
+    EXPECT_EQ(first_byte(world, small), 0x5B);
+    EXPECT_EQ(world.statistics().live_bytes, 7 * kPage + 1000);
+    world.use(small, 1000, stream);
+    world.deallocate(small, stream);
+  }
 };
 
-TEST_F(Reset, by_us_waits_keeps_chunks_and_contents_and_forgets_small_pointers) {
+// The driver's pool dies with its context.
+class ResetStreamOrdered : public Reset {
+ protected:
+  ResetStreamOrdered() : Reset(world_with(pool::SmallRequests::stream_ordered)) {}
+  void expect_of_small(StreamHandle stream) override {
+    EXPECT_EQ(world.statistics().live_bytes, 7 * kPage);
+    expect_error(world.pool().deallocate(small, stream), ErrorCode::invalid_pointer);
+  }
+};
+
+TEST_F(ResetStreamOrdered, by_us_forgets_small_pointers) {
+  ASSERT_TRUE(world.pool().reset().ok());
+  expect_alive_after();
+}
+
+TEST_F(ResetStreamOrdered, by_others_forgets_small_pointers) {
+  world.sim().run_until_idle();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  enter_again(world);
+  expect_error(world.pool().deallocate(small, std::nullopt), ErrorCode::invalid_pointer);
+  world.deallocate(live, std::nullopt);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST_F(Reset, by_us_waits_and_keeps_chunks_and_contents) {
   ASSERT_TRUE(world.pool().reset().ok());
   EXPECT_EQ(world.calls().count(Call::device_primary_ctx_reset), 1u);
   expect_alive_after();
@@ -72,9 +110,39 @@ TEST_F(Reset, by_others_is_noticed_by_a_free_too) {
   world.sim().run_until_idle();
   ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
   enter_again(world);
-  world.deallocate(live, world.stream());
-  expect_error(world.pool().deallocate(small, std::nullopt), ErrorCode::invalid_pointer);
+  const StreamHandle stream = world.stream();
+  world.deallocate(live, stream);
+  world.deallocate(small, stream);
   EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST_F(Reset, what_a_dead_stream_had_in_hand_is_anybodys) {
+  const StreamHandle dead = world.stream();
+  const DevicePtr block = world.allocate(5000, dead);
+  const DevicePtr run = world.allocate(300'000, dead);
+  world.deallocate(block, dead);
+  world.deallocate(run, dead);
+  ASSERT_TRUE(world.pool().reset().ok());
+  enter_again(world);
+  const StreamHandle next = world.stream();
+  EXPECT_EQ(world.statistics().small_bytes, kPage) << "one page, with the live block in it";
+  world.use(world.allocate(300'000, next), 300'000, next);
+  world.use(world.allocate(5000, next), 5000, next);
+  EXPECT_EQ(world.statistics().small_bytes, kPage);
+}
+
+// Its frees were queued in a context that is gone: nothing stands against the memory any more.
+TEST_F(Reset, a_bound_stream_is_dead_after_it) {
+  const StreamHandle stream = world.stream();
+  auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  const auto block = bound.value()->allocate(1000, 0);
+  ASSERT_TRUE(block.ok());
+  ASSERT_TRUE(world.pool().reset().ok());
+  enter_again(world);
+  expect_error(bound.value()->allocate(2000, 0), ErrorCode::invalid_argument, {"bound stream"});
+  EXPECT_TRUE(bound.value()->deallocate(block.value()).ok());
+  EXPECT_EQ(world.pool().validate(), "");
 }
 
 TEST_F(Reset, twice_is_survived_too) {

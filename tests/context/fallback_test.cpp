@@ -89,8 +89,15 @@ TEST(NoSupport, at_all_is_a_clear_error) {
   expect_error(context::Context::create(sim, 0, {}), ErrorCode::unsupported, {"device 0"});
 }
 
-TEST(SmallRequests, go_to_the_drivers_pool_and_a_page_does_not) {
-  PoolWorld world(page_world());
+// Who serves requests below a page.
+WorldOptions stream_ordered_world() {
+  WorldOptions options = page_world();
+  options.config.small = pool::SmallRequests::stream_ordered;
+  return options;
+}
+
+TEST(SmallRequests, go_to_the_drivers_pool_and_a_page_does_not_when_the_setting_says_so) {
+  PoolWorld world(stream_ordered_world());
   const StreamHandle stream = world.stream();
   world.allocate(kPage - 1, stream);
   EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 1u);
@@ -100,19 +107,53 @@ TEST(SmallRequests, go_to_the_drivers_pool_and_a_page_does_not) {
   EXPECT_EQ(world.calls().count(Call::mem_create), 1u);
 }
 
-TEST(SmallRequests, count_in_all_figures_and_can_be_queried) {
+TEST(SmallRequests, are_cut_from_pages_of_the_pool_by_default) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
-  const DevicePtr ptr = world.allocate(1000, stream);
-  EXPECT_EQ(world.statistics().live_bytes, 1000u);
-  EXPECT_EQ(world.statistics().live_allocations, 1u);
-  const auto info = world.pool().query(ptr + 999);
-  ASSERT_TRUE(info.ok());
-  EXPECT_EQ(info.value().begin, ptr);
-  EXPECT_GE(info.value().usable, 1000u);
-  expect_error(world.pool().query(ptr + 1000), ErrorCode::invalid_pointer);
-  world.deallocate(ptr, stream);
-  EXPECT_EQ(world.statistics().live_bytes, 0u);
+  for (const Bytes bytes : {Bytes{1}, Bytes{100'000}, kMiB}) world.use(world.allocate(bytes, stream), bytes, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 1u);
+  EXPECT_EQ(world.statistics().small_bytes, kPage);
+  EXPECT_EQ(world.picture(), "[1]");
+}
+
+TEST(SmallRequests, from_a_page_less_a_class_on_take_a_page) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(kPage - 1, stream);
+  EXPECT_TRUE(is_aligned(ptr, kPage));
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+  EXPECT_EQ(world.pool().query(ptr).value().usable, kPage);
+}
+
+TEST(SmallRequests, go_to_the_drivers_pool_where_pages_are_too_large_to_be_cut) {
+  WorldOptions options = page_world(128 * kMiB);
+  PoolWorld world(options);
+  world.allocate(1000, world.stream());
+  EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 1u);
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+}
+
+TEST(SmallRequests, count_in_all_figures_and_can_be_queried) {
+  for (const WorldOptions& options : {page_world(), stream_ordered_world()}) {
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    for (const Bytes bytes : {Bytes{1000}, Bytes{300'000}}) {
+      const DevicePtr ptr = world.allocate(bytes, stream);
+      EXPECT_EQ(world.statistics().live_bytes, bytes);
+      EXPECT_EQ(world.statistics().live_allocations, 1u);
+      const auto info = world.pool().query(ptr + bytes - 1);
+      ASSERT_TRUE(info.ok());
+      EXPECT_EQ(info.value().begin, ptr);
+      EXPECT_EQ(info.value().requested, bytes);
+      EXPECT_GE(info.value().usable, bytes);
+      EXPECT_LE(info.value().usable, bytes + bytes / 8);
+      expect_error(world.pool().query(ptr + info.value().usable), ErrorCode::invalid_pointer);
+      world.deallocate(ptr, stream);
+      EXPECT_EQ(world.statistics().live_bytes, 0u);
+      expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer);
+    }
+  }
 }
 
 }  // namespace

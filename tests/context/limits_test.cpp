@@ -75,6 +75,7 @@ TEST(Capacity, is_never_exceeded_and_may_be_changed) {
 
 TEST(Capacity, counts_the_drivers_pool_too) {
   WorldOptions options = page_world();
+  options.config.small = pool::SmallRequests::stream_ordered;
   options.config.capacity = 64 * kMiB;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
@@ -132,8 +133,25 @@ TEST(Trim, never_touches_pending_memory_and_never_waits) {
   EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
+TEST(Capacity, counts_pages_that_small_requests_are_cut_from) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr small = world.allocate(1000, stream);
+  expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  const DevicePtr rest = world.allocate(7 * kPage, stream);
+  world.use(world.allocate(kMiB, stream), kMiB, stream);
+  expect_error(world.pool().allocate({kPage - kMiB, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().mapped_bytes, 8 * kPage);
+  world.deallocate(small, stream);
+  world.deallocate(rest, stream);
+}
+
 TEST(Trim, empties_the_drivers_pool_as_well) {
-  PoolWorld world(page_world());
+  WorldOptions options = page_world();
+  options.config.small = pool::SmallRequests::stream_ordered;
+  PoolWorld world(options);
   const StreamHandle stream = world.stream();
   for (int i = 0; i < 5; ++i) world.deallocate(world.allocate(100'000, stream), stream);
   world.wait();
@@ -141,6 +159,21 @@ TEST(Trim, empties_the_drivers_pool_as_well) {
   ASSERT_TRUE(world.pool().trim(0).ok());
   EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+TEST(Trim, takes_back_what_streams_have_in_hand) {
+  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+    PoolWorld world(options);
+    const StreamHandle streams[] = {world.stream(), world.stream()};
+    for (const StreamHandle stream : streams)
+      for (const Bytes bytes : {Bytes{1}, Bytes{5000}, Bytes{100'000}, Bytes{700'000}, 3 * kPage})
+        world.deallocate(world.allocate(bytes, stream), stream);
+    ASSERT_GT(world.statistics().small_bytes, 0u);
+    world.wait();
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    EXPECT_EQ(world.statistics().small_bytes, 0u);
+    EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+  }
 }
 
 TEST(ReleaseThreshold, idle_memory_above_it_goes_back_by_itself) {

@@ -155,8 +155,11 @@ TEST_F(Reuse, zombies_of_a_stream_that_is_alone_need_no_synchronisation_either) 
   alone.deallocate(alone.allocate(8 * kPage, stream), stream);
   ASSERT_EQ(alone.picture(), "[~4][4][-8]");
   alone.sim().advance_host_ns(kLongNs);
-  alone.allocate(8 * kPage, stream);
-  EXPECT_EQ(alone.picture(), "[*4][4][8]");
+  const DevicePtr warm = alone.allocate(8 * kPage, stream);
+  EXPECT_EQ(alone.picture(), "[~4][4][8]") << "what is in hand is had without a look at anything else";
+  alone.deallocate(warm, stream);
+  alone.allocate(7 * kPage, stream);
+  EXPECT_EQ(alone.picture(), "[*4][4][7][-1]") << "the next miss sweeps";
 }
 
 TEST_F(Reuse, live_memory_keeps_its_address_and_its_bytes_whatever_moves) {

@@ -37,6 +37,7 @@ TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_va
 
 TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {
   WorldOptions options = small_device(40);  // 80 MiB
+  options.config.small = pool::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(1000, stream), stream);
@@ -49,6 +50,51 @@ TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_driver
   EXPECT_FALSE(is_null(world.allocate(1000, stream)));
   EXPECT_LT(world.statistics().mapped_bytes - world.statistics().stream_ordered_bytes, 40 * kPage);
   EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST(OutOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {
+  PoolWorld world(small_device(8));
+  const StreamHandle hoarder = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 16; ++i) live.push_back(world.allocate(kMiB, hoarder));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, hoarder);
+  ASSERT_EQ(world.statistics().small_bytes, 8 * kPage);
+  const StreamHandle stream = world.stream();
+  world.use(world.allocate(8 * kPage, stream), 8 * kPage, stream);
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+}
+
+// Pages that several streams have cut memory from come back when the last of these is done.
+TEST(OutOfMemory, pending_small_memory_of_several_streams_is_waited_for) {
+  for (const Bytes wanted : {8 * kPage, kMiB, Bytes{1000}}) {
+    PoolWorld world(small_device(8));
+    const StreamHandle streams[] = {world.stream(), world.stream()};
+    std::vector<DevicePtr> live;
+    for (std::size_t i = 0; i < 32; ++i) {
+      live.push_back(world.allocate(kMiB / 2, streams[i % 2]));
+      world.use(live.back(), kMiB / 2, streams[i % 2], kLongNs);
+    }
+    ASSERT_EQ(world.statistics().small_bytes, 8 * kPage);
+    for (std::size_t i = 0; i < 32; ++i) world.deallocate(live[i], streams[i % 2]);
+    const StreamHandle stream = world.stream();
+    world.use(world.allocate(wanted, stream), wanted, stream);
+    EXPECT_EQ(world.statistics().failed_allocations, 0u) << wanted;
+  }
+}
+
+TEST(OutOfMemory, blocks_that_another_stream_freed_are_waited_for) {
+  for (const Bytes wanted : {kPage, Bytes{100'000}}) {
+    PoolWorld world(small_device(1));
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 18; ++i) live.push_back(world.allocate(100'000, a));
+    for (const DevicePtr ptr : live) world.use(ptr, 100'000, a, kLongNs);
+    for (const DevicePtr ptr : live) world.deallocate(ptr, b);
+    const StreamHandle c = world.stream();
+    world.use(world.allocate(wanted, c), wanted, c);
+    EXPECT_EQ(world.statistics().failed_allocations, 0u) << wanted;
+  }
 }
 
 TEST(OutOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_call_any_more) {

@@ -30,7 +30,11 @@ void expect_identities(PoolWorld& world) {
   EXPECT_EQ(now.mapped_bytes, allocated + free + now.stream_ordered_bytes) << "zombies alias what is counted already";
   EXPECT_EQ(now.allocations - now.deallocations, now.live_allocations);
   EXPECT_LE(now.live_bytes, now.allocated_bytes);
-  EXPECT_LE(now.pending_bytes, now.free_bytes + now.stream_ordered_bytes);
+  EXPECT_LE(now.small_free_bytes, now.small_bytes);
+  if (now.stream_ordered_bytes == 0) {
+    EXPECT_EQ(now.allocated_bytes + now.small_free_bytes, allocated) << "whole pages, and what is cut from them";
+  }
+  EXPECT_LE(now.pending_bytes, now.free_bytes + now.small_free_bytes + now.stream_ordered_bytes);
   EXPECT_LE(now.largest_free_bytes, now.free_bytes);
   EXPECT_GE(now.peak_mapped_bytes, now.mapped_bytes);
   EXPECT_GE(now.peak_live_bytes, now.live_bytes);
@@ -42,7 +46,9 @@ void expect_identities(PoolWorld& world) {
 }
 
 TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
-  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+  WorldOptions stream_ordered = page_world();
+  stream_ordered.config.small = pool::SmallRequests::stream_ordered;
+  for (const WorldOptions& options : {page_world(), adaptive_world(), stream_ordered}) {
     PoolWorld world(options);
     const StreamHandle streams[] = {world.stream(), world.stream()};
     std::vector<std::pair<DevicePtr, std::size_t>> live;
@@ -62,6 +68,30 @@ TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
     ASSERT_TRUE(world.pool().trim(0).ok());
     expect_identities(world);
   }
+}
+
+TEST(Statistics, memory_in_hand_is_free_and_counts_once) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr pages = world.allocate(3 * kPage, stream);
+  const DevicePtr block = world.allocate(1000, stream);
+  world.use(pages, 3 * kPage, stream, kLongNs);
+  world.deallocate(pages, stream);
+  world.deallocate(block, stream);
+  expect_identities(world);
+  EXPECT_EQ(world.statistics().free_bytes, 3 * kPage);
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage);
+  EXPECT_EQ(world.statistics().allocated_bytes, 0u);
+  EXPECT_EQ(world.picture(), "[-3][1]") << "a page that small requests are cut from is no free range";
+  EXPECT_FALSE(world.pool().snapshot().regions.front().complete) << "nobody has asked the GPU yet";
+  EXPECT_EQ(world.allocate(2 * kPage + 5, stream), pages);
+  EXPECT_EQ(world.pool().query(pages).value().requested, 2 * kPage + 5) << "as its present user said";
+  EXPECT_EQ(world.statistics().live_bytes, 2 * kPage + 5);
+  world.deallocate(pages, stream);
+  world.wait();
+  expect_identities(world);
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
 }
 
 TEST(Statistics, peaks_can_be_started_anew) {
