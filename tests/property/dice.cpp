@@ -14,6 +14,18 @@ Bytes Dice::size(Bytes least, Bytes most) {
   return one_in(3) ? drawn : round_up(drawn, drawn >= 2 * kMiB ? 2 * kMiB : 256);
 }
 
+// One byte less, the border itself, or one byte more.
+Bytes Dice::border() {
+  const std::array borders = {Bytes{256}, 2 * kKiB,  8 * kKiB,          16 * kKiB, 120 * kKiB, 128 * kKiB,
+                              256 * kKiB, page_ / 2, page_ - 64 * kKiB, page_,     8 * page_};
+  return borders[below(borders.size())] + below(3) - 1;
+}
+
+Bytes Dice::request() {
+  if (one_in(12)) return border();
+  return one_in(small_one_in_) ? size(1, 2 * kMiB) : size(2 * kMiB, largest_);
+}
+
 Bytes Dice::alignment() {
   if (!one_in(8)) return 0;
   return Bytes{1} << below(26);
@@ -28,6 +40,8 @@ void Dice::draw_config(pool::Config& config) {
   if (one_in(4)) config.pages = below(60);
   if (one_in(5)) config.release_threshold = below(512) * kMiB;
   if (one_in(3)) config.any_stream = one_in(2) ? pool::AnyStreamOrder::legacy : pool::AnyStreamOrder::park;
+  if (one_in(3)) config.small = pool::SmallRequests::stream_ordered;
+  if (one_in(3)) config.prefer = one_in(2) ? pool::Prefer::footprint : pool::Prefer::latency;
   if (one_in(6)) config.unnamed_free = pool::UnnamedFree::allocating_stream;
   if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
   config.log = pool::LogLevel::quiet;
@@ -48,7 +62,9 @@ Scene Dice::scene() {
   scene.sim.memory_pools_supported = support != 1;
   scene.frees_when_short = one_in(4);
   draw_config(scene.config);
+  page_ = *scene.config.page_size;
   largest_ = size(4 * kMiB, 512 * kMiB);
+  small_one_in_ = 1 + below(4);
   allocates_of_16_ = 5 + below(5);
   any_stream_one_in_ = 2 + below(12);
   captures_ = !one_in(3);
@@ -71,13 +87,13 @@ Operation Dice::operation() {
   return rare();
 }
 
-Allocate Dice::allocate() {
-  const Bytes bytes = one_in(3) ? size(1, 2 * kMiB) : size(2 * kMiB, largest_);
-  return {any(), one_in(any_stream_one_in_) ? kAnyStream : any(), bytes, alignment()};
-}
+Allocate Dice::allocate() { return {any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(), alignment()}; }
 
 Operation Dice::usual() {
-  if (below(16) < allocates_of_16_) return allocate();
+  if (below(16) < allocates_of_16_) {
+    if (one_in(12)) return AllocateMany{any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(), below(8)};
+    return allocate();
+  }
   switch (below(16)) {
     case 0: return Write{any()};
     case 1: return Read{any()};
@@ -88,6 +104,7 @@ Operation Dice::usual() {
     case 6: return FreeElsewhere{any(), any(), one_in(2)};
     case 7:
     case 8: return FreeAnyStream{any(), one_in(3)};
+    case 9: return FreeMany{any(), any(), below(8)};
     default: return Free{any()};
   }
 }
@@ -103,8 +120,8 @@ Operation Dice::capturing() {
 }
 
 Operation Dice::rare() {
-  switch (below(14)) {
-    case 0: return FreeWrongly{any()};
+  switch (below(18)) {
+    case 0: return one_in(2) ? Operation{FreeWrongly{any()}} : Operation{FreeTwice{any(), any()}};
     case 1: return Spin{any(), any(), below(100'000'000)};
     case 2:
     case 3:
@@ -120,6 +137,10 @@ Operation Dice::rare() {
     case 11:
       if (resets_) return Reset{any(), one_in(2)};
       return Step{1000};
+    case 12:
+    case 13:
+    case 14: return Bind{any(), any()};
+    case 15: return FreeTwice{any(), any()};
     default: return Step{below(30)};
   }
 }

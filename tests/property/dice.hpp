@@ -21,6 +21,8 @@ class Dice {
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::uint64_t any() { return below(1 << 16); }
   Bytes size(Bytes least, Bytes most);  // log-uniform
+  Bytes border();                       // where another class, or another way, begins
+  Bytes request();
   Bytes alignment();
   void draw_config(pool::Config& config);
   Operation operation();
@@ -32,6 +34,8 @@ class Dice {
   std::mt19937_64 random_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
+  Bytes page_ = 2 * kMiB;
+  std::uint64_t small_one_in_ = 3;
   std::uint64_t allocates_of_16_ = 7;
   std::uint64_t any_stream_one_in_ = 6;
   bool captures_ = true;

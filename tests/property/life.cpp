@@ -29,6 +29,7 @@ void World::operator()(const BeginCapture& o) {
       (other_announced && !o.is_announced))
     return;
   make_current(number);
+  if (!o.is_announced) stream.bound.reset();
   if (o.is_announced) expect(at.pool->capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
   stream.capture = Capture{next_key_++, o.is_announced};
@@ -160,20 +161,23 @@ void World::operator()(const Reset& o) {
   notice_reset(number, is_idle);
 }
 
-// Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool is.
+// Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool is. Without any of
+// it nothing tells the pool of a reset by others but the next call, whichever that is.
 void World::notice_reset(std::size_t number, bool keeps_contents) {
   Device& at = devices_[number];
+  const std::vector<Stream> dead = std::move(at.streams);
   open(number);
   at.had_unannounced_capture = false;
-  expect(at.pool->memory_info(), "memory_info after a reset");
-  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
+  if (has_drivers_pool() || next_key_ % 2 == 0) {
+    expect(at.pool->memory_info(), "memory_info after a reset");
+    for (const Stream& stream : dead)
+      if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0)) fail("a dead bound stream allocates");
+  }
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
     if (allocation.device != number) continue;
     if (!at.pool->query(allocation.ptr)) {
-      const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
-      if (has_pool && (allocation.bytes >= page || !scene_.sim.memory_pools_supported))
-        fail("a reset lost memory of the pool");
+      if (has_pool() && (allocation.bytes >= page() || !has_drivers_pool())) fail("a reset lost memory of the pool");
       forget(allocation);
       continue;
     }

@@ -14,6 +14,7 @@ using driver::sim::MemoryAccess;
 namespace {
 
 constexpr Bytes kSmallAlignment = 256;
+constexpr std::size_t kMostFreed = 32;
 
 // First, middle and last byte: all of a large allocation would fill the memory of the host.
 std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
@@ -38,39 +39,80 @@ void World::operator()(const Allocate& o) {
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const bool is_named = o.stream != kAnyStream;
-  const Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  context::BoundStream* const by_object = is_named ? bound(stream) : nullptr;
   const auto result =
-      at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
-  if (!result) return judge_shortage(at, result.error(), o.bytes);
-  const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
-  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
-  const Bytes expected = std::max(o.alignment, o.bytes >= page && has_pool ? page : kSmallAlignment);
+      by_object != nullptr
+          ? by_object->allocate(o.bytes, o.alignment)
+          : at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
+  if (!result) return judge_shortage(at, result.error(), round_up(o.bytes, page()));
+  const Bytes expected = std::max(o.alignment, o.bytes >= page() && has_pool() ? page() : kSmallAlignment);
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
+  take_over(number, stream, is_named, result.value(), o.bytes);
+}
+
+void World::operator()(const AllocateMany& o) {
+  const std::size_t number = o.device % devices_.size();
+  Device& at = devices_[number];
+  const bool is_named = o.stream != kAnyStream;
+  const Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  std::vector<Bytes> sizes;
+  Bytes whole_pages = 0;
+  for (std::size_t i = 0; i < o.count && allocations_.size() + i < kMostAllocations; ++i) {
+    sizes.push_back(std::max<Bytes>(1, o.bytes >> i % 3));
+    whole_pages += round_up(sizes.back(), page());
+  }
+  std::vector<DevicePtr> made(sizes.size());
+  const auto result = at.pool->allocate_many(sizes, is_named ? context::Stream(stream.handle) : std::nullopt, made);
+  if (!result) {
+    if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
+      fail("some of many allocations are there though they failed");
+    return judge_shortage(at, result.error(), whole_pages);
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) take_over(number, stream, is_named, made[i], sizes[i]);
+}
+
+void World::take_over(std::size_t number, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes) {
   // A stream that captures, or may not be used because another does, is nobody the pool will wait for.
-  const bool is_tenant = is_named && is_usable(at, stream);
-  Allocation made{number, result.value(), o.bytes, stream.key, {}, !is_tenant, {}, false, {}};
+  const bool is_tenant = is_named && is_usable(devices_[number], stream);
+  Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, {}};
   if (is_tenant) made.covered.insert(stream.key);
   if (is_named && stream.capture) made.capture = stream.capture->key;
   allocations_.push_back(made);
   if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
 }
 
+bool World::has_drivers_pool() const {
+  if (!scene_.sim.memory_pools_supported) return false;
+  return !has_pool() || scene_.config.small == pool::SmallRequests::stream_ordered;
+}
+
 // Out of memory is right only when the memory is out. In page mode nothing but the memory in use counts, since every
-// free page can be moved.
-void World::judge_shortage(const Device& at, const Error& error, Bytes bytes) {
-  const bool has_pool = scene_.sim.vmm_supported && scene_.config.pool_enabled;
-  if (!has_pool && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
+// free page can be moved, and a page that small requests were cut from is free when the last of these is.
+void World::judge_shortage(const Device& at, const Error& error, Bytes whole_pages) {
+  if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
-  const Bytes page = scene_.config.page_size.value_or(2 * kMiB);
-  const bool is_exact = has_pool && scene_.config.page_chunks && bytes >= page && scene_.config.max_mappings > 10'000;
-  if (!is_exact || at.had_unannounced_capture || is_capturing(at)) return;
-  const observe::Statistics now = at.pool->statistics();
+  const bool is_exact = has_pool() && scene_.config.page_chunks && scene_.config.max_mappings > 10'000;
+  if (!is_exact || has_drivers_pool() || at.had_unannounced_capture || is_capturing(at)) return;
   const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
-  const Bytes used = round_up(now.allocated_bytes, page) + now.stream_ordered_bytes + round_up(bytes, page);
+  const Bytes used = needed_pages(at) + whole_pages;
   if (used <= limit)
-    fail(
-        fmt::format("{} bytes refused though {} with them is not more than {}: {}", bytes, used, limit, error.message));
+    fail(fmt::format("{} bytes refused though {} with them is not more than {}: {}", whole_pages, used, limit,
+                     error.message));
+}
+
+// Whole pages that are in use, and those that live small memory is cut from: these the program itself has counted.
+Bytes World::needed_pages(const Device& at) const {
+  const observe::Statistics now = at.pool->statistics();
+  const Bytes whole = now.allocated_bytes - (now.small_bytes - now.small_free_bytes);
+  std::set<std::uint64_t> cut_pages;
+  for (const Allocation& allocation : allocations_) {
+    if (&devices_[allocation.device] != &at) continue;
+    const auto info = at.pool->query(allocation.ptr);
+    if (info && info.value().usable < page()) cut_pages.insert(to_integer(allocation.ptr) / page());
+  }
+  return whole + cut_pages.size() * page();
 }
 
 void World::forget(const Allocation& allocation) {
@@ -158,34 +200,71 @@ void World::operator()(const Move& o) {
 
 // --- freeing --------------------------------------------------------------------------------------------------------
 
+Result<void> World::free_on(Device& device, DevicePtr ptr, Stream& stream) {
+  if (context::BoundStream* const by_object = bound(stream)) return by_object->deallocate(ptr);
+  return device.pool->deallocate(ptr, stream.handle);
+}
+
+void World::remember_freed(const Allocation& allocation) {
+  freed_.emplace_back(allocation.device, allocation.ptr);
+  if (freed_.size() > kMostFreed) freed_.pop_front();
+}
+
 void World::operator()(const Free& o) {
   Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr) return;
   Device& at = devices_[allocation->device];
-  const Stream* home = find_stream(at, allocation->home);
+  Stream* home = find_stream(at, allocation->home);
   if (home == nullptr) return;
   if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
-  expect(at.pool->deallocate(allocation->ptr, home->handle), "deallocate");
+  expect(free_on(at, allocation->ptr, *home), "deallocate");
+  remember_freed(*allocation);
   forget(*allocation);
 }
 
 // Without order the pool itself must wait for the stream that the memory is used on, so that stream must be covered.
+// True: it is, or it is ordered before `stream` now.
+bool World::may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered) {
+  const Device& at = devices_[allocation.device];
+  const Stream* home = work_stream(allocation);
+  if (home != nullptr) read(allocation, *home);
+  const bool needs_no_order = allocation.capture || is_covered(allocation);
+  const bool can_order = home != nullptr && !allocation.capture && is_usable(at, stream);
+  if (!needs_no_order && !can_order) return false;
+  if (can_order && (is_ordered || !needs_no_order)) {
+    make_current(allocation.device);
+    order(*home, stream);
+  }
+  return true;
+}
+
 void World::operator()(const FreeElsewhere& o) {
   Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr) return;
   Device& at = devices_[allocation->device];
-  const Stream& stream = at.streams[o.stream % at.streams.size()];
-  const Stream* home = work_stream(*allocation);
-  if (home != nullptr) read(*allocation, *home);
-  const bool needs_no_order = allocation->capture || is_covered(*allocation);
-  const bool can_order = home != nullptr && !allocation->capture && is_usable(at, stream);
-  if (!needs_no_order && !can_order) return;
-  if (can_order && (o.is_ordered || !needs_no_order)) {
-    make_current(allocation->device);
-    order(*home, stream);
-  }
-  expect(at.pool->deallocate(allocation->ptr, stream.handle), "deallocate");
+  Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (!may_free_on(*allocation, stream, o.is_ordered)) return;
+  expect(free_on(at, allocation->ptr, stream), "deallocate");
+  remember_freed(*allocation);
   forget(*allocation);
+}
+
+void World::operator()(const FreeMany& o) {
+  const Allocation* first = pick(o.allocation);
+  if (first == nullptr) return;
+  const std::size_t number = first->device;
+  Device& at = devices_[number];
+  const Stream& stream = at.streams[o.stream % at.streams.size()];
+  std::vector<DevicePtr> freed;
+  for (std::size_t i = o.allocation % allocations_.size(); i < allocations_.size() && freed.size() < o.count; ++i) {
+    if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
+    freed.push_back(allocations_[i].ptr);
+    remember_freed(allocations_[i]);
+  }
+  expect(at.pool->deallocate_many(freed, stream.handle), "deallocate_many");
+  std::erase_if(allocations_, [&](const Allocation& allocation) {
+    return allocation.device == number && std::find(freed.begin(), freed.end(), allocation.ptr) != freed.end();
+  });
 }
 
 void World::operator()(const FreeAnyStream& o) {
@@ -214,6 +293,7 @@ void World::free_unnamed(Allocation& allocation, bool is_deferred) {
     pool.deallocate_deferred(allocation.ptr);
   else
     expect(pool.deallocate(allocation.ptr, std::nullopt), "deallocate");
+  if (!is_deferred) remember_freed(allocation);
   allocation.ptr = DevicePtr{};
 }
 
@@ -231,6 +311,15 @@ void World::operator()(const FreeWrongly& o) {
   if (allocation == nullptr) return;
   const auto result = devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
   if (result || result.error().code != ErrorCode::invalid_pointer) fail("a pointer inside an allocation was freed");
+}
+
+void World::operator()(const FreeTwice& o) {
+  if (freed_.empty()) return;
+  const auto [number, ptr] = freed_[o.freed % freed_.size()];
+  Device& at = devices_[number];
+  if (at.pool->query(ptr).ok()) return;  // somebody else's by now
+  const auto result = free_on(at, ptr, at.streams[o.stream % at.streams.size()]);
+  if (result || result.error().code != ErrorCode::invalid_pointer) fail("memory was freed twice");
 }
 
 }  // namespace vpmm::property

@@ -25,6 +25,9 @@ struct Printer {
   std::string operator()(const Allocate& o) const {
     return fmt::format("Allocate{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.alignment);
   }
+  std::string operator()(const AllocateMany& o) const {
+    return fmt::format("AllocateMany{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.count);
+  }
   std::string operator()(const Write& o) const { return fmt::format("Write{{{}}}", o.allocation); }
   std::string operator()(const Read& o) const { return fmt::format("Read{{{}}}", o.allocation); }
   std::string operator()(const ReadElsewhere& o) const {
@@ -37,10 +40,15 @@ struct Printer {
   std::string operator()(const FreeElsewhere& o) const {
     return fmt::format("FreeElsewhere{{{}, {}, {}}}", o.allocation, o.stream, o.is_ordered);
   }
+  std::string operator()(const FreeMany& o) const {
+    return fmt::format("FreeMany{{{}, {}, {}}}", o.allocation, o.stream, o.count);
+  }
   std::string operator()(const FreeAnyStream& o) const {
     return fmt::format("FreeAnyStream{{{}, {}}}", o.allocation, o.is_deferred);
   }
   std::string operator()(const FreeWrongly& o) const { return fmt::format("FreeWrongly{{{}}}", o.allocation); }
+  std::string operator()(const FreeTwice& o) const { return fmt::format("FreeTwice{{{}, {}}}", o.freed, o.stream); }
+  std::string operator()(const Bind& o) const { return fmt::format("Bind{{{}, {}}}", o.device, o.stream); }
   std::string operator()(const Spin& o) const {
     return fmt::format("Spin{{{}, {}, {}}}", o.device, o.stream, o.duration_ns);
   }

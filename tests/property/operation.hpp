@@ -21,6 +21,12 @@ struct Allocate {
   Bytes bytes = 0;
   Bytes alignment = 0;
 };
+struct AllocateMany {  // of `bytes`, half of it, a quarter, `bytes` again and so on
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;
+  Bytes bytes = 0;
+  std::uint64_t count = 0;
+};
 struct Write {  // on the stream that the allocation is used on
   std::uint64_t allocation = 0;
 };
@@ -44,12 +50,25 @@ struct FreeElsewhere {
   std::uint64_t stream = 0;
   bool is_ordered = false;
 };
+struct FreeMany {  // as many that may be freed on the stream, from one on
+  std::uint64_t allocation = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t count = 0;
+};
 struct FreeAnyStream {
   std::uint64_t allocation = 0;
   bool is_deferred = false;
 };
-struct FreeWrongly {  // an address inside an allocation, or one that is not live
+struct FreeWrongly {  // an address inside an allocation
   std::uint64_t allocation = 0;
+};
+struct FreeTwice {  // what was freed a while ago and is nobody's now, on any stream
+  std::uint64_t freed = 0;
+  std::uint64_t stream = 0;
+};
+struct Bind {  // or unbind, where it is bound. Two of three calls on the stream go through the object then
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;
 };
 struct Spin {
   std::uint64_t device = 0;
@@ -111,9 +130,10 @@ struct Reset {
   bool is_foreign = false;  // by somebody else, without a word to the pool
 };
 
-using Operation = std::variant<Allocate, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeAnyStream,
-                               FreeWrongly, Spin, Order, ReplaceStream, BeginCapture, EndCapture, Launch, DestroyGraph,
-                               Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
+using Operation =
+    std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeMany, FreeAnyStream,
+                 FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream, BeginCapture, EndCapture, Launch,
+                 DestroyGraph, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
 
 std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
 

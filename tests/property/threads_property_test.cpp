@@ -84,8 +84,14 @@ class Crew {
    public:
     Worker(Crew& crew, std::uint64_t seed) : crew_(crew), random_(seed) {
       crew_.expect(sim().ctx_set_current(crew_.context_) == CuResult::success, "set current");
-      for (StreamHandle& stream : streams_)
-        crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, stream) == CuResult::success, "stream");
+      for (std::size_t i = 0; i < streams_.size(); ++i) {
+        crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, streams_[i]) == CuResult::success,
+                     "stream");
+        if (below(2) == 0) continue;
+        auto bound = pool().bind(streams_[i]);
+        crew_.expect(bound.ok(), "bind");
+        if (bound) bound_[i] = std::move(bound).value();
+      }
     }
     void run(int operations) {
       for (int i = 0; i < operations; ++i) step();
@@ -100,22 +106,54 @@ class Crew {
 
     void step() {
       const std::uint64_t what = below(100);
-      if (what < 40) return allocate();
-      if (what < 60) return free_mine();
+      if (what < 36) return allocate();
+      if (what < 40) return allocate_many();
+      if (what < 56) return free_mine();
+      if (what < 60) return free_many();
       if (what < 70) return hand_over();
       if (what < 90) return free_taken();
       if (what < 94) return capture();
       rare(what);
     }
 
+    // The object of one of our streams, if it has one; not at every call.
+    context::BoundStream* bound(StreamHandle stream) {
+      for (std::size_t i = 0; i < streams_.size(); ++i)
+        if (streams_[i] == stream && below(4) != 0) return bound_[i].get();
+      return nullptr;
+    }
+    Bytes size() {
+      const std::uint64_t what = below(6);
+      if (what < 2) return 1 + below(kMiB);
+      if (what == 2) return 1 + below(4 * kKiB);
+      return (1 + below(24)) * kMiB;
+    }
+
     void allocate() {
       if (mine_.size() >= 12) return;
-      const Bytes bytes = below(3) == 0 ? 1 + below(kMiB) : (1 + below(24)) * kMiB;
+      const Bytes bytes = size();
       const bool is_named = below(6) != 0;
       const StreamHandle home = stream();
-      const auto result = pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+      context::BoundStream* const by_object = is_named ? bound(home) : nullptr;
+      const auto result = by_object != nullptr
+                              ? by_object->allocate(bytes, 0)
+                              : pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
       if (!result) return crew_.expect(result.error().code == ErrorCode::out_of_memory, result.error().message.c_str());
-      mine_.push_back({result.value(), bytes, home, static_cast<std::uint8_t>(1 + below(255)), is_named});
+      take_over(result.value(), bytes, home, is_named);
+    }
+
+    void allocate_many() {
+      if (mine_.size() >= 12) return;
+      const std::array<Bytes, 3> sizes = {size(), size(), size()};
+      std::array<DevicePtr, 3> made{};
+      const StreamHandle home = stream();
+      const auto result = pool().allocate_many(sizes, home, made);
+      if (!result) return crew_.expect(result.error().code == ErrorCode::out_of_memory, result.error().message.c_str());
+      for (std::size_t i = 0; i < sizes.size(); ++i) take_over(made[i], sizes[i], home, true);
+    }
+
+    void take_over(DevicePtr ptr, Bytes bytes, StreamHandle home, bool has_tenant) {
+      mine_.push_back({ptr, bytes, home, static_cast<std::uint8_t>(1 + below(255)), has_tenant});
       write(mine_.back());
     }
 
@@ -154,7 +192,22 @@ class Crew {
       const auto loan = draw_mine();
       if (!loan) return;
       read(*loan);
-      freed(pool().deallocate(loan->ptr, loan->home));
+      context::BoundStream* const by_object = bound(loan->home);
+      freed(by_object != nullptr ? by_object->deallocate(loan->ptr) : pool().deallocate(loan->ptr, loan->home));
+    }
+
+    // On one stream, which waits for the others.
+    void free_many() {
+      const StreamHandle last = stream();
+      std::array<DevicePtr, 3> pointers{};
+      for (DevicePtr& ptr : pointers) {
+        const auto loan = draw_mine();
+        if (!loan) continue;
+        read(*loan);
+        if (loan->home != last) order(loan->home, last);
+        ptr = loan->ptr;
+      }
+      freed(pool().deallocate_many(pointers, last));
     }
 
     void hand_over() {
@@ -229,6 +282,7 @@ class Crew {
     Crew& crew_;
     std::mt19937_64 random_;
     std::array<StreamHandle, 3> streams_{};
+    std::array<std::unique_ptr<context::BoundStream>, 3> bound_;
     std::vector<Loan> mine_;
   };
 

@@ -31,6 +31,15 @@ const char* name(pool::AnyStreamOrder order) {
   return "";
 }
 
+const char* name(pool::Prefer prefer) {
+  switch (prefer) {
+    case pool::Prefer::footprint: return "footprint";
+    case pool::Prefer::balanced: return "balanced";
+    case pool::Prefer::latency: return "latency";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string to_code(const Scene& scene) {
@@ -48,6 +57,11 @@ std::string to_code(const Scene& scene) {
       "scene.config.any_stream = pool::AnyStreamOrder::{};\n",
       config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max, config.max_mappings,
       config.pages, name(config.any_stream));
+  if (config.small == pool::SmallRequests::stream_ordered)
+    code += "scene.config.small = pool::SmallRequests::stream_ordered;\n";
+  if (config.prefer != pool::Prefer::balanced)
+    code += fmt::format("scene.config.prefer = pool::Prefer::{};\n", name(config.prefer));
+  if (config.capacity) code += fmt::format("scene.config.capacity = {};\n", *config.capacity);
   if (config.release_threshold)
     code += fmt::format("scene.config.release_threshold = {};\n", *config.release_threshold);
   if (config.unnamed_free == pool::UnnamedFree::allocating_stream)
@@ -103,16 +117,16 @@ void World::open(std::size_t number) {
 
 void World::make_streams(Device& device) {
   device.streams.clear();
-  device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}});
+  device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}, {}});
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
-  device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}});
+  device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
   for (std::size_t i = 0; i < kCreatedStreams; ++i)
     device.streams.push_back(
         created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking : driver::StreamFlags::blocking));
 }
 
 World::Stream World::created_stream(driver::StreamFlags flags) {
-  Stream stream{{}, next_key_++, flags == driver::StreamFlags::blocking, {}};
+  Stream stream{{}, next_key_++, flags == driver::StreamFlags::blocking, {}, {}};
   expect(sim_.stream_create(flags, stream.handle), "create a stream");
   return stream;
 }
@@ -161,6 +175,23 @@ void World::operator()(const Order& o) {
   order(first, second);
 }
 
+void World::operator()(const Bind& o) {
+  Device& at = device(o.device);
+  Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (stream.bound != nullptr) return stream.bound.reset();
+  if (!is_usable(at, stream)) return;
+  make_current(o.device % devices_.size());
+  auto bound = at.pool->bind(stream.handle);
+  if (!expect(bound, "bind")) return;
+  stream.bound = std::move(bound).value();
+  stream.bound_calls = 0;
+}
+
+context::BoundStream* World::bound(Stream& stream) {
+  if (stream.bound == nullptr || stream.bound_calls++ % 3 == 0) return nullptr;
+  return stream.bound.get();
+}
+
 void World::operator()(const Spin& o) {
   Device& at = device(o.device);
   const Stream& stream = at.streams[o.stream % at.streams.size()];
@@ -181,6 +212,7 @@ void World::operator()(const ReplaceStream& o) {
   if (moves) order(old, heir);
   for (Allocation& allocation : allocations_)
     if (moves && allocation.home == old.key) allocation.home = heir.key;
+  old.bound.reset();
   expect(sim_.stream_destroy(old.handle), "destroy a stream");
   old = created_stream(o.flags);
 }
@@ -228,9 +260,13 @@ void World::finish() {
     context::Context& pool = *devices_[number].pool;
     const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
     if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
-    if (const std::uint64_t live = pool.statistics().live_allocations; live != 0)
-      fail(fmt::format("{} allocations are left after all were freed", live));
+    const observe::Statistics now = pool.statistics();
+    if (now.live_allocations != 0)
+      fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));
+    if ((now.live_bytes | now.allocated_bytes) != 0)
+      fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes, now.allocated_bytes));
     check();
+    for (Stream& stream : devices_[number].streams) stream.bound.reset();
     devices_[number].pool.reset();
     driver::ContextId id{};
     expect(sim_.ctx_get_id(devices_[number].context, id), "the context after the pool");

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "context/context.hpp"
@@ -47,6 +49,8 @@ class World {
     std::uint64_t key = 0;  // never used again
     bool is_blocking = false;
     std::optional<Capture> capture;
+    std::unique_ptr<context::BoundStream> bound;
+    std::uint64_t bound_calls = 0;  // since it was bound
   };
   struct Device {
     driver::ContextHandle context{};
@@ -75,14 +79,18 @@ class World {
   };
 
   void operator()(const Allocate& o);
+  void operator()(const AllocateMany& o);
   void operator()(const Write& o);
   void operator()(const Read& o);
   void operator()(const ReadElsewhere& o);
   void operator()(const Move& o);
   void operator()(const Free& o);
   void operator()(const FreeElsewhere& o);
+  void operator()(const FreeMany& o);
   void operator()(const FreeAnyStream& o);
   void operator()(const FreeWrongly& o);
+  void operator()(const FreeTwice& o);
+  void operator()(const Bind& o);
   void operator()(const Spin& o);
   void operator()(const Order& o);
   void operator()(const ReplaceStream& o);
@@ -108,6 +116,7 @@ class World {
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
   Stream created_stream(driver::StreamFlags flags);
+  context::BoundStream* bound(Stream& stream);                       // for this call; null: it goes by the handle
   bool is_usable(const Device& device, const Stream& stream) const;  // ordinary work may be queued on it
   bool is_capturing(const Device& device) const;
   Stream* find_stream(Device& device, std::uint64_t key);
@@ -118,10 +127,19 @@ class World {
     return allocations_.empty() ? nullptr : &allocations_[number % allocations_.size()];
   }
   void forget(const Allocation& allocation);
-  void judge_shortage(const Device& device, const Error& error, Bytes bytes);
+  bool has_pool() const { return scene_.sim.vmm_supported && scene_.config.pool_enabled; }
+  // Whether requests below a page are the driver's to serve: what they got dies with its context.
+  bool has_drivers_pool() const;
+  Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
+  void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes);
+  void judge_shortage(const Device& device, const Error& error, Bytes whole_pages);
+  Bytes needed_pages(const Device& device) const;
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
+  bool may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered);
+  Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
+  void remember_freed(const Allocation& allocation);
   bool must_name_home() const { return scene_.config.unnamed_free == pool::UnnamedFree::allocating_stream; }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
@@ -141,6 +159,7 @@ class World {
   std::vector<Device> devices_;
   std::optional<std::size_t> current_;
   std::vector<Allocation> allocations_;
+  std::deque<std::pair<std::size_t, DevicePtr>> freed_;  // lately, by device; perhaps somebody else's by now
   std::vector<Graph> graphs_;
   std::uint64_t next_key_ = 1;
   std::uint8_t next_content_ = 1;
