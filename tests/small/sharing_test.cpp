@@ -1,0 +1,251 @@
+// small: memory between streams: what is used on several, freed on another or by a thread without one, and when others
+// get it.
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "small/small_world.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+// What is not a whole page, and a page.
+constexpr std::array<Bytes, 5> kShared{100, 5000, 100 * kKiB, 200 * kKiB, kMiB};
+
+class Sharing : public SmallTest {
+ protected:
+  StreamHandle c = world.stream();
+
+  // Requests of the size on every stream, each used at once: the hazard checker sees whoever gets `ptr` too early.
+  void everybody_allocates(Bytes bytes) {
+    for (int i = 0; i < 3; ++i)
+      for (const context::Stream stream : {context::Stream(a), context::Stream(b), context::Stream(c)}) {
+        const DevicePtr ptr = world.allocate(bytes, stream);
+        world.use(ptr, bytes, *stream);
+        given.insert(ptr);
+      }
+  }
+  std::set<DevicePtr> given;
+};
+
+TEST_P(Sharing, a_free_on_another_stream_waits_for_both) {
+  for (const Bytes bytes : kShared) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    world.use(ptr, bytes, a, kLongNs);
+    world.deallocate(ptr, b);  // nothing orders b behind a
+    everybody_allocates(bytes);
+    EXPECT_EQ(world.statistics().host_waits, 0u);
+  }
+}
+
+TEST_P(Sharing, a_free_on_another_stream_waits_for_that_stream_too) {
+  for (const Bytes bytes : kShared) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    order(world, a, b);
+    world.use(ptr, bytes, b, kLongNs);
+    world.deallocate(ptr, b);
+    everybody_allocates(bytes);
+  }
+}
+
+TEST_P(Sharing, a_use_on_another_stream_is_waited_for_when_it_was_recorded) {
+  for (const Bytes bytes : kSizes) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    world.use(ptr, bytes, a);
+    order(world, a, b);
+    ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
+    world.use(ptr, bytes, b, kLongNs);
+    world.deallocate(ptr, a);
+    everybody_allocates(bytes);
+  }
+}
+
+TEST_P(Sharing, uses_on_two_other_streams_are_waited_for) {
+  for (const Bytes bytes : kSizes) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    order(world, a, b);
+    ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
+    ASSERT_TRUE(world.pool().record_use(ptr, c).ok());
+    ASSERT_TRUE(world.pool().record_use(ptr, c).ok()) << "twice changes nothing";
+    world.use(ptr, bytes, b, kLongNs);
+    order(world, b, c);
+    world.use(ptr, bytes, c, kLongNs);
+    world.deallocate(ptr, a);
+    everybody_allocates(bytes);
+  }
+}
+
+// The mark of a recorded use belongs to the allocation, not to its place.
+TEST_P(Sharing, a_recorded_use_is_forgotten_with_its_allocation) {
+  for (const Bytes bytes : kShared) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
+    world.deallocate(ptr, a);
+    world.wait();
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 70; ++i) live.push_back(world.allocate(bytes, a));
+    const std::uint64_t slow = world.calls().count(Call::ctx_get_id);
+    for (const DevicePtr one : live) world.deallocate(one, a);
+    EXPECT_EQ(world.calls().count(Call::ctx_get_id), slow) << bytes << ": nobody else uses any of them";
+    world.wait();
+  }
+}
+
+TEST_P(Sharing, a_record_of_the_streams_own_use_changes_nothing) {
+  warm(5000, a);
+  const DevicePtr ptr = world.allocate(5000, a);
+  ASSERT_TRUE(world.pool().record_use(ptr, a).ok());
+  world.use(ptr, 5000, a, kLongNs);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(world.allocate(5000, a), ptr);
+}
+
+TEST_P(Sharing, two_part_memory_is_anybodys_once_both_are_complete) {
+  for (const Bytes bytes : kShared) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    world.use(ptr, bytes, a, kLongNs);
+    world.deallocate(ptr, b);
+    world.wait();
+    const Bytes mapped = world.statistics().mapped_bytes;
+    const DevicePtr next = world.allocate(bytes, c);
+    world.use(next, bytes, c);
+    EXPECT_EQ(world.statistics().mapped_bytes, mapped) << bytes;
+    world.deallocate(next, c);
+  }
+}
+
+TEST_P(Sharing, what_a_stream_freed_is_used_by_others_without_growth_once_it_is_complete) {
+  for (const Bytes bytes : kSizes) {
+    std::vector<DevicePtr> live;
+    const Bytes count = std::max<Bytes>(1, 8 * kMiB / bytes);
+    for (Bytes i = 0; i < count; ++i) {
+      live.push_back(world.pool().allocate({bytes, 0, a}).value());
+      world.use(live.back(), bytes, a);
+    }
+    for (const DevicePtr ptr : live) ASSERT_TRUE(world.pool().deallocate(ptr, a).ok());
+    world.wait();
+    const Bytes mapped = world.statistics().mapped_bytes;
+    live.clear();
+    for (Bytes i = 0; i < count; ++i) {
+      live.push_back(world.pool().allocate({bytes, 0, b}).value());
+      world.use(live.back(), bytes, b);
+    }
+    EXPECT_EQ(world.statistics().mapped_bytes, mapped) << bytes;
+    for (const DevicePtr ptr : live) world.pool().deallocate_deferred(ptr);
+    world.wait();
+  }
+}
+
+// Of the same pages: what a has left in pages where b lives on.
+TEST_P(Sharing, a_block_of_a_page_that_others_use_too_finds_a_new_user) {
+  std::vector<DevicePtr> of_a;
+  std::vector<DevicePtr> of_b;
+  for (int i = 0; i < 40; ++i) {
+    of_a.push_back(world.allocate(100 * kKiB, a));
+    of_b.push_back(world.allocate(200 * kKiB, b));
+  }
+  for (const DevicePtr ptr : of_a) world.use(ptr, 100 * kKiB, a);
+  for (const DevicePtr ptr : of_a) world.deallocate(ptr, a);
+  world.wait();
+  const Bytes mapped = world.statistics().mapped_bytes;
+  for (int i = 0; i < 20; ++i) {
+    const DevicePtr ptr = world.allocate(190 * kKiB, b);
+    world.use(ptr, 190 * kKiB, b);
+  }
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+}
+
+TEST_P(Sharing, memory_of_a_stream_that_works_on_is_not_given_to_others) {
+  for (const Bytes bytes : kSizes) {
+    std::vector<DevicePtr> busy;
+    for (int i = 0; i < 10; ++i) {
+      busy.push_back(world.allocate(bytes, a));
+      world.use(busy.back(), bytes, a, kLongNs);
+    }
+    for (const DevicePtr ptr : busy) world.deallocate(ptr, a);
+    everybody_allocates(bytes);
+  }
+}
+
+TEST_P(Sharing, a_free_that_names_no_stream_waits_for_all_of_them) {
+  for (const Bytes bytes : kSizes) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    order(world, a, b);
+    world.use(ptr, bytes, b, kLongNs);
+    order(world, b, c);
+    world.use(ptr, bytes, c, kLongNs);
+    world.deallocate(ptr, std::nullopt);
+    everybody_allocates(bytes);
+  }
+}
+
+TEST_P(Sharing, a_thread_without_a_context_frees_by_deferring) {
+  for (const Bytes bytes : kSizes) {
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 20; ++i) {
+      live.push_back(world.allocate(bytes, a));
+      world.use(live.back(), bytes, a, kLongNs);
+    }
+    const std::uint64_t calls = world.calls().total_count();
+    std::thread([&] {
+      for (const DevicePtr ptr : live) world.pool().deallocate_deferred(ptr);
+    }).join();
+    EXPECT_EQ(world.calls().total_count(), calls);
+    EXPECT_EQ(world.statistics().live_allocations, 20u) << "until somebody passes by";
+    everybody_allocates(bytes);
+    for (const DevicePtr ptr : given) world.pool().deallocate_deferred(ptr);
+    given.clear();
+    world.wait();
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+  }
+}
+
+// A finalizer may free what was freed, or what never was: the next call does not fail for it.
+TEST_P(Sharing, a_deferred_free_of_nothing_is_counted_as_a_mistake) {
+  const DevicePtr ptr = world.allocate(5000, a);
+  world.deallocate(ptr, a);
+  world.pool().deallocate_deferred(ptr);
+  world.pool().deallocate_deferred(ptr + 7);
+  world.wait();
+  EXPECT_EQ(world.statistics().caller_mistakes, 2u);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST_P(Sharing, a_stream_frees_warm_what_it_allocated_in_another_thread) {
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().ctx_get_current(context), CuResult::success);
+  for (const Bytes bytes : kSizes) {
+    warm(bytes, a);
+    DevicePtr ptr{};
+    std::thread([&] {
+      ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+      ptr = world.allocate(bytes, a);
+      world.use(ptr, bytes, a, kLongNs);
+    }).join();
+    world.deallocate(ptr, a);
+    EXPECT_EQ(world.allocate(bytes, a), ptr);
+    world.use(ptr, bytes, a);
+    world.deallocate(ptr, a);
+  }
+}
+
+TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
+  std::vector<DevicePtr> live;
+  const std::array<context::Stream, 4> streams{a, b, c, std::nullopt};
+  for (std::size_t i = 0; i < 400; ++i) {
+    live.push_back(world.allocate(kSizes[i % kSizes.size()] - i % 100, streams[i % 4]));
+    if (i % 4 != 3) world.use(live.back(), 100, *streams[i % 4]);
+    ASSERT_TRUE(i % 5 != 0 || world.pool().record_use(live.back(), c).ok());
+  }
+  for (std::size_t i = 0; i < live.size(); ++i) world.deallocate(live[i], streams[i / 3 % 4]);
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
+
+}  // namespace
+}  // namespace vpmm::testing
