@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace vpmm::fault {
@@ -66,12 +67,31 @@ void FaultWorld::open() {
 std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {
   allocations_.emplace_back();
   if (pool_ == nullptr) return allocations_.size() - 1;
-  const auto result = pool_->allocate({bytes, 0, stream});
+  return take_over(pool_->allocate({bytes, 0, stream}), bytes, stream.value_or(streams_[1]));
+}
+
+std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes, StreamHandle stream) {
   if (done(result, "allocate")) {
     allocations_.back() = Live{result.value(), bytes, 0};
-    write(*allocations_.back(), stream.value_or(streams_[1]));
+    write(*allocations_.back(), stream);
   }
   return allocations_.size() - 1;
+}
+
+context::BoundStream* FaultWorld::bound(std::size_t stream) {
+  if (pool_ == nullptr) return nullptr;
+  bound_.resize(streams_.size());
+  if (bound_[stream] != nullptr) return bound_[stream].get();
+  auto made = pool_->bind(streams_[stream]);
+  if (done(made, "bind")) bound_[stream] = std::move(made).value();
+  return bound_[stream].get();
+}
+
+std::size_t FaultWorld::allocate_bound(Bytes bytes, std::size_t stream) {
+  context::BoundStream* const by_object = bound(stream);
+  if (by_object == nullptr) return allocate(bytes, streams_[stream]);
+  allocations_.emplace_back();
+  return take_over(by_object->allocate(bytes, 0), bytes, streams_[stream]);
 }
 
 void FaultWorld::write(Live& live, StreamHandle stream) {
@@ -92,7 +112,32 @@ void FaultWorld::write(Live& live, StreamHandle stream) {
 // A free that fails has freed nothing; one that succeeds has, whatever else went wrong.
 void FaultWorld::deallocate(std::size_t number, context::Stream stream) {
   if (pool_ == nullptr || !allocations_[number]) return;
-  const bool is_freed = done(pool_->deallocate(allocations_[number]->ptr, stream), "deallocate");
+  note_free(number, pool_->deallocate(allocations_[number]->ptr, stream));
+}
+
+void FaultWorld::deallocate_bound(std::size_t number, std::size_t stream) {
+  context::BoundStream* const by_object = bound(stream);
+  if (by_object == nullptr) return deallocate(number, streams_[stream]);
+  if (allocations_[number]) note_free(number, by_object->deallocate(allocations_[number]->ptr));
+}
+
+// An error does not say which of them it was.
+void FaultWorld::deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream) {
+  if (pool_ == nullptr) return;
+  std::vector<DevicePtr> pointers;
+  for (const std::size_t number : numbers)
+    if (allocations_[number]) pointers.push_back(allocations_[number]->ptr);
+  const bool are_freed = done(pool_->deallocate_many(pointers, stream), "deallocate_many");
+  for (const std::size_t number : numbers) {
+    if (!allocations_[number] || pool_->query(allocations_[number]->ptr).ok()) continue;
+    allocations_[number].reset();
+  }
+  if (are_freed && std::any_of(numbers.begin(), numbers.end(), [&](std::size_t n) { return allocations_[n]; }))
+    fail("freed, and still live");
+}
+
+void FaultWorld::note_free(std::size_t number, const Result<void>& result) {
+  const bool is_freed = done(result, "deallocate");
   if (!is_poisoned_ && is_freed == pool_->query(allocations_[number]->ptr).ok())
     fail(is_freed ? "freed, and still live" : "the free failed, but the memory is gone");
   if (is_freed) allocations_[number].reset();
@@ -128,6 +173,7 @@ void FaultWorld::reset() {
   done(pool_->reset(), "reset");
   if (is_poisoned_) return;
   const driver::ContextId before = context_id_;
+  bound_.clear();
   enter();
   if (context_id_ != before) forget_small();
 }
@@ -135,12 +181,14 @@ void FaultWorld::reset() {
 void FaultWorld::reset_by_others() {
   sim_.run_until_idle();
   must(sim_.device_primary_ctx_reset(0), "reset");
+  bound_.clear();
   enter();
   forget_small();
 }
 
 // Memory of the driver's own pool dies with its context.
 void FaultWorld::forget_small() {
+  if (config_.small == pool::SmallRequests::pool) return;
   for (std::optional<Live>& live : allocations_)
     if (live && live->bytes < config_.page_size.value_or(2 * kMiB)) live.reset();
 }
@@ -238,6 +286,7 @@ void FaultWorld::check_use() {
 
 void FaultWorld::close(Left allowed) {
   const std::uint64_t calls = recorder_.total_count();
+  bound_.clear();
   pool_.reset();
   if (is_poisoned_ && recorder_.total_count() != calls) fail("driver calls of a poisoned pool that ends");
   if (is_poisoned_) return;

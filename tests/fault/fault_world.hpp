@@ -31,8 +31,11 @@ class FaultWorld {
   // --- what scenarios are made of ---
   void open();  // creates the pool; others do nothing without one
   driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
-  std::size_t allocate(Bytes bytes, context::Stream stream);  // a number for the calls below; it may have failed
+  std::size_t allocate(Bytes bytes, context::Stream stream);    // a number for the calls below; it may have failed
+  std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   void deallocate(std::size_t number, context::Stream stream);
+  void deallocate_bound(std::size_t number, std::size_t stream);
+  void deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream);
   void deallocate_deferred(std::size_t number);
   void record_use(std::size_t number, driver::StreamHandle stream);
   void trim(Bytes bytes_to_keep);
@@ -65,12 +68,15 @@ class FaultWorld {
   template <typename T>
   bool done(const Result<T>& result, const char* what);
   void check_pool(const char* what);
+  std::size_t take_over(const Result<DevicePtr>& result, Bytes bytes, driver::StreamHandle stream);
+  context::BoundStream* bound(std::size_t stream);
+  void note_free(std::size_t number, const Result<void>& result);
   void write(Live& live, driver::StreamHandle stream);
   void check_contents();
   void check_poison();
   void check_use();
-  void enter();  // retains the context, makes it current, creates streams
-  void forget_small();
+  void enter();         // retains the context, makes it current, creates streams
+  void forget_small();  // where the driver serves it
   void run_graph(driver::StreamHandle stream, const std::vector<std::size_t>& inside);
 
   driver::sim::SimDriver sim_;
@@ -81,6 +87,7 @@ class FaultWorld {
   driver::ContextId context_id_{};
   std::vector<driver::StreamHandle> streams_;
   std::unique_ptr<context::Context> pool_;
+  std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
   std::uint64_t deferred_ = 0;
   std::uint8_t next_content_ = 1;

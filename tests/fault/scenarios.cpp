@@ -88,6 +88,57 @@ void small_requests(FaultWorld& w) {
   w.trim(0);
 }
 
+// The first page that is cut, another, runs and blocks in it that two streams use, and the pages go back.
+void cutting_pages(FaultWorld& w) {
+  const auto first = w.allocate(1, w.stream(1));
+  const auto run = w.allocate(700 * kKiB, w.stream(1));
+  const auto second = w.allocate(900 * kKiB, w.stream(2));
+  const auto third = w.allocate(1500 * kKiB, w.stream(2));
+  w.record_use(run, w.stream(2));
+  w.deallocate(second, w.stream(2));
+  w.deallocate(run, w.stream(1));
+  w.deallocate(first, w.stream(2));
+  w.allocate(800 * kKiB, w.stream(3));
+  w.pass(1'000'000);
+  w.allocate(60'000, kAny);
+  w.deallocate_deferred(third);
+  w.synchronize();
+  w.trim(0);
+}
+
+// 16 MiB of device: pages that small memory was cut from have to come back.
+void short_of_pages_to_cut(FaultWorld& w) {
+  std::vector<std::size_t> live;
+  for (std::size_t i = 0; i < 16; ++i) live.push_back(w.allocate(kMiB, w.stream(1 + i % 2)));
+  for (std::size_t i = 0; i < 16; ++i) w.deallocate(live[i], w.stream(1 + i % 2));
+  w.allocate(900 * kKiB, w.stream(3));
+  w.allocate(13 * kMiB, w.stream(3));
+}
+
+void bound_streams(FaultWorld& w) {
+  for (const Bytes bytes : {Bytes{1000}, Bytes{300 * kKiB}, Bytes{4 * kMiB}}) {
+    const auto first = w.allocate_bound(bytes, 1);
+    const auto second = w.allocate_bound(bytes, 2);
+    w.deallocate_bound(first, 1);
+    w.deallocate_bound(second, 1);
+    const auto third = w.allocate_bound(bytes, 1);
+    w.deallocate(third, kAny);
+    w.pass(100'000);
+  }
+  w.deallocate_many({w.allocate_bound(5000, 2), w.allocate_bound(6 * kMiB, 2)}, w.stream(1));
+  w.allocate_bound(10 * kMiB, 2);
+}
+
+void bound_in_a_reset(FaultWorld& w) {
+  const auto first = w.allocate_bound(1000, 1);
+  w.deallocate_bound(w.allocate_bound(2 * kMiB, 1), 1);
+  w.deallocate_bound(w.allocate_bound(70'000, 1), 1);
+  w.reset();
+  w.deallocate_bound(first, 1);
+  w.reset_by_others();
+  w.allocate_bound(50'000, 2);
+}
+
 void resetting(FaultWorld& w) {
   const auto first = w.allocate(8 * kMiB, w.stream(1));
   w.allocate(100, w.stream(1));
@@ -150,20 +201,28 @@ void many_mappings(FaultWorld& w) {
 }  // namespace
 
 std::vector<Scenario> scenarios() {
-  return {{"growth", growth},
-          {"moving", moving},
-          {"crossing_streams", crossing_streams},
-          {"without_streams", without_streams},
-          {"unannounced_capture", unannounced_capture},
-          {"announced_capture", announced_capture},
-          {"trimming", trimming},
-          {"small_requests", small_requests},
-          {"resetting", resetting},
-          {"resetting_by_others", resetting_by_others},
-          {"running_short", running_short, 32 * kMiB},
-          {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 8},
-          {"beyond_the_budget", beyond_the_budget},
-          {"many_mappings", many_mappings, kGiB, 8}};
+  return {
+      {"growth", growth},
+      {"moving", moving},
+      {"crossing_streams", crossing_streams},
+      {"without_streams", without_streams},
+      {"unannounced_capture", unannounced_capture},
+      {"announced_capture", announced_capture},
+      {"trimming", trimming},
+      {"small_requests", small_requests},
+      {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000, pool::SmallRequests::stream_ordered},
+      {"cutting_pages", cutting_pages},
+      {"short_of_pages_to_cut", short_of_pages_to_cut, 16 * kMiB},
+      {"bound_streams", bound_streams},
+      {"bound_in_a_reset", bound_in_a_reset},
+      {"resetting", resetting},
+      {"resetting_by_others", resetting_by_others},
+      {"resetting_the_drivers_pool", resetting, kGiB, 60'000, pool::SmallRequests::stream_ordered},
+      {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000, pool::SmallRequests::stream_ordered},
+      {"running_short", running_short, 32 * kMiB},
+      {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 8},
+      {"beyond_the_budget", beyond_the_budget},
+      {"many_mappings", many_mappings, kGiB, 8}};
 }
 
 Scenario random_scenario(std::uint64_t seed) {
@@ -188,7 +247,8 @@ Scenario random_scenario(std::uint64_t seed) {
       }
     }
   };
-  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB};
+  const auto small = seed % 3 == 0 ? pool::SmallRequests::stream_ordered : pool::SmallRequests::pool;
+  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small};
 }
 
 }  // namespace vpmm::fault

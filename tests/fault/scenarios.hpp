@@ -14,6 +14,7 @@ struct Scenario {
   std::function<void(FaultWorld&)> run;  // on an open pool
   Bytes capacity = kGiB;                 // of the simulated device
   std::uint64_t max_mappings = 60'000;
+  pool::SmallRequests small = pool::SmallRequests::pool;
 };
 
 std::vector<Scenario> scenarios();
