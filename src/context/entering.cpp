@@ -129,9 +129,13 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     trim_somm(lock);
     return true;
   };
-  relief.recall = [this](const Caller& caller) {
+  relief.recall = [this](const Caller& caller, Bytes size) {
+    if (size <= small::kMostPages * pool_->page_size() && small_->recall_one(caller, size)) return true;
     small_->want_events(caller.timeline);
     return small_->recall();
+  };
+  relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
+    return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
   };
   relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };

@@ -101,8 +101,7 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   } else if (is_small || somm_ == nullptr || bytes >= page) {
     const std::uint64_t pages = (bytes + page - 1) / page;
     if (!is_small && (pages > small::kMostPages || config_.page_chunks)) return {};
-    const std::size_t bin = is_small ? small::run_bin(small::run_units(bytes)) : small::page_bin(pages);
-    const region::Region* region = shard.take_kept(bin);
+    const region::Region* region = is_small ? shard.take_kept_run(bytes) : shard.take_kept(small::page_bin(pages));
     if (region == nullptr) return {};
     range = region->range;
     begin = range.begin;
@@ -154,7 +153,7 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
       if (slab->shard != &shard) return false;
       index = slab->index_of(ptr);
       if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
-      range = {ptr, slab->shape->block};
+      range = {ptr, slab->shape().block};
     } else {
       region = reinterpret_cast<region::Region*>(inside & ~small::kRunTag);
       bin = small::run_bin(region->range.size / small::kUnit);

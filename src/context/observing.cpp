@@ -143,6 +143,7 @@ observe::Statistics DeviceContext::figures() const {
     figures.live_bytes += static_cast<Bytes>(small.requested);
     figures.allocated_bytes += static_cast<Bytes>(small.allocated);
     figures.free_bytes += small_->kept_pages_bytes();
+    figures.pending_bytes += small_->pending_bytes();
     figures.small_bytes = small_->arena_bytes();
     figures.small_free_bytes = small_->idle_bytes() - small_->kept_pages_bytes();
     figures.live_allocations += static_cast<std::uint64_t>(small.live);
@@ -202,7 +203,10 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   pool_->for_each_region([&](const region::Region& region) {
     observe::RegionSnapshot picture{
         region.range, kind_of(region.state), region.tenant.requested, region.stamp.is_complete(), {}};
-    if (small::SmallPool::is_kept(region)) picture.kind = kind_of(RegionState::free);
+    if (small::SmallPool::is_kept(region)) {
+      picture.kind = kind_of(RegionState::free);
+      picture.complete = false;  // nobody has asked
+    }
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);
     if (region.state == RegionState::allocated && region.tenant.timeline)

@@ -60,7 +60,7 @@ struct Relief {
   // Asked again while it says that something came back: what is nearest first, in the end everything.
   std::function<bool(const Caller& caller, Bytes size)> recall;
   // Whether pages would come back if what was cut from them became complete.
-  std::function<bool()> is_pending_in_pieces;
+  std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.
   std::function<void(const std::vector<time::StampPart>& done)> advanced;
   std::function<bool(MutexLock&)> give_back_caches;
@@ -85,6 +85,10 @@ class Pool {
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  // Whether such a request would be a hit.
+  bool fits(Bytes size, const Caller& caller) const {
+    return index_.best_fit(size, page_size(), caller.own()) != nullptr;
+  }
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);
   void record_use(region::Region* region, time::Timeline& timeline);

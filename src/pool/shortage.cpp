@@ -26,7 +26,8 @@ void Pool::want_proof(const PageRequest& request, const Caller& caller) {
   bool is_unanswered = false;
   timelines_.for_each([&](time::Timeline& timeline) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    if (index_.pending_bytes(timeline.id) == 0) return;
+    const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces(timeline.id);
+    if (index_.pending_bytes(timeline.id) == 0 && !is_in_pieces) return;
     if (!timeline.wanted) {
       timeline.wanted = true;
       timeline.wanted_since = misses_;
@@ -95,7 +96,7 @@ bool Pool::wait_for_flights(MutexLock& lock) {
 
 // Waits on the host for the oldest event that stands against pending memory. False: there is nothing to wait for.
 Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
-  const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces();
+  const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces(std::nullopt);
   if (index_.pending_bytes() == 0 && !is_in_pieces) return false;
   if (caller.own() && caller.timeline->provable < caller.timeline->last)
     VPMM_TRY(timelines_.close(*caller.timeline, *caller.stream));

@@ -8,6 +8,7 @@
 
 namespace vpmm::small {
 
+using pool::Caller;
 using region::Region;
 
 namespace {
@@ -54,6 +55,40 @@ bool SmallPool::recall() {
   return spans_.bytes(region::RegionState::free) + pool_.idle_bytes() != idle;
 }
 
+bool SmallPool::recall_one(const Caller& caller, Bytes size) {
+  if (caller.timeline == nullptr) return false;
+  Shard& shard = shard_of(*caller.timeline);
+  const bool is_run = size < page_size_;
+  Kept kept;
+  {
+    const SpinGuard guard(shard.lock);
+    const std::size_t first = is_run ? run_bin(run_units(size)) : page_bin((size + page_size_ - 1) / page_size_);
+    const std::size_t last = is_run ? kRunBins : kBins;
+    for (std::size_t bin = first; bin < last && kept.region == nullptr; ++bin) {
+      if (shard.kept[bin].empty()) continue;
+      const std::uint64_t number = shard.kept[bin].back().number;
+      kept = {shard.take_kept(bin), number};
+    }
+    if (kept.region != nullptr && !is_run) leave_hand(shard, kept);
+  }
+  if (kept.region == nullptr) return false;
+  timelines_.claim(*caller.timeline, kept.number, kept.region->range.size);
+  const time::Stamp stamp({caller.timeline->id, kept.number});
+  if (is_run) {
+    end_run(kept.region, stamp);
+  } else {
+    pool_.deallocate(kept.region, stamp);
+  }
+  return true;
+}
+
+// Whole pages: the index counts them as allocated until the pool has them back. Holds: the shard's lock.
+void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
+  shard.tally.begin(pages.region->tenant.requested, pages.region->range.size);
+  --shard.tally.deallocations;
+  if (PageEntry* entry = directory_.at(pages.region->range.begin)) entry->owner.store(0, std::memory_order_relaxed);
+}
+
 // Note [What leaves a hand is stamped as it was freed]
 // Not later: an event that was recorded since the free proves it.
 void SmallPool::recall(Shard& shard) {
@@ -82,13 +117,8 @@ void SmallPool::recall(Shard& shard) {
     bytes = std::exchange(shard.kept_bytes, 0);
     shard.kept_pages_bytes = 0;
     for (const Kept& kept : freed) {
-      const Region& region = *kept.region;
       kept.region->holder = nullptr;
-      if (region.range.size < page_size_) continue;
-      // The index counts it as allocated until the pool has it back.
-      shard.tally.begin(region.tenant.requested, region.range.size);
-      --shard.tally.deallocations;
-      if (PageEntry* entry = directory_.at(region.range.begin)) entry->owner.store(0, std::memory_order_relaxed);
+      if (kept.region->range.size >= page_size_) leave_hand(shard, kept);
     }
     if (!freed.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
   }
@@ -200,12 +230,12 @@ std::string SmallPool::validate() {
     if (std::string broken = validate_shard(shard); !broken.empty()) return "small: " + broken;
   std::uint64_t occupied = 0;
   std::uint64_t spans = 0;
-  for (const Arena& arena : arenas_) occupied += arena.page != nullptr && is_arena(*arena.page) ? arena.occupied : 0;
+  for (const Arena* arena : arenas_.all()) occupied += arena->page != nullptr ? arena->occupied : 0;
   spans_.for_each([&](const Region& span) { spans += span.state == region::RegionState::allocated ? 1 : 0; });
   if (occupied != spans) return fmt::format("small: {} spans, but arenas count {}", spans, occupied);
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
-    for (const Waiting& block : blocks) waiting += block.slab->shape->block;
+    for (const Waiting& block : blocks) waiting += block.slab->shape().block;
   if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
   return {};
 }

@@ -87,15 +87,15 @@ class alignas(64) Shard {
     const auto index = static_cast<std::uint64_t>(std::countr_zero(slab->free));
     slab->free &= slab->free - 1;
     if (slab->free == 0) list.remove(slab);
-    slab->slack[index] = static_cast<std::uint16_t>(slab->shape->block - requested);
-    tally.begin(requested, slab->shape->block);
+    slab->slack[index] = static_cast<std::uint16_t>(slab->shape().block - requested);
+    tally.begin(requested, slab->shape().block);
     ++tally.allocations;
     return slab->block(index);
   }
 
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) {
-    tally.end(slab->requested(index), slab->shape->block);
+    tally.end(slab->requested(index), slab->shape().block);
     ++tally.deallocations;
     slab->number = number_of_a_free();
     set_free(slab, index);
@@ -124,6 +124,18 @@ class alignas(64) Shard {
     if (bin >= kRunBins) kept_pages_bytes -= region->range.size;
     region->holder = nullptr;
     return region;
+  }
+
+  // A run that leaves at most an eighth of the request over; null: none in hand.
+  region::Region* take_kept_run(Bytes requested) {
+    const std::size_t first = run_bin(run_units(requested));
+    for (std::size_t bin = first; bin < first + 3 && bin < kRunBins; ++bin) {
+      if (kept[bin].empty()) continue;
+      const Bytes size = kept[bin].back().region->range.size;
+      if (bin == first || size <= requested + requested / 8) return take_kept(bin);
+      return nullptr;
+    }
+    return nullptr;
   }
 
   void keep(region::Region* region, std::size_t bin) {

@@ -21,10 +21,10 @@ struct Slab;
 constexpr std::uintptr_t kRunTag = 1;
 struct Arena {
   AddressRange range;
-  region::Region* page = nullptr;  // its allocation in the pool
-  std::uint64_t occupied = 0;      // slabs and runs in it
-  std::unique_ptr<std::atomic<std::uintptr_t>[]> owners;
-  std::unique_ptr<std::uint32_t[]> requested;  // by first unit of a run: what its user asked for
+  region::Region* page = nullptr;                 // its allocation in the pool
+  std::uint64_t occupied = 0;                     // slabs and runs in it
+  std::atomic<std::uintptr_t>* owners = nullptr;  // by unit
+  std::uint32_t* requested = nullptr;             // by first unit of a run: what its user asked for
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
 };
@@ -32,27 +32,29 @@ struct Arena {
 // Equal blocks cut from one run of units. Belongs to one shard, whose lock guards all that changes; shard and shape
 // change only while it holds no live block.
 // live = not free and not waiting
-struct Slab {
+struct alignas(64) Slab {
+  // What every call touches, on one line.
   std::uint64_t free = 0;            // bit i: block i may be given to the shard's stream
   std::uint64_t waiting = 0;         // freed, and its stamp is not complete
   std::uint64_t used_elsewhere = 0;  // live, and record_use named another stream
-  std::uint64_t number = 0;          // latest that a free of a block here carries; 0: none
   DevicePtr begin{};
-  const SlabShape* shape = nullptr;
-  std::uint32_t slab_class = 0;
   Shard* shard = nullptr;
   Slab* previous = nullptr;  // in one of the shard's lists
   Slab* next = nullptr;
+  std::uint64_t slab_class = 0;
+  // The next line, with the first blocks' slack.
+  std::uint64_t number = 0;  // latest that a free of a block here carries; 0: none
   region::Region* span = nullptr;
   std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
 
-  std::uint64_t index_of(DevicePtr p) const { return shape->index_of(p - begin); }
-  DevicePtr block(std::uint64_t index) const { return begin + index * shape->block; }
-  Bytes requested(std::uint64_t index) const { return shape->block - slack[index]; }
+  const SlabShape& shape() const { return kShapes[slab_class]; }
+  std::uint64_t index_of(DevicePtr p) const { return shape().index_of(p - begin); }
+  DevicePtr block(std::uint64_t index) const { return begin + index * shape().block; }
+  Bytes requested(std::uint64_t index) const { return shape().block - slack[index]; }
   bool is_live(std::uint64_t index) const {
-    return index < shape->blocks && ((free | waiting) >> index & std::uint64_t{1}) == 0;
+    return index < shape().blocks && ((free | waiting) >> index & std::uint64_t{1}) == 0;
   }
-  bool is_empty() const { return free == shape->all(); }
+  bool is_empty() const { return free == shape().all(); }
 };
 
 // Slabs in a row, in no order.

@@ -15,6 +15,8 @@ using region::Region;
 
 namespace {
 
+constexpr Bytes kIdleDivisor = 4;
+
 std::uintptr_t tagged(const Region* run) { return reinterpret_cast<std::uintptr_t>(run) | kRunTag; }
 std::uintptr_t tagged(const Slab* slab) { return reinterpret_cast<std::uintptr_t>(slab); }
 
@@ -52,11 +54,21 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
   const std::uint64_t units = run_units(std::max(bytes, kLeastRun));
-  for (;;) {
-    const DevicePtr begin =
-        block ? take_block(*block, bytes, caller) : take_run(units, bytes, std::max(aligned, kUnit), caller);
-    if (!is_null(begin)) return begin;
-    VPMM_TRY(take_arena(lock, caller));
+  const auto take = [&] {
+    return block ? take_block(*block, bytes, caller) : take_run(units, bytes, std::max(aligned, kUnit), caller);
+  };
+  for (bool has_recalled = false;;) {
+    if (const DevicePtr begin = take(); !is_null(begin)) return begin;
+    // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
+    // would be mapped, what is kept comes back first.
+    const bool is_idle = kept_in_arenas_bytes() * kIdleDivisor > arena_bytes();
+    const bool has_page = !is_idle && (pool_.fits(page_size_, caller) || recall_one(caller, page_size_));
+    if (!has_page && !std::exchange(has_recalled, true) && recall()) continue;
+    Result<void> arena = take_arena(lock, caller);
+    if (arena) continue;
+    // What the pool waited for in vain may have been parts of pages.
+    if (const DevicePtr begin = take(); !is_null(begin)) return begin;
+    return std::move(arena.error());
   }
 }
 
@@ -84,7 +96,7 @@ DevicePtr SmallPool::take_run(std::uint64_t units, Bytes requested, Bytes alignm
   Region* run = nullptr;
   if (alignment == kUnit) {
     const SpinGuard guard(shard.lock);
-    run = shard.take_kept(run_bin(units));
+    run = shard.take_kept_run(requested);
   }
   if (run == nullptr) {
     run = take_span(units * kUnit, alignment, caller);
@@ -104,7 +116,7 @@ DevicePtr SmallPool::take_run(std::uint64_t units, Bytes requested, Bytes alignm
 // A run of units the caller may use at once; null: the pool has to give another page.
 Region* SmallPool::take_span(Bytes bytes, Bytes alignment, const Caller& caller) {
   Region* free = spans_.best_fit(bytes, alignment, caller.own());
-  if (free == nullptr && recall()) free = spans_.best_fit(bytes, alignment, caller.own());
+  if (free == nullptr && recall_one(caller, bytes)) free = spans_.best_fit(bytes, alignment, caller.own());
   if (free == nullptr) return nullptr;
   const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, bytes, alignment);
   VPMM_CHECK(start.has_value(), spans_.picture());
@@ -125,15 +137,13 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   Region* page = pool_.owner(begin);
   const bool is_complete = pool_.was_complete();
   pool_.disown(page);
-  Arena* arena = nullptr;
-  if (unused_arenas_.empty()) {
-    arena = &arenas_.emplace_back();
+  Arena* arena = arenas_.take();
+  if (arena->owners == nullptr) {
     const auto units = static_cast<std::size_t>(page_size_ / kUnit);
-    arena->owners = std::make_unique<std::atomic<std::uintptr_t>[]>(units);
-    arena->requested = std::make_unique<std::uint32_t[]>(units);
-  } else {
-    arena = unused_arenas_.back();
-    unused_arenas_.pop_back();
+    arena->owners = static_cast<std::atomic<std::uintptr_t>*>(
+        unit_tables_.take(units * sizeof(std::atomic<std::uintptr_t>), alignof(std::atomic<std::uintptr_t>)));
+    arena->requested =
+        static_cast<std::uint32_t*>(unit_tables_.take(units * sizeof(std::uint32_t), alignof(std::uint32_t)));
   }
   arena->range = page->range;
   arena->page = page;
@@ -152,25 +162,18 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
 }
 
 Slab* SmallPool::make_slab(Region* span, std::size_t slab_class, Shard& shard) {
-  Slab* slab = nullptr;
-  if (unused_slabs_.empty()) {
-    slab = &slabs_.emplace_back();
-  } else {
-    slab = unused_slabs_.back();
-    unused_slabs_.pop_back();
-  }
-  slab->shape = &kShapes[slab_class];
-  slab->slab_class = static_cast<std::uint32_t>(slab_class);
-  slab->free = slab->shape->all();
+  Slab* slab = slabs_.take();
+  slab->slab_class = slab_class;
+  slab->free = slab->shape().all();
   slab->waiting = slab->used_elsewhere = slab->number = 0;
   slab->begin = span->range.begin;
   slab->shard = &shard;
   slab->span = span;
   ++shard.slab_count;
-  most_live_ += slab->shape->blocks;
+  most_live_ += slab->shape().blocks;
   Arena& arena = arena_at(slab->begin);
   const std::uint64_t first = arena.unit_of(slab->begin);
-  for (std::uint64_t unit = first; unit < first + slab->shape->units; ++unit)
+  for (std::uint64_t unit = first; unit < first + slab->shape().units; ++unit)
     arena.owners[unit].store(tagged(slab), std::memory_order_relaxed);
   return slab;
 }
@@ -224,7 +227,7 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
     found.index = found.slab->index_of(p);
     const SpinGuard guard(found.slab->shard->lock);
     if (!found.slab->is_live(found.index)) return std::nullopt;
-    found.range = {found.slab->block(found.index), found.slab->shape->block};
+    found.range = {found.slab->block(found.index), found.slab->shape().block};
     found.requested = found.slab->requested(found.index);
     found.timeline = found.slab->shard->timeline;
     return found;
@@ -307,12 +310,12 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
 
 void SmallPool::wait_for(const Waiting& waiting) {
   waiting_[waiting.stamp.parts().front()].push_back(waiting);
-  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.slab->shape->block;
+  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.slab->shape().block;
 }
 
 void SmallPool::set_free(const Waiting& waiting) {
   Slab* slab = waiting.slab;
-  waiting_bytes_ -= slab->shape->block;
+  waiting_bytes_ -= slab->shape().block;
   const SpinGuard guard(slab->shard->lock);
   slab->waiting &= ~(std::uint64_t{1} << waiting.index);
   slab->shard->set_free(slab, waiting.index);
@@ -328,7 +331,7 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
     for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
     waiting_.erase(first, last);
     for (Waiting& waiting : ready) {
-      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.slab->shape->block;
+      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.slab->shape().block;
       waiting.stamp = timelines_.reduce(waiting.stamp);
       if (waiting.stamp.is_complete()) {
         set_free(waiting);
@@ -347,9 +350,9 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
 void SmallPool::end_slab(Slab* slab, const time::Stamp& stamp) {
   if (--slab->shard->slab_count == 0 && !slab->shard->timeline && slab->shard != any_)
     unused_shards_.push_back(slab->shard);
-  most_live_ -= slab->shape->blocks;
+  most_live_ -= slab->shape().blocks;
   Region* span = slab->span;
-  unused_slabs_.push_back(slab);
+  slabs_.give_back(slab);
   give_span(span, stamp);
 }
 
@@ -379,7 +382,7 @@ bool SmallPool::give_arena_if_idle(Region* free) {
   arena.page->holder = nullptr;
   pool_.deallocate(arena.page, stamp);
   arena.page = nullptr;
-  unused_arenas_.push_back(&arena);
+  arenas_.give_back(&arena);
   --arena_count_;
   pages_.begin(page_size_, page_size_);
   --pages_.deallocations;

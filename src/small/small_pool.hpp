@@ -16,6 +16,7 @@
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "base/stable_store.hpp"
 #include "pool/pool.hpp"
 #include "region/region_index.hpp"
 #include "small/directory.hpp"
@@ -69,6 +70,8 @@ class SmallPool {
   // Takes back what shards keep and nobody uses. True: something came back.
   bool recall();
   void recall(Shard& shard);
+  // The same for one allocation of the caller's own that is large enough, if it keeps one: the rest stays in hand.
+  bool recall_one(const pool::Caller& caller, Bytes size);
   // Somebody missed: for a while every stream's frees are worth an event.
   void want_events(const time::Timeline* except);
   void advance(const std::vector<time::StampPart>& done);
@@ -78,6 +81,7 @@ class SmallPool {
   Tally tally();             // of all shards
   std::int64_t take_high();  // most bytes requested since it was last called, over all shards; begins anew
   Bytes idle_bytes();        // in arenas or kept, and nobody's
+  Bytes kept_in_arenas_bytes() { return idle_bytes() - kept_pages_bytes(); }
   Bytes kept_pages_bytes();  // of these, allocations of whole pages that shards keep
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
@@ -102,6 +106,7 @@ class SmallPool {
   void give_span(region::Region* span, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
   static void end_shard(Shard& shard);
+  void leave_hand(Shard& shard, const Kept& pages);
   void wait_for(const Waiting& waiting);
   void set_free(const Waiting& waiting);
   void count_tenant(std::optional<time::TimelineId> timeline, int change);
@@ -114,11 +119,10 @@ class SmallPool {
   const Bytes page_size_;
   Directory directory_;
   region::RegionIndex spans_;
-  std::deque<Arena> arenas_;
-  std::vector<Arena*> unused_arenas_;
+  StableStore<Arena> arenas_;
+  StableBytes unit_tables_;  // of the arenas
   std::uint64_t arena_count_ = 0;
-  std::deque<Slab> slabs_;
-  std::vector<Slab*> unused_slabs_;
+  StableStore<Slab> slabs_;
   std::deque<Shard> shards_;
   std::vector<Shard*> unused_shards_;
   std::unordered_map<time::TimelineId, Shard*> by_timeline_;
