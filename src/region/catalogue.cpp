@@ -1,156 +1,282 @@
 // region: filing regions and finding them again.
 #include "region/catalogue.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "base/check.hpp"
 
 namespace vpmm::region {
 namespace {
 
-void add(Ranking& ranking, std::uint64_t number, Region* region) {
-  ranking.emplace(std::pair{number, region->range.begin}, region);
+const Fit& smaller(const Fit& a, const Fit& b) {
+  if (a.region == nullptr || b.region == nullptr) return a.region == nullptr ? b : a;
+  if (a.size != b.size) return a.size < b.size ? a : b;
+  return a.begin < b.begin ? a : b;
 }
 
-void remove(Ranking& ranking, std::uint64_t number, const Region* region) {
-  const auto removed = ranking.erase({number, region->range.begin});
-  VPMM_CHECK(removed == 1, fmt::format("region at {:#x} was not filed", to_integer(region->range.begin)));
+bool is_fit(const Fit& fit, Bytes size, Bytes alignment) {
+  return fit.region == nullptr || aligned_start({fit.begin, fit.size}, size, alignment);
 }
 
-// The smallest region in which `size` bytes at `alignment` fit. With an alignment that the addresses have anyway the
-// first candidate fits; otherwise none of size + alignment or more is passed over.
-Region* first_fit(const Ranking& by_size, Bytes size, Bytes alignment) {
-  for (auto it = by_size.lower_bound({size, DevicePtr{}}); it != by_size.end(); ++it)
-    if (aligned_start(it->second->range, size, alignment)) return it->second;
-  return nullptr;
+void add_part(TimelineFile& file, int part, Region* region, std::uint64_t sequence) {
+  region->parts[part].file = &file;
+  if (part == 0)
+    file.first_parts.add(region, sequence);
+  else
+    file.second_parts.add(region, sequence);
 }
 
-Region* smaller(Region* a, Region* b) {
-  if (a == nullptr || b == nullptr) return a == nullptr ? b : a;
-  const std::pair key_a{a->range.size, a->range.begin};
-  const std::pair key_b{b->range.size, b->range.begin};
-  return key_a < key_b ? a : b;
+void remove_part(Region* region, int part) {
+  TimelineFile& file = *std::exchange(region->parts[part].file, nullptr);
+  if (part == 0)
+    file.first_parts.remove(region);
+  else
+    file.second_parts.remove(region);
 }
 
-Bytes largest(const Ranking& by_size) { return by_size.empty() ? 0 : by_size.rbegin()->first.first; }
+// `region` takes the place of `other` in the list of its part.
+void replace_part(Region* other, int part, Region* region) {
+  TimelineFile& file = *std::exchange(other->parts[part].file, nullptr);
+  region->parts[part].file = &file;
+  if (part == 0)
+    file.first_parts.replace(other, region);
+  else
+    file.second_parts.replace(other, region);
+}
 
-bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
+// Of a region with a single part: which one is filed.
+int filed_part(const Region& region) { return region.parts[0].file != nullptr ? 0 : 1; }
 
 }  // namespace
 
-std::optional<DevicePtr> aligned_start(const AddressRange& range, Bytes size, Bytes alignment) {
-  const DevicePtr start = align_up(range.begin, alignment);
-  if (start > range.end() || range.end() - start < size) return std::nullopt;
-  return start;
+std::uint64_t TimelineFile::sequence_of(const Region& region) const {
+  return region.parts[region.parts[0].file == this ? 0 : 1].by_sequence.number;
 }
 
-void Catalogue::file(Region* region) {
+Region* TimelineFile::oldest() const {
+  Region* const first = first_parts.front();
+  Region* const second = second_parts.front();
+  if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
+  return first->parts[0].by_sequence.number <= second->parts[1].by_sequence.number ? first : second;
+}
+
+// --- by age and sequence ---
+
+void Catalogue::enlist(Region* region) {
+  if (region->state == RegionState::free)
+    free_by_age_.add(region, region->age);
+  else if (region->state == RegionState::zombie)
+    zombies_.add(region, region->age);
+  else
+    return;
+  enlist_parts(region);
+}
+
+void Catalogue::delist(Region* region) {
+  if (region->state == RegionState::free)
+    free_by_age_.remove(region);
+  else if (region->state == RegionState::zombie)
+    zombies_.remove(region);
+  else
+    return;
+  delist_parts(region);
+}
+
+void Catalogue::enlist_parts(Region* region) {
+  int next = 0;
+  for (const time::StampPart& part : region->stamp.parts())
+    add_part(timeline_file(part.timeline), next++, region, part.sequence);
+}
+
+void Catalogue::delist_parts(Region* region) {
+  for (int part = 0; part < 2; ++part)
+    if (region->parts[part].file != nullptr) remove_part(region, part);
+}
+
+void Catalogue::enlist_behind(Region* region, Region* behind) {
+  if (region->state != RegionState::free && region->state != RegionState::zombie) return;
+  (region->state == RegionState::free ? free_by_age_ : zombies_).add_behind(region, behind);
+  for (int part = 0; part < 2; ++part) behind->parts[part].file = region->parts[part].file;
+  if (TimelineFile* const file = region->parts[0].file) file->first_parts.add_behind(region, behind);
+  if (TimelineFile* const file = region->parts[1].file) file->second_parts.add_behind(region, behind);
+}
+
+void Catalogue::unite(Region* front, Region* back) {
+  if (back->age < front->age) {
+    front->age = back->age;
+    free_by_age_.remove(front);
+    free_by_age_.replace(back, front);
+  } else {
+    free_by_age_.remove(back);
+  }
+  if (!front->stamp.is_complete()) unite_parts(front, back);
+}
+
+// Both are single-part on one timeline; the later number is the one of both.
+void Catalogue::unite_parts(Region* front, Region* back) {
+  const int part = filed_part(*back);
+  if (back->stamp.parts().front().sequence <= front->stamp.parts().front().sequence) {
+    remove_part(back, part);
+    return;
+  }
+  front->stamp = back->stamp;
+  remove_part(front, filed_part(*front));
+  replace_part(back, part, front);
+}
+
+void Catalogue::drop_part(Region* region, time::TimelineId timeline) {
+  for (int part = 0; part < 2; ++part) {
+    const TimelineFile* const file = region->parts[part].file;
+    if (file == nullptr || file->timeline != timeline) continue;
+    region->stamp = region->stamp.without(timeline, region->parts[part].by_sequence.number);
+    remove_part(region, part);
+  }
+}
+
+// --- by all else ---
+
+void Catalogue::enter(Region* region) {
   Sum& sum = sums_[static_cast<std::size_t>(region->state)];
   sum.bytes += region->range.size;
   ++sum.count;
   switch (region->state) {
-    case RegionState::hole: add(holes_, region->range.size, region); break;
-    case RegionState::free: file_free(region); break;
-    case RegionState::allocated: requested_bytes_ += region->tenant.requested; break;
-    case RegionState::zombie:
-      add(zombies_, region->age, region);
-      file_parts(region);
+    case RegionState::hole: holes_.add(region); break;
+    case RegionState::free: enter_free(region); break;
+    case RegionState::allocated:
+      requested_bytes_ += region->tenant.requested;
+      region->reservation->table.add_owner(first_page(*region), region);
       break;
+    case RegionState::zombie: break;
     case RegionState::in_flight: break;
   }
 }
 
-void Catalogue::unfile(Region* region) {
+void Catalogue::leave(Region* region) {
   Sum& sum = sums_[static_cast<std::size_t>(region->state)];
   sum.bytes -= region->range.size;
   --sum.count;
   switch (region->state) {
-    case RegionState::hole: remove(holes_, region->range.size, region); break;
-    case RegionState::free: unfile_free(region); break;
-    case RegionState::allocated: requested_bytes_ -= region->tenant.requested; break;
-    case RegionState::zombie:
-      remove(zombies_, region->age, region);
-      unfile_parts(region);
+    case RegionState::hole: holes_.remove(region); break;
+    case RegionState::free: leave_free(region); break;
+    case RegionState::allocated:
+      requested_bytes_ -= region->tenant.requested;
+      region->reservation->table.remove_owner(first_page(*region));
       break;
+    case RegionState::zombie: break;
     case RegionState::in_flight: break;
   }
 }
 
-void Catalogue::file_free(Region* region) {
-  add(free_by_size(region->stamp), region->range.size, region);
-  add(free_by_age_, region->age, region);
-  file_parts(region);
-  if (!region->stamp.is_complete()) pending_bytes_ += region->range.size;
-  if (is_free(region->next)) junctions_.emplace(region->range.begin, region);
-  if (is_free(region->previous)) junctions_.emplace(region->previous->range.begin, region->previous);
+void Catalogue::enter_free(Region* region) {
+  free_by_size(*region).add(region);
+  flip_free(*region);
+  if (region->stamp.is_complete()) return;
+  pending_bytes_ += region->range.size;
+  for (const auto& part : region->parts)
+    if (part.file != nullptr) part.file->pending_bytes += region->range.size;
 }
 
-void Catalogue::unfile_free(Region* region) {
-  remove(free_by_size(region->stamp), region->range.size, region);
-  remove(free_by_age_, region->age, region);
-  unfile_parts(region);
-  if (!region->stamp.is_complete()) pending_bytes_ -= region->range.size;
-  junctions_.erase(region->range.begin);
-  if (is_free(region->previous)) junctions_.erase(region->previous->range.begin);
+void Catalogue::leave_free(Region* region) {
+  free_by_size(*region).remove(region);
+  flip_free(*region);
+  if (region->stamp.is_complete()) return;
+  pending_bytes_ -= region->range.size;
+  for (const auto& part : region->parts)
+    if (part.file != nullptr) part.file->pending_bytes -= region->range.size;
 }
 
-void Catalogue::file_parts(Region* region) {
-  for (const time::StampPart& part : region->stamp.parts()) {
-    TimelineFile& file = timeline_file(part.timeline);
-    add(file.by_sequence, part.sequence, region);
-    if (is_free(region)) file.pending_bytes += region->range.size;
-  }
+void Catalogue::flip_free(const Region& region) {
+  const std::uint64_t first = first_page(region);
+  region.reservation->table.flip_free(first, first + unit_.pages(region.range.size));
 }
 
-void Catalogue::unfile_parts(Region* region) {
-  for (const time::StampPart& part : region->stamp.parts()) {
-    TimelineFile& file = timeline_file(part.timeline);
-    remove(file.by_sequence, part.sequence, region);
-    if (is_free(region)) file.pending_bytes -= region->range.size;
-  }
-}
-
-Ranking& Catalogue::free_by_size(const time::Stamp& stamp) {
-  if (stamp.is_complete()) return complete_by_size_;
-  if (stamp.is_single()) return timeline_file(stamp.parts().front().timeline).single_by_size;
+SizeIndex& Catalogue::free_by_size(const Region& region) {
+  if (region.stamp.is_complete()) return complete_by_size_;
+  if (region.stamp.is_single()) return region.parts[filed_part(region)].file->single_by_size;
   return two_part_by_size_;
 }
 
-Catalogue::TimelineFile& Catalogue::timeline_file(time::TimelineId timeline) {
-  if (const auto found = timelines_.find(timeline); found != timelines_.end()) return found->second;
+std::uint64_t Catalogue::first_page(const Region& region) const {
+  return unit_.pages(region.range.begin - region.reservation->range.begin);
+}
+
+TimelineFile& Catalogue::timeline_file(time::TimelineId timeline) {
+  if (last_file_ != nullptr && last_file_->timeline == timeline) return *last_file_;
+  if (const auto found = timelines_.find(timeline); found != timelines_.end()) return *(last_file_ = &found->second);
   if (timelines_.size() >= drop_empty_at_) {
     std::erase_if(timelines_, [](const auto& entry) { return entry.second.empty(); });
     drop_empty_at_ = std::max<std::size_t>(16, 2 * timelines_.size());
   }
-  return timelines_[timeline];
+  const auto [made, is_new] = timelines_.try_emplace(timeline, timeline, unit_);
+  return *(last_file_ = &made->second);
 }
 
-const Catalogue::TimelineFile* Catalogue::find(time::TimelineId timeline) const {
+const TimelineFile* Catalogue::find(time::TimelineId timeline) const {
+  if (last_file_ != nullptr && last_file_->timeline == timeline) return last_file_;
   const auto found = timelines_.find(timeline);
   return found == timelines_.end() ? nullptr : &found->second;
 }
 
-Region* Catalogue::smallest_hole(Bytes size, Bytes alignment) const { return first_fit(holes_, size, alignment); }
+// --- neighbours ---
 
+bool Catalogue::touches_free_before(const Region& region) const {
+  return region.reservation->table.free_ends_at(first_page(region));
+}
+
+bool Catalogue::touches_free_behind(const Region& region) const {
+  return region.reservation->table.free_begins_at(first_page(region) + unit_.pages(region.range.size));
+}
+
+void Catalogue::add_junction(Region* behind) {
+  PageTable& table = behind->reservation->table;
+  if (table.is_junction(first_page(*behind))) return;
+  if (!table.has_junctions()) joined_.insert(behind->reservation);
+  table.add_junction(first_page(*behind), behind);
+}
+
+void Catalogue::remove_junction(Reservation& reservation, DevicePtr border) {
+  if (!reservation.table.has_junctions() || border == reservation.range.end()) return;
+  const std::uint64_t page = unit_.pages(border - reservation.range.begin);
+  if (!reservation.table.is_junction(page)) return;
+  reservation.table.remove_junction(page);
+  if (!reservation.table.has_junctions()) joined_.erase(&reservation);
+}
+
+void Catalogue::visit_junctions(const std::function<std::optional<DevicePtr>(Region* behind)>& visit) const {
+  for (const Reservation* reservation : joined_) {
+    const PageTable& table = reservation->table;
+    Region* behind = table.first_behind_junction(0);
+    while (behind != nullptr) {
+      const std::optional<DevicePtr> next = visit(behind);
+      if (!next) return;
+      behind = table.first_behind_junction(unit_.pages(*next - reservation->range.begin));
+    }
+  }
+}
+
+// --- looking ---
+
+// Nearly always the addresses have the alignment anyway, and the smallest region that is large enough is the answer.
 Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
-  Region* const complete = first_fit(complete_by_size_, size, alignment);
   const TimelineFile* const file = own ? find(*own) : nullptr;
-  return file == nullptr ? complete : smaller(complete, first_fit(file->single_by_size, size, alignment));
+  const SizeIndex& pending = file == nullptr ? no_sizes_ : file->single_by_size;
+  const Fit smallest = smaller(complete_by_size_.at_least(size), pending.at_least(size));
+  if (is_fit(smallest, size, alignment)) return smallest.region;
+  return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
 }
 
 Region* Catalogue::waiting_for(time::TimelineId timeline, std::uint64_t sequence) const {
   const TimelineFile* const file = find(timeline);
-  if (file == nullptr || file->empty()) return nullptr;
-  const auto oldest = file->by_sequence.begin();
-  return oldest->first.first <= sequence ? oldest->second : nullptr;
+  Region* const oldest = file == nullptr ? nullptr : file->oldest();
+  return oldest != nullptr && file->sequence_of(*oldest) <= sequence ? oldest : nullptr;
 }
 
 std::optional<std::uint64_t> Catalogue::oldest_pending(time::TimelineId timeline) const {
   const TimelineFile* const file = find(timeline);
   if (file == nullptr || file->empty()) return std::nullopt;
-  return file->by_sequence.begin()->first.first;
+  return file->sequence_of(*file->oldest());
 }
 
 Bytes Catalogue::pending_bytes(time::TimelineId timeline) const {
@@ -159,38 +285,9 @@ Bytes Catalogue::pending_bytes(time::TimelineId timeline) const {
 }
 
 Bytes Catalogue::largest_free() const {
-  Bytes result = std::max(largest(complete_by_size_), largest(two_part_by_size_));
-  for (const auto& [timeline, file] : timelines_) result = std::max(result, largest(file.single_by_size));
+  Bytes result = std::max(complete_by_size_.largest(), two_part_by_size_.largest());
+  for (const auto& [timeline, file] : timelines_) result = std::max(result, file.single_by_size.largest());
   return result;
-}
-
-std::string Catalogue::difference(const Catalogue& expected) const {
-  if (holes_ != expected.holes_) return "holes by size are not the holes";
-  if (complete_by_size_ != expected.complete_by_size_) return "complete free regions by size are not those regions";
-  if (two_part_by_size_ != expected.two_part_by_size_) return "two-part free regions by size are not those regions";
-  if (free_by_age_ != expected.free_by_age_) return "free regions by age are not the free regions";
-  if (zombies_ != expected.zombies_) return "zombies by age are not the zombies";
-  if (junctions_ != expected.junctions_) return "junctions are not the places where free regions touch";
-  if (sums_ != expected.sums_) return "sums by state are not the sums of the regions";
-  if (pending_bytes_ != expected.pending_bytes_) return "pending bytes are not the sum of pending regions";
-  if (requested_bytes_ != expected.requested_bytes_) return "requested bytes are not the sum over allocated regions";
-  return timeline_difference(expected);
-}
-
-std::string Catalogue::timeline_difference(const Catalogue& expected) const {
-  const TimelineFile nothing;
-  const auto differs = [&nothing](const Catalogue& a, const Catalogue& b) -> std::optional<time::TimelineId> {
-    for (const auto& [timeline, file] : a.timelines_) {
-      const TimelineFile* const other = b.find(timeline);
-      if (file != (other == nullptr ? nothing : *other)) return timeline;
-    }
-    return std::nullopt;
-  };
-  auto timeline = differs(*this, expected);
-  if (!timeline) timeline = differs(expected, *this);
-  if (!timeline) return "";
-  return fmt::format("regions filed under timeline {} are not those with a part on it",
-                     static_cast<std::uint64_t>(*timeline));
 }
 
 }  // namespace vpmm::region

@@ -1,51 +1,99 @@
-// region: where regions are filed so that they are found by size, by pending number, by age, and by touching each
-// other.
+// region: where regions are filed so that they are found by size, by pending number, by age, by address, and by
+// touching each other.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "base/address.hpp"
+#include "region/ordered_list.hpp"
+#include "region/page_unit.hpp"
 #include "region/region.hpp"
+#include "region/reservation.hpp"
+#include "region/size_index.hpp"
 #include "time/stamp.hpp"
 
 namespace vpmm::region {
 
-// Regions in ascending order of a number (a size, an age or a sequence), lowest address first among equals.
-using Ranking = std::map<std::pair<std::uint64_t, DevicePtr>, Region*>;
+// Free regions and zombies with a part of their stamp on one timeline.
+struct TimelineFile {
+  TimelineFile(time::TimelineId id, const PageUnit& unit) : timeline(id), single_by_size(unit) {}
 
-// Lowest aligned address in `range` with `size` bytes behind it; none if they do not fit.
-std::optional<DevicePtr> aligned_start(const AddressRange& range, Bytes size, Bytes alignment);
+  bool empty() const { return first_parts.empty() && second_parts.empty(); }
+  Region* oldest() const;
+  std::uint64_t sequence_of(const Region& region) const;
+
+  time::TimelineId timeline;
+  OrderedList<SequenceLinks<0>> first_parts;   // those with Region::parts[0] here, by sequence
+  OrderedList<SequenceLinks<1>> second_parts;  // those with Region::parts[1] here, by sequence
+  SizeIndex single_by_size;                    // free regions whose only part it is
+  Bytes pending_bytes = 0;                     // free regions among all of them
+};
 
 // What a region is filed under follows from its fields alone:
 //   hole       by size
 //   free       by age; by size among the complete, among the single-part ones of its timeline, or among the two-part
-//              ones; by sequence under the timeline of each part of its stamp; as a junction if the next is free too
+//              ones; by sequence under the timeline of each part of its stamp
 //   zombie     by age; by sequence under the timeline of each part of its stamp
-// and every state is summed up. So a catalogue filled anew from the regions equals this one: validate() does that.
+//   allocated  at its first page
+// and every state is summed up. Junctions, the places where free regions touch, follow from their neighbours too.
+// So what is filed can be compared with the regions themselves: validate() does that.
 class Catalogue {
  public:
-  // The region's fields must stay as they are from file() to unfile(), except what no search depends on.
-  void file(Region* region);
-  void unfile(Region* region);
+  explicit Catalogue(Bytes page_size)
+      : unit_(page_size), holes_(unit_), complete_by_size_(unit_), two_part_by_size_(unit_), no_sizes_(unit_) {}
 
-  Region* smallest_hole(Bytes size, Bytes alignment) const;
+  const PageUnit& unit() const { return unit_; }
+
+  // The region's fields must stay as they are from file() to unfile(), except what no search depends on.
+  void file(Region* region) {
+    enlist(region);
+    enter(region);
+  }
+  void unfile(Region* region) {
+    leave(region);
+    delist(region);
+  }
+
+  // The halves of file() and unfile(). By age and sequence: enlist() and delist(). By all else: enter() and leave().
+  // A free region or zombie that left but is listed may be cut, or be united with a neighbour, and enter again.
+  void enlist(Region* region);
+  void delist(Region* region);
+  void enter(Region* region);
+  void leave(Region* region);
+
+  // Lists `behind`, which was the end of `region`, free or zombie, until now.
+  void enlist_behind(Region* region, Region* behind);
+  // Of two neighbouring free regions that are one from now on, neither entered: the front is listed for both, with the
+  // stamp and age of both, and the back is not.
+  void unite(Region* front, Region* back);
+  // Takes the part on `timeline` from the stamp and the list. Requires: listed, not entered.
+  void drop_part(Region* region, time::TimelineId timeline);
+
+  // Whether there is an entered free region right before, or behind, `region`.
+  bool touches_free_before(const Region& region) const;
+  bool touches_free_behind(const Region& region) const;
+  // What is filed under the border between two neighbours, which may be filed already or not be.
+  void add_junction(Region* behind);
+  void remove_junction(Reservation& reservation, DevicePtr border);
+
+  Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
   std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
 
-  const Ranking& free_by_age() const { return free_by_age_; }
-  const Ranking& zombies() const { return zombies_; }
-  // Free regions whose next neighbour is free too, by address.
-  const std::map<DevicePtr, Region*>& junctions() const { return junctions_; }
+  const OrderedList<AgeLinks>& free_by_age() const { return free_by_age_; }
+  const OrderedList<AgeLinks>& zombies() const { return zombies_; }
+  // Calls `visit` for the regions behind junctions, by address; it returns the address to go on from, or none to stop.
+  void visit_junctions(const std::function<std::optional<DevicePtr>(Region* behind)>& visit) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
   std::uint64_t count(RegionState state) const { return sums_[static_cast<std::size_t>(state)].count; }
@@ -54,8 +102,8 @@ class Catalogue {
   Bytes requested_bytes() const { return requested_bytes_; }
   Bytes largest_free() const;
 
-  // What is filed differently here and in `expected`, as text; empty when nothing is.
-  std::string difference(const Catalogue& expected) const;
+  // How what is filed differs from what should be if these are all regions, as text; empty when it does not.
+  std::string difference(const std::vector<const Region*>& regions) const;
 
  private:
   struct Sum {
@@ -63,33 +111,39 @@ class Catalogue {
     std::uint64_t count = 0;
     friend bool operator==(const Sum&, const Sum&) = default;
   };
-  struct TimelineFile {
-    Ranking by_sequence;                                // free regions and zombies with a part on this timeline
-    Ranking single_by_size;                             // free regions of those whose only part it is
-    Bytes pending_bytes = 0;                            // free regions in by_sequence
-    bool empty() const { return by_sequence.empty(); }  // everything filed here stands in by_sequence
-    friend bool operator==(const TimelineFile&, const TimelineFile&) = default;
+  struct ByAddress {
+    bool operator()(const Reservation* a, const Reservation* b) const { return a->range.begin < b->range.begin; }
   };
 
-  void file_free(Region* region);
-  void unfile_free(Region* region);
-  void file_parts(Region* region);
-  void unfile_parts(Region* region);
-  Ranking& free_by_size(const time::Stamp& stamp);
+  void enlist_parts(Region* region);
+  void delist_parts(Region* region);
+  void unite_parts(Region* front, Region* back);
+  void enter_free(Region* region);
+  void leave_free(Region* region);
+  void flip_free(const Region& region);
+  SizeIndex& free_by_size(const Region& region);
+  std::uint64_t first_page(const Region& region) const;
   TimelineFile& timeline_file(time::TimelineId timeline);
   const TimelineFile* find(time::TimelineId timeline) const;
-  std::string timeline_difference(const Catalogue& expected) const;
 
-  Ranking holes_;
-  Ranking complete_by_size_;
-  Ranking two_part_by_size_;
-  Ranking free_by_age_;
-  Ranking zombies_;
-  std::map<DevicePtr, Region*> junctions_;
+  std::string size_difference(const std::vector<const Region*>& regions) const;
+  std::string sum_difference(const std::vector<const Region*>& regions) const;
+  std::string timeline_difference(const std::vector<const Region*>& regions) const;
+  std::string place_difference(const std::vector<const Region*>& regions) const;
+
+  PageUnit unit_;
+  SizeIndex holes_;
+  SizeIndex complete_by_size_;
+  SizeIndex two_part_by_size_;
+  SizeIndex no_sizes_;  // stays empty: what a timeline without a file has
+  OrderedList<AgeLinks> free_by_age_;
+  OrderedList<AgeLinks> zombies_;
+  std::set<Reservation*, ByAddress> joined_;  // reservations with a junction
   // Files of timelines with nothing pending stay, so that an allocate and free loop does not make one each time; they
   // are dropped when the table has doubled since, so that streams that are gone do not pile up.
   std::unordered_map<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
+  TimelineFile* last_file_ = nullptr;  // the one asked for last, mostly the one asked for next
   std::array<Sum, 5> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;

@@ -1,6 +1,7 @@
 // region: one run of address space in one state.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -26,20 +27,40 @@ struct Tenant {
   std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
 };
 
-struct Reservation;  // known to RegionIndex alone
+struct Region;
+struct Reservation;   // known to RegionIndex alone
+struct TimelineFile;  // likewise
+
+// A region's place in an ordered list of regions.
+struct Link {
+  Region* previous = nullptr;
+  Region* next = nullptr;
+  std::uint64_t number = 0;  // what the list is in order of
+};
 
 // A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses and holder; what becomes of an
 // allocated region has no holder. In flight it remembers stamp and age of what it was cut from.
-struct Region {
+//
+// With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
+// what an operation on a neighbour looks at.
+struct alignas(64) Region {
   AddressRange range;
-  RegionState state = RegionState::hole;
-  time::Stamp stamp;           // free, zombie: what must have finished
-  std::uint64_t age = 0;       // free, zombie: order of becoming so, smaller is older
-  Tenant tenant;               // allocated
-  void* holder = nullptr;      // allocated: what a room above keeps about it
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
   Reservation* reservation = nullptr;  // the one they share
+  std::uint64_t age = 0;               // free, zombie: order of becoming so, smaller is older
+  void* holder = nullptr;              // allocated: what a room above keeps about it
+  RegionState state = RegionState::hole;
+  std::uint32_t size_place = 0;  // free, hole: where in the heap of its size
+
+  time::Stamp stamp;  // free, zombie: what must have finished
+  Link by_age;        // free, zombie
+  struct {
+    TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
+    Link by_sequence;
+  } parts[2];  // free, zombie: the parts of the stamp, in any order
+
+  Tenant tenant;  // allocated
 };
 
 }  // namespace vpmm::region

@@ -13,15 +13,16 @@
 namespace vpmm::region {
 namespace {
 
-// One region of the two, which must be mergeable: what is left to wait for, and since when it is free.
-time::Stamp merged_stamp(const time::Stamp& a, const time::Stamp& b) {
-  return a.is_complete() ? time::Stamp{} : time::Stamp{a.parts().front(), b.parts().front()};
-}
+bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
 
-// Calls `visit` for the regions of `ranking` in order until it returns false.
-void visit_in_order(const Ranking& ranking, const std::function<bool(Region*)>& visit) {
-  for (const auto& [key, region] : ranking)
-    if (!visit(region)) return;
+// Of the same state, stamp and age.
+Region* make_like(RegionSlab& regions, const Region& region) {
+  Region* const made = regions.make();
+  made->state = region.state;
+  made->stamp = region.stamp;
+  made->age = region.age;
+  made->reservation = region.reservation;
+  return made;
 }
 
 }  // namespace
@@ -41,85 +42,103 @@ bool RegionIndex::Private::overlaps_reservation(AddressRange range) const {
   return behind != reservations.begin() && std::prev(behind)->second.range.overlaps(range);
 }
 
-void RegionIndex::Private::file(Region* region) {
-  catalogue.file(region);
-  if (region->state != RegionState::allocated) return;
-  Reservation& r = *region->reservation;
-  r.owners.set((region->range.begin - r.range.begin) / page_size, region->range.size / page_size, region);
+Region* RegionIndex::Private::split_front(Region* region, DevicePtr at) {
+  Region* const front = make_like(regions, *region);
+  front->range = {region->range.begin, at - region->range.begin};
+  region->range = {at, region->range.size - front->range.size};
+  front->previous = region->previous;
+  front->next = region;
+  (front->previous == nullptr ? front->reservation->first : front->previous->next) = front;
+  region->previous = front;
+  return front;
 }
 
-void RegionIndex::Private::unfile(Region* region) {
-  catalogue.unfile(region);
-  if (region->state != RegionState::allocated) return;
-  Reservation& r = *region->reservation;
-  r.owners.clear((region->range.begin - r.range.begin) / page_size, region->range.size / page_size);
-}
-
-Region* RegionIndex::Private::insert_before(Region* region, AddressRange range) {
-  Region* const node = regions.make();
-  node->range = range;
-  node->state = region->state;
-  node->stamp = region->stamp;
-  node->age = region->age;
-  node->reservation = region->reservation;
-  node->previous = region->previous;
-  node->next = region;
-  (node->previous == nullptr ? node->reservation->first : node->previous->next) = node;
-  region->previous = node;
-  return node;
-}
-
-Region* RegionIndex::Private::insert_behind(Region* region, AddressRange range) {
-  Region* const node = regions.make();
-  node->range = range;
-  node->state = region->state;
-  node->stamp = region->stamp;
-  node->age = region->age;
-  node->reservation = region->reservation;
-  node->previous = region;
-  node->next = region->next;
-  if (node->next != nullptr) node->next->previous = node;
-  region->next = node;
-  return node;
+Region* RegionIndex::Private::split_back(Region* region, DevicePtr at) {
+  Region* const back = make_like(regions, *region);
+  back->range = {at, region->range.end() - at};
+  region->range.size -= back->range.size;
+  back->previous = region;
+  back->next = region->next;
+  if (back->next != nullptr) back->next->previous = back;
+  region->next = back;
+  return back;
 }
 
 void RegionIndex::Private::absorb_next(Region* region) {
   Region* const gone = region->next;
   region->range.size += gone->range.size;
-  region->age = std::min(region->age, gone->age);
   region->next = gone->next;
   if (region->next != nullptr) region->next->previous = region;
   regions.recycle(gone);
 }
 
-void RegionIndex::Private::cut(Region* region, AddressRange part, RegionState state) {
-  unfile(region);
+Region* RegionIndex::Private::cut(Region* region, AddressRange part, RegionState state) {
   const AddressRange whole = region->range;
-  region->range = part;
-  Region* front = nullptr;
-  Region* back = nullptr;
-  if (whole.begin < part.begin) front = insert_before(region, {whole.begin, part.begin - whole.begin});
-  if (part.end() < whole.end()) back = insert_behind(region, {part.end(), whole.end() - part.end()});
-  region->state = state;
-  if (front != nullptr) file(front);
-  if (back != nullptr) file(back);
+  const bool was_free = is_free(region);
+  catalogue.leave(region);
+  if (was_free && part.begin == whole.begin) catalogue.remove_junction(*region->reservation, whole.begin);
+  if (was_free && part.end() == whole.end()) catalogue.remove_junction(*region->reservation, whole.end());
+  Region* taken = region;
+  if (part == whole) {
+    catalogue.delist(region);
+  } else if (part.begin == whole.begin) {
+    taken = split_front(region, part.end());
+    catalogue.enter(region);
+  } else {
+    taken = split_back(region, part.begin);
+    catalogue.enter(region);
+    if (part.end() < whole.end()) {
+      Region* const rest = split_back(taken, part.end());
+      catalogue.enlist_behind(region, rest);
+      catalogue.enter(rest);
+    }
+  }
+  taken->state = state;
+  return taken;
 }
 
-Region* RegionIndex::Private::merge_and_file(Region* region) {
-  Region* merged = region;
-  if (Region* const previous = region->previous; previous != nullptr && mergeable(*previous, *region)) {
-    unfile(previous);
-    previous->stamp = merged_stamp(previous->stamp, region->stamp);
-    absorb_next(previous);
-    merged = previous;
+Region* RegionIndex::Private::merge_holes_and_enter(Region* hole) {
+  if (hole->next != nullptr && mergeable(*hole, *hole->next)) {
+    catalogue.leave(hole->next);
+    absorb_next(hole);
   }
-  if (Region* const next = merged->next; next != nullptr && mergeable(*merged, *next)) {
-    unfile(next);
-    merged->stamp = merged_stamp(merged->stamp, next->stamp);
-    absorb_next(merged);
+  if (hole->previous != nullptr && mergeable(*hole->previous, *hole)) {
+    hole = hole->previous;
+    catalogue.leave(hole);
+    absorb_next(hole);
   }
-  file(merged);
-  return merged;
+  catalogue.enter(hole);
+  return hole;
+}
+
+void RegionIndex::Private::merge(Region* front) {
+  catalogue.remove_junction(*front->reservation, front->range.end());
+  catalogue.unite(front, front->next);
+  absorb_next(front);
+}
+
+Region* RegionIndex::Private::merge_and_enter(Region* region) {
+  if (catalogue.touches_free_behind(*region)) {
+    Region* const next = region->next;
+    if (mergeable(*region, *next)) {
+      catalogue.leave(next);
+      merge(region);
+    } else {
+      catalogue.add_junction(next);
+    }
+  }
+  if (catalogue.touches_free_before(*region)) {
+    Region* const previous = region->previous;
+    if (mergeable(*previous, *region)) {
+      catalogue.leave(previous);
+      merge(previous);
+      region = previous;
+    } else {
+      catalogue.add_junction(region);
+    }
+  }
+  catalogue.enter(region);
+  return region;
 }
 
 // --- address space ---
@@ -131,13 +150,15 @@ RegionIndex::RegionIndex(Bytes page_size) : page_size_(page_size), private_(std:
 RegionIndex::~RegionIndex() = default;
 
 void RegionIndex::add_reservation(AddressRange range) {
-  VPMM_CHECK(!range.empty() && is_multiple(range.size, page_size_), fmt::format("{} bytes reserved", range.size));
+  VPMM_CHECK(!range.empty() && private_->catalogue.unit().is_whole(range.size),
+             fmt::format("{} bytes reserved", range.size));
   VPMM_CHECK(!private_->overlaps_reservation(range), fmt::format("{:#x} is reserved already", to_integer(range.begin)));
   Region* const hole = private_->regions.make();
   hole->range = range;
-  const auto [added, is_new] = private_->reservations.try_emplace(range.begin, range, hole, range.size / page_size_);
+  const auto [added, is_new] =
+      private_->reservations.try_emplace(range.begin, range, hole, private_->catalogue.unit().pages(range.size));
   hole->reservation = &added->second;
-  private_->file(hole);
+  private_->catalogue.file(hole);
 }
 
 void RegionIndex::remove_reservation(AddressRange range) {
@@ -148,7 +169,7 @@ void RegionIndex::remove_reservation(AddressRange range) {
   const bool is_idle =
       only->state == RegionState::hole || (only->state == RegionState::free && only->stamp.is_complete());
   VPMM_CHECK(only->range == range && is_idle, picture());
-  private_->unfile(only);
+  private_->catalogue.unfile(only);
   private_->reservations.erase(found);
   private_->regions.recycle(only);
 }
@@ -161,35 +182,31 @@ Region* RegionIndex::smallest_hole(Bytes size, Bytes alignment) const {
 
 Region* RegionIndex::owner(DevicePtr p) const {
   const Reservation* const r = private_->find_reservation(p);
-  return r == nullptr ? nullptr : r->owners.at((p - r->range.begin) / page_size_);
+  if (r == nullptr) return nullptr;
+  Region* const owner = r->table.owner(private_->catalogue.unit().pages(p - r->range.begin));
+  return owner != nullptr && owner->range.contains(p) ? owner : nullptr;
 }
 
 Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
   return private_->catalogue.best_fit(size, alignment, own);
 }
 
-std::optional<DevicePtr> RegionIndex::aligned_start(const Region& region, Bytes size, Bytes alignment) {
-  return region::aligned_start(region.range, size, alignment);
-}
-
 void RegionIndex::for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const {
-  const auto& junctions = private_->catalogue.junctions();
   std::vector<Region*> run;
-  for (const auto& [begin, region] : junctions) {
-    if (run.empty()) run.push_back(region);
-    run.push_back(region->next);
-    if (junctions.contains(region->next->range.begin)) continue;
-    if (!visit(run)) return;
-    run.clear();
-  }
+  private_->catalogue.visit_junctions([&](Region* behind) -> std::optional<DevicePtr> {
+    run.assign({behind->previous});
+    for (Region* region = behind; is_free(region); region = region->next) run.push_back(region);
+    const DevicePtr end = run.back()->range.end();
+    return visit(run) ? std::optional(end) : std::nullopt;
+  });
 }
 
 void RegionIndex::for_each_free_by_age(const std::function<bool(Region*)>& visit) const {
-  visit_in_order(private_->catalogue.free_by_age(), visit);
+  private_->catalogue.free_by_age().visit_in_order(visit);
 }
 
 void RegionIndex::for_each_zombie(const std::function<bool(Region*)>& visit) const {
-  visit_in_order(private_->catalogue.zombies(), visit);
+  private_->catalogue.zombies().visit_in_order(visit);
 }
 
 void RegionIndex::for_each(const std::function<void(const Region&)>& visit) const {
@@ -202,23 +219,24 @@ void RegionIndex::for_each(const std::function<void(const Region&)>& visit) cons
 Region* RegionIndex::allocate(Region* free, AddressRange part, Tenant tenant) {
   VPMM_CHECK(free->state == RegionState::free, picture());
   check_part(*free, part);
-  private_->cut(free, part, RegionState::allocated);
-  free->tenant = std::move(tenant);
-  free->stamp = {};
-  free->age = 0;
-  private_->file(free);
-  return free;
+  Region* const taken = private_->cut(free, part, RegionState::allocated);
+  taken->tenant = std::move(tenant);
+  taken->stamp = {};
+  taken->age = 0;
+  private_->catalogue.file(taken);
+  return taken;
 }
 
 Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
-  private_->unfile(allocated);
+  private_->catalogue.unfile(allocated);
   allocated->state = RegionState::free;
   allocated->tenant = {};
   allocated->holder = nullptr;
   allocated->stamp = stamp;
   allocated->age = ++private_->last_age;
-  return private_->merge_and_file(allocated);
+  private_->catalogue.enlist(allocated);
+  return private_->merge_and_enter(allocated);
 }
 
 Region* RegionIndex::detach(Region* region, AddressRange part) {
@@ -226,35 +244,36 @@ Region* RegionIndex::detach(Region* region, AddressRange part) {
       region->state == RegionState::free || region->state == RegionState::hole || region->state == RegionState::zombie,
       picture());
   check_part(*region, part);
-  private_->cut(region, part, RegionState::in_flight);
-  private_->file(region);
-  return region;
+  Region* const taken = private_->cut(region, part, RegionState::in_flight);
+  private_->catalogue.file(taken);
+  return taken;
 }
 
 Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age) {
   land(in_flight, RegionState::free);
   in_flight->stamp = stamp;
   in_flight->age = age ? *age : ++private_->last_age;
-  return private_->merge_and_file(in_flight);
+  private_->catalogue.enlist(in_flight);
+  return private_->merge_and_enter(in_flight);
 }
 
 Region* RegionIndex::attach_hole(Region* in_flight) {
   land(in_flight, RegionState::hole);
-  return private_->merge_and_file(in_flight);
+  return private_->merge_holes_and_enter(in_flight);
 }
 
 Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
   land(in_flight, RegionState::zombie);
   in_flight->stamp = stamp;
   in_flight->age = ++private_->last_age;
-  private_->file(in_flight);
+  private_->catalogue.file(in_flight);
   return in_flight;
 }
 
 Region* RegionIndex::attach_allocated(Region* in_flight, Tenant tenant) {
   land(in_flight, RegionState::allocated);
   in_flight->tenant = std::move(tenant);
-  private_->file(in_flight);
+  private_->catalogue.file(in_flight);
   return in_flight;
 }
 
@@ -263,21 +282,21 @@ std::pair<Region*, Region*> RegionIndex::split_in_flight(Region* in_flight, Devi
   const AddressRange back{at, in_flight->range.end() - at};
   check_part(*in_flight, back);
   VPMM_CHECK(in_flight->range.begin < at, picture());
-  private_->unfile(in_flight);
-  in_flight->range.size -= back.size;
-  private_->file(in_flight);
-  Region* const behind = private_->insert_behind(in_flight, back);
-  private_->file(behind);
+  private_->catalogue.unfile(in_flight);
+  Region* const behind = private_->split_back(in_flight, at);
+  private_->catalogue.file(in_flight);
+  private_->catalogue.file(behind);
   return {in_flight, behind};
 }
 
 Region* RegionIndex::join_in_flight(Region* front, Region* back) {
   VPMM_CHECK(front->state == RegionState::in_flight && back->state == RegionState::in_flight, picture());
   VPMM_CHECK(front->next == back, picture());
-  private_->unfile(front);
-  private_->unfile(back);
+  private_->catalogue.unfile(front);
+  private_->catalogue.unfile(back);
+  front->age = std::min(front->age, back->age);
   private_->absorb_next(front);
-  private_->file(front);
+  private_->catalogue.file(front);
   return front;
 }
 
@@ -285,23 +304,24 @@ void RegionIndex::advance(time::TimelineId timeline, std::uint64_t sequence) {
   // Each turn drops the one part it found, so there are as many turns as parts to drop. A merge never swallows a region
   // still to come: that one is pending on `timeline` up to `sequence`, which the merged region is not.
   while (Region* const region = private_->catalogue.waiting_for(timeline, sequence)) {
-    private_->unfile(region);
-    region->stamp = region->stamp.without(timeline, sequence);
+    private_->catalogue.leave(region);
+    private_->catalogue.drop_part(region, timeline);
     if (region->state == RegionState::free)
-      private_->merge_and_file(region);
+      private_->merge_and_enter(region);
     else
-      private_->file(region);
+      private_->catalogue.enter(region);
   }
 }
 
 void RegionIndex::check_part(const Region& region, AddressRange part) const {
   VPMM_CHECK(!part.empty() && region.range.contains(part), picture());
-  VPMM_CHECK(is_multiple(part.size, page_size_) && is_multiple(part.begin - region.range.begin, page_size_), picture());
+  const PageUnit& unit = private_->catalogue.unit();
+  VPMM_CHECK(unit.is_whole(part.size) && unit.is_whole(part.begin - region.range.begin), picture());
 }
 
 void RegionIndex::land(Region* in_flight, RegionState state) {
   VPMM_CHECK(in_flight->state == RegionState::in_flight, picture());
-  private_->unfile(in_flight);
+  private_->catalogue.unfile(in_flight);
   in_flight->state = state;
   in_flight->stamp = {};
   in_flight->age = 0;

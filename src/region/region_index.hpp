@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "region/aligned_start.hpp"
 #include "region/region.hpp"
 #include "time/stamp.hpp"
 
@@ -21,14 +22,16 @@ namespace vpmm::region {
 // A stamp is taken as it is given: only advance() tells the index that a number is complete, and only of what is in the
 // index at that moment. A part that was complete before it came in is dropped by the next advance() that covers it.
 //
-// Go on with the region that a changing function returns: the one passed in, and free regions and holes next to it, may
-// have become part of another and be gone. What a cut leaves over is found as `previous` and `next` of the result.
+// Go on with the region that a changing function returns: the one passed in may be what a cut left over, and it, like
+// free regions and holes next to it, may have become part of another and be gone. What a cut leaves over is found as
+// `previous` and `next` of the result.
 //
 // Invariants (validate() checks them all):
 // - the regions of a reservation, in list order, tile it without gap or overlap;
 // - no two neighbouring free regions could be one: both complete, or both single-part on one timeline;
 //   no two neighbouring holes; regions of different reservations never merge;
 // - every free region stands in exactly the search structures its stamp calls for;
+// - junctions are the places where two free regions touch;
 // - owner(p) is the allocated region around p, for every p of an allocated region, and null elsewhere;
 // - the sums by state are the sums of the regions.
 class RegionIndex {
@@ -48,13 +51,15 @@ class RegionIndex {
   Region* smallest_hole(Bytes size, Bytes alignment) const;
 
   // --- looking ---
-  // The allocated region around `p`, in O(1); null when there is none.
+  // The allocated region around `p`, as fast as its reservation is found among the others; null when there is none.
   Region* owner(DevicePtr p) const;
   // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
   // those single-part on `own`. Among equals the lowest address.
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
-  static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment);
+  static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment) {
+    return region::aligned_start(region.range, size, alignment);
+  }
   // Maximal runs of two or more adjacent free regions (that are not one because of their stamps), by address. `visit`
   // returns false to stop; none of the visits below may change the index.
   void for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const;

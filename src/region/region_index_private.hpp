@@ -3,23 +3,13 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 
 #include "region/catalogue.hpp"
-#include "region/owner_table.hpp"
 #include "region/region_index.hpp"
 #include "region/region_slab.hpp"
+#include "region/reservation.hpp"
 
 namespace vpmm::region {
-
-// Stays where it is as long as it is reserved.
-struct Reservation {
-  Reservation(AddressRange reserved, Region* hole, std::uint64_t pages) : range(reserved), first(hole), owners(pages) {}
-
-  AddressRange range;
-  Region* first = nullptr;  // head of the list of regions, by address
-  OwnerTable owners;
-};
 
 // Whether two neighbouring free regions, or holes, are one.
 inline bool mergeable(const Region& a, const Region& b) {
@@ -31,27 +21,26 @@ inline bool mergeable(const Region& a, const Region& b) {
 }
 
 struct RegionIndex::Private {
-  explicit Private(Bytes page) : page_size(page) {}
+  explicit Private(Bytes page) : catalogue(page) {}
 
   // The reservation around `p`; null when there is none.
   const Reservation* find_reservation(DevicePtr p) const;
   bool overlaps_reservation(AddressRange range) const;
 
-  // In the catalogue and, if allocated, in the owner table.
-  void file(Region* region);
-  void unfile(Region* region);
-  // Files `region`, which is linked but not filed, as one with the neighbours it can be one with.
-  Region* merge_and_file(Region* region);
-  // Takes `region` out of the files and reduces it to `part`, in no file; what is left before and behind it becomes new
-  // neighbours, filed as the region was. `state`: what the part is from now on.
-  void cut(Region* region, AddressRange part, RegionState state);
-  // A new neighbour with state, stamp and age of `region`, in no file.
-  Region* insert_before(Region* region, AddressRange range);
-  Region* insert_behind(Region* region, AddressRange range);
+  // Enters a free region, or a hole, that is linked and listed, as one with the neighbours it can be one with.
+  Region* merge_and_enter(Region* region);
+  Region* merge_holes_and_enter(Region* hole);
+  // Makes one of two free neighbours that are listed but not entered.
+  void merge(Region* front);
+  // Cuts `part` out of `region`, which is filed. The part is in no file, has the stamp and age of the region, and is in
+  // `state` from now on. What is left is filed as the region was, and is the region itself where anything is left.
+  Region* cut(Region* region, AddressRange part, RegionState state);
+  // Makes what `region` has before, or from, `at` a region of its own, in no file, with the same state, stamp and age.
+  Region* split_front(Region* region, DevicePtr at);
+  Region* split_back(Region* region, DevicePtr at);
   // Puts the address space of `region`'s next neighbour, which is in no file, to `region`; the neighbour ceases to be.
   void absorb_next(Region* region);
 
-  Bytes page_size;
   std::map<DevicePtr, Reservation> reservations;  // by where they begin
   RegionSlab regions;
   Catalogue catalogue;

@@ -34,10 +34,22 @@ Parts parts_of(const time::Stamp& stamp) {
 }
 
 ReferenceModel::ReferenceModel(const std::vector<PageSpan>& reservations) {
-  for (const PageSpan& span : reservations) {
-    ++last_id_;
-    for (std::uint64_t at = span.first; at < span.first + span.count; ++at) pages_[at] = Page{last_id_, last_id_, {}};
-  }
+  for (const PageSpan& span : reservations) reserve(span);
+}
+
+void ReferenceModel::reserve(PageSpan span) {
+  ++last_id_;
+  for (std::uint64_t at = span.first; at < span.first + span.count; ++at) pages_[at] = Page{last_id_, last_id_, {}};
+}
+
+void ReferenceModel::unreserve(PageSpan span) {
+  for (std::uint64_t at = span.first; at < span.first + span.count; ++at) pages_.erase(at);
+}
+
+bool ReferenceModel::is_reservation(PageSpan span) const {
+  const auto goes_on = [this](std::uint64_t a, std::uint64_t b) { return pages_.contains(b) && one_reservation(a, b); };
+  const std::uint64_t last = span.first + span.count - 1;
+  return one_reservation(span.first, last) && !goes_on(last, last + 1) && !goes_on(span.first, span.first - 1);
 }
 
 template <typename Change>
@@ -62,6 +74,7 @@ void ReferenceModel::cut(PageSpan part) {
 }
 
 bool ReferenceModel::merge_once() {
+  if (pages_.empty()) return false;
   for (auto here = pages_.begin(), next = std::next(here); next != pages_.end(); here = next++) {
     const ModelRegion a = here->second.what;
     const ModelRegion b = next->second.what;

@@ -34,6 +34,8 @@ class ReferenceModel {
  public:
   explicit ReferenceModel(const std::vector<PageSpan>& reservations);
 
+  void reserve(PageSpan span);
+  void unreserve(PageSpan span);
   void allocate(PageSpan part, Bytes requested);
   void release(std::uint64_t page, const Parts& parts);
   void detach(PageSpan part);
@@ -47,6 +49,8 @@ class ReferenceModel {
   void advance(time::TimelineId timeline, std::uint64_t sequence);
 
   std::vector<ModelRegion> regions() const;  // by address
+  // Whether `span` is a reservation from end to end.
+  bool is_reservation(PageSpan span) const;
   // Whether two neighbouring pages are of one reservation.
   bool one_reservation(std::uint64_t a, std::uint64_t b) const;
   std::optional<PageSpan> best_fit(std::uint64_t count, std::uint64_t alignment,

@@ -41,8 +41,12 @@ class Dice {
   Operation operation(const ReferenceModel& model) {
     if (one_in(8)) return Advance{timeline(), advance_to()};
     const std::vector<ModelRegion> regions = model.regions();
+    if (one_in(16)) return reserve(regions);
     const std::size_t at = below(regions.size());
     const ModelRegion& region = regions[at];
+    const bool is_idle =
+        region.state == RegionState::hole || (region.state == RegionState::free && region.parts.empty());
+    if (is_idle && regions.size() > 1 && model.is_reservation(region.span) && one_in(2)) return Unreserve{region.span};
     switch (region.state) {
       case RegionState::hole: return Detach{part(region.span)};
       case RegionState::zombie: return Detach{part(region.span)};
@@ -65,6 +69,19 @@ class Dice {
   }
 
  private:
+  // In a gap between two reservations, or behind the last.
+  Operation reserve(const std::vector<ModelRegion>& regions) {
+    std::uint64_t first = regions.back().span.first + regions.back().span.count;
+    std::uint64_t count = 1 + below(6);
+    for (std::size_t i = 0; i + 1 < regions.size(); ++i) {
+      const std::uint64_t end = regions[i].span.first + regions[i].span.count;
+      if (end == regions[i + 1].span.first || one_in(2)) continue;
+      first = end;
+      count = 1 + below(regions[i + 1].span.first - end);
+    }
+    return Reserve{{first, count}};
+  }
+
   Operation landing(PageSpan span, bool has_front) {
     switch (below(8)) {
       case 0: return AttachHole{page_of(span)};
@@ -106,7 +123,9 @@ class Dice {
 // Runs one seed; a failure tells the difference, the command that replays it, and the operations as code.
 testing::AssertionResult agrees_with_the_model(std::uint64_t seed, int operations) {
   Dice dice(seed);
-  Twins twins(dice.reservations());
+  // So that the same numbers of pages stand in small and in large structures.
+  const Bytes units[] = {kPage, kPage / 512, kPage / 2048};
+  Twins twins(dice.reservations(), units[seed % 3]);
   for (int i = 0; i < operations; ++i) {
     twins.run(dice.operation(twins.model()));
     const std::string difference = twins.difference(dice.question());

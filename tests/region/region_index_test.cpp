@@ -421,6 +421,29 @@ TEST_F(RegionIndexOwner, every_byte_of_an_allocation_has_its_owner_and_no_other_
   EXPECT_EQ(index.owner(page(3)), nullptr);
 }
 
+TEST_F(RegionIndexOwner, an_address_far_inside_a_large_allocation_has_its_owner) {
+  index.add_reservation({kStart, 8 * kTiB});
+  map(0, 3'000'000);
+  Region* const front = allocate(70, 2);
+  Region* const large = allocate(1'000, 2'000'000);
+  for (const std::uint64_t at : {1'000U, 1'001U, 1'024U, 5'000U, 262'144U, 300'000U, 2'000'999U})
+    EXPECT_EQ(index.owner(page(at) + 1), large) << at;
+  for (const std::uint64_t at : {0U, 69U, 72U, 999U, 2'001'000U, 2'999'999U, 3'500'000U})
+    EXPECT_EQ(index.owner(page(at)), nullptr) << at;
+  index.release(large, on(A, 1));
+  EXPECT_EQ(index.owner(page(300'000)), nullptr);
+  EXPECT_EQ(index.owner(page(71)), front);
+}
+
+TEST_F(RegionIndexOwner, a_free_region_behind_another_has_no_owner) {
+  index.add_reservation(pages(0, 10));
+  map(0, 10);
+  Region* const last = allocate(6, 4);
+  index.release(last, on(A, 1));
+  ASSERT_EQ(index.picture(), "[-6][-4]");
+  for (std::uint64_t at = 0; at < 10; ++at) EXPECT_EQ(index.owner(page(at)), nullptr);
+}
+
 // --- figures ---
 
 TEST_F(RegionIndexFigures, pending_bytes_count_a_region_once_in_all_and_once_on_each_of_its_streams) {

@@ -28,6 +28,8 @@ std::string code(const time::Stamp& stamp) {
 std::string code(PageSpan span) { return fmt::format("{{{}, {}}}", span.first, span.count); }
 
 struct Printer {
+  std::string operator()(const Reserve& o) const { return fmt::format("Reserve{{{}}}", code(o.span)); }
+  std::string operator()(const Unreserve& o) const { return fmt::format("Unreserve{{{}}}", code(o.span)); }
   std::string operator()(const Allocate& o) const {
     return fmt::format("Allocate{{{}, {}}}", code(o.part), o.requested);
   }
@@ -53,6 +55,8 @@ struct Printer {
 
 struct OnModel {
   ReferenceModel& model;
+  void operator()(const Reserve& o) const { model.reserve(o.span); }
+  void operator()(const Unreserve& o) const { model.unreserve(o.span); }
   void operator()(const Allocate& o) const { model.allocate(o.part, o.requested); }
   void operator()(const Release& o) const { model.release(o.page, parts_of(o.stamp)); }
   void operator()(const Detach& o) const { model.detach(o.part); }
@@ -70,6 +74,14 @@ struct OnModel {
 struct OnIndex {
   RegionIndex& index;
   Region* at(std::uint64_t number) const { return region_at(index, number); }
+  Region* operator()(const Reserve& o) const {
+    index.add_reservation(range(o.span));
+    return at(o.span.first);
+  }
+  Region* operator()(const Unreserve& o) const {
+    index.remove_reservation(range(o.span));
+    return nullptr;
+  }
   Region* operator()(const Allocate& o) const {
     return index.allocate(at(o.part.first), range(o.part), Tenant{o.requested, A, {}, 0});
   }
@@ -96,9 +108,12 @@ struct OnIndex {
 // A page that is in the region which the operation returns.
 struct NamedPage {
   std::optional<std::uint64_t> operator()(const Advance&) const { return std::nullopt; }
+  std::optional<std::uint64_t> operator()(const Unreserve&) const { return std::nullopt; }
   template <typename O>
   std::optional<std::uint64_t> operator()(const O& o) const {
-    if constexpr (requires { o.part; })
+    if constexpr (requires { o.span; })
+      return o.span.first;
+    else if constexpr (requires { o.part; })
       return o.part.first;
     else if constexpr (requires { o.at; })
       return o.at;
@@ -117,7 +132,8 @@ std::string text(const std::vector<PageSpan>& spans) {
 
 std::string to_code(const Operation& operation) { return fmt::format("run({});", std::visit(Printer{}, operation)); }
 
-Twins::Twins(const std::vector<PageSpan>& reservations) : reservations_(reservations), model_(reservations) {
+Twins::Twins(const std::vector<PageSpan>& reservations, Bytes unit)
+    : reservations_(reservations), model_(reservations), index_(unit) {
   for (const PageSpan& span : reservations) index_.add_reservation(range(span));
 }
 
@@ -132,7 +148,7 @@ void Twins::run(const Operation& operation) {
 std::string Twins::history() const {
   std::string all = "Twins twins({";
   for (const PageSpan& span : reservations_) all += (span == reservations_.front() ? "" : ", ") + code(span);
-  all += "});\n";
+  all += fmt::format("}}, kPage / {});\n", kPage / index_.page_size());
   for (const Operation& operation : history_) all += "twins." + to_code(operation) + "\n";
   return all;
 }
@@ -140,8 +156,8 @@ std::string Twins::history() const {
 std::string Twins::difference(const Question& fit) const {
   if (std::string broken = index_.validate(); !broken.empty()) return "validate(): " + broken;
   if (!returned_the_named_) return "the region returned is not the one asked for";
-  if (index_.picture() != model_.picture())
-    return fmt::format("picture {} but expected {}", index_.picture(), model_.picture());
+  if (index_.picture(kPage) != model_.picture())
+    return fmt::format("picture {} but expected {}", index_.picture(kPage), model_.picture());
   if (std::string found = region_difference(); !found.empty()) return found;
   const std::vector<ModelRegion> regions = model_.regions();
   if (std::string found = owner_difference(regions); !found.empty()) return found;

@@ -12,6 +12,12 @@
 
 namespace vpmm::region {
 
+struct Reserve {
+  PageSpan span;
+};
+struct Unreserve {
+  PageSpan span;
+};
 // Regions are named by any page of theirs.
 struct Allocate {
   PageSpan part;
@@ -53,8 +59,8 @@ struct Advance {
   std::uint64_t sequence = 0;
 };
 
-using Operation = std::variant<Allocate, Release, Detach, AttachFree, TakeBack, AttachHole, AttachZombie,
-                               AttachAllocated, Split, Join, Advance>;
+using Operation = std::variant<Reserve, Unreserve, Allocate, Release, Detach, AttachFree, TakeBack, AttachHole,
+                               AttachZombie, AttachAllocated, Split, Join, Advance>;
 
 // As a line for a regression test: `run(Release{3, on(A, 7)});`
 std::string to_code(const Operation& operation);
@@ -62,7 +68,8 @@ std::string to_code(const Operation& operation);
 // An index and its model, changed alike.
 class Twins {
  public:
-  explicit Twins(const std::vector<PageSpan>& reservations);
+  // `unit`: the page of the index, of which a page of the model is a multiple.
+  explicit Twins(const std::vector<PageSpan>& reservations, Bytes unit = kPage);
 
   void run(const Operation& operation);
 
@@ -86,7 +93,7 @@ class Twins {
 
   std::vector<PageSpan> reservations_;
   ReferenceModel model_;
-  RegionIndex index_{kPage};
+  RegionIndex index_;
   std::vector<Operation> history_;
   bool returned_the_named_ = true;  // the last operation did
 };

@@ -1,0 +1,134 @@
+// region: regions in ascending order of a number, to which nearly always the largest is added.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+#include "region/region.hpp"
+
+namespace vpmm::region {
+
+// Ages and sequence numbers are handed out in ascending order, so nearly every region belongs at the end of its list,
+// and a list that is linked through the regions takes and loses one in a few writes. The few that come back with an old
+// number stand beside it in a tree, as stragglers; the order is that of both together.
+//
+// Links::of(region): the region's link in this list. Among equal numbers the lowest address comes first. A region that
+// is in the list may change its address as long as it passes none with the same number.
+template <typename Links>
+class OrderedList {
+ public:
+  bool empty() const { return first_ == nullptr && stragglers_.empty(); }
+
+  void add(Region* region, std::uint64_t number) {
+    Links::of(*region) = {nullptr, nullptr, number};
+    if (last_ == nullptr || is_before(last_, region))
+      link_behind(last_, region);
+    else
+      stragglers_.insert(region);
+  }
+
+  // Adds `region` with the number of `place`, with which it shared its address range until now, and which it follows.
+  void add_behind(Region* place, Region* region) {
+    Links::of(*region) = {nullptr, nullptr, Links::of(*place).number};
+    if (is_straggler(place))
+      stragglers_.insert(region);
+    else
+      link_behind(place, region);
+  }
+
+  void remove(Region* region) {
+    if (is_straggler(region)) {
+      stragglers_.erase(region);
+      return;
+    }
+    const Link& link = Links::of(*region);
+    (link.previous == nullptr ? first_ : Links::of(*link.previous).next) = link.next;
+    (link.next == nullptr ? last_ : Links::of(*link.next).previous) = link.previous;
+  }
+
+  // `region`, which is in no list and touches `other` from the front, takes the place and the number of `other`.
+  void replace(Region* other, Region* region) {
+    if (is_straggler(other)) {
+      stragglers_.erase(other);
+      add(region, Links::of(*other).number);
+      return;
+    }
+    const Link& link = Links::of(*region) = Links::of(*other);
+    (link.previous == nullptr ? first_ : Links::of(*link.previous).next) = region;
+    (link.next == nullptr ? last_ : Links::of(*link.next).previous) = region;
+  }
+
+  // Null when there is none.
+  Region* front() const {
+    if (stragglers_.empty()) return first_;
+    Region* const straggler = *stragglers_.begin();
+    return first_ == nullptr || is_before(straggler, first_) ? straggler : first_;
+  }
+
+  // Calls `visit` for the regions in order until it returns false; `visit` must not change the list.
+  template <typename Visit>
+  void visit_in_order(const Visit& visit) const {
+    auto straggler = stragglers_.begin();
+    for (Region* region = first_; region != nullptr; region = Links::of(*region).next) {
+      for (; straggler != stragglers_.end() && is_before(*straggler, region); ++straggler)
+        if (!visit(*straggler)) return;
+      if (!visit(region)) return;
+    }
+    for (; straggler != stragglers_.end(); ++straggler)
+      if (!visit(*straggler)) return;
+  }
+
+  // Whether links and order are what they should be.
+  bool is_sound() const {
+    const Region* before = nullptr;
+    for (const Region* region = first_; region != nullptr; region = Links::of(*region).next) {
+      if (Links::of(*region).previous != before || (before != nullptr && !is_before(before, region))) return false;
+      before = region;
+    }
+    if (last_ != before) return false;
+    before = nullptr;
+    for (const Region* region : stragglers_) {
+      if (!is_straggler(region) || (before != nullptr && !is_before(before, region))) return false;
+      before = region;
+    }
+    return true;
+  }
+
+ private:
+  static bool is_before(const Region* a, const Region* b) {
+    const std::uint64_t number_a = Links::of(*a).number;
+    const std::uint64_t number_b = Links::of(*b).number;
+    return number_a != number_b ? number_a < number_b : a->range.begin < b->range.begin;
+  }
+  struct Before {
+    bool operator()(const Region* a, const Region* b) const { return is_before(a, b); }
+  };
+
+  // Of a region that is in the list.
+  bool is_straggler(const Region* region) const { return Links::of(*region).previous == nullptr && first_ != region; }
+
+  void link_behind(Region* place, Region* region) {
+    Link& link = Links::of(*region);
+    link.previous = place;
+    link.next = place == nullptr ? first_ : Links::of(*place).next;
+    (link.previous == nullptr ? first_ : Links::of(*place).next) = region;
+    (link.next == nullptr ? last_ : Links::of(*link.next).previous) = region;
+  }
+
+  Region* first_ = nullptr;
+  Region* last_ = nullptr;
+  std::set<Region*, Before> stragglers_;  // linked to none
+};
+
+struct AgeLinks {
+  static Link& of(Region& region) { return region.by_age; }
+  static const Link& of(const Region& region) { return region.by_age; }
+};
+
+template <int kPart>
+struct SequenceLinks {
+  static Link& of(Region& region) { return region.parts[kPart].by_sequence; }
+  static const Link& of(const Region& region) { return region.parts[kPart].by_sequence; }
+};
+
+}  // namespace vpmm::region

@@ -1,0 +1,110 @@
+// region: a set of page numbers that finds the next and the one before in a few words.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/check.hpp"
+
+namespace vpmm::region {
+
+// A bit per page, above them a bit per word that is not zero, and so on up to a single word. Every operation reads or
+// writes at most one word of each level on its way up and one on its way down; four levels make sixteen million pages.
+class PageSet {
+ public:
+  // The words that a set of numbers below `pages` needs.
+  static std::uint64_t words(std::uint64_t pages) {
+    std::uint64_t all = 0;
+    std::uint64_t level = pages;
+    do {
+      level = words_over(level);
+      all += level;
+    } while (level > 1);
+    return all;
+  }
+
+  // `memory`: words(pages) zeros, which stay where they are.
+  PageSet(std::uint64_t* memory, std::uint64_t pages) : pages_(pages) {
+    std::uint64_t level = pages;
+    do {
+      VPMM_CHECK(depth_ < levels_.size(), "more pages than a set can number");
+      level = words_over(level);
+      levels_[depth_++] = memory;
+      memory += level;
+    } while (level > 1);
+  }
+
+  std::uint64_t count() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  bool contains(std::uint64_t page) const { return (levels_[0][page / 64] & bit(page)) != 0; }
+
+  // Requires: not in the set.
+  void add(std::uint64_t page) {
+    ++count_;
+    for (std::size_t level = 0; level < depth_; ++level, page /= 64) {
+      std::uint64_t& word = levels_[level][page / 64];
+      const bool was_empty = word == 0;
+      word |= bit(page);
+      if (!was_empty) return;
+    }
+  }
+
+  // Requires: in the set.
+  void remove(std::uint64_t page) {
+    --count_;
+    for (std::size_t level = 0; level < depth_; ++level, page /= 64) {
+      std::uint64_t& word = levels_[level][page / 64];
+      word &= ~bit(page);
+      if (word != 0) return;
+    }
+  }
+
+  // The smallest number that is at least `page`.
+  std::optional<std::uint64_t> first_from(std::uint64_t page) const {
+    std::uint64_t numbers = pages_;
+    for (std::size_t level = 0; level < depth_ && page < numbers; ++level) {
+      const std::uint64_t found = levels_[level][page / 64] & (~std::uint64_t{0} << page % 64);
+      if (found != 0)
+        return descend(level, page / 64, found, [](std::uint64_t word) { return std::countr_zero(word); });
+      page = page / 64 + 1;
+      numbers = words_over(numbers);
+    }
+    return std::nullopt;
+  }
+
+  // The largest number that is at most `page`.
+  std::optional<std::uint64_t> last_up_to(std::uint64_t page) const {
+    std::uint64_t admitted = bit(page) | (bit(page) - 1);
+    for (std::size_t level = 0; level < depth_; ++level) {
+      const std::uint64_t found = levels_[level][page / 64] & admitted;
+      if (found != 0)
+        return descend(level, page / 64, found, [](std::uint64_t word) { return 63 - std::countl_zero(word); });
+      page /= 64;
+      admitted = bit(page) - 1;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
+  static constexpr std::uint64_t words_over(std::uint64_t numbers) { return (numbers + 63) / 64; }
+
+  // From the bits `found` in word number `at` of `level` down to a page.
+  template <typename Pick>
+  std::uint64_t descend(std::size_t level, std::uint64_t at, std::uint64_t found, const Pick& pick) const {
+    at = at * 64 + static_cast<std::uint64_t>(pick(found));
+    while (level-- > 0) at = at * 64 + static_cast<std::uint64_t>(pick(levels_[level][at]));
+    return at;
+  }
+
+  // levels_[i + 1] has bit n if and only if word n of levels_[i] is not zero.
+  std::array<std::uint64_t*, 6> levels_{};
+  std::size_t depth_ = 0;
+  std::uint64_t pages_;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace vpmm::region

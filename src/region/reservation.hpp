@@ -1,0 +1,20 @@
+// region: one reservation of address space.
+#pragma once
+
+#include <cstdint>
+
+#include "region/page_table.hpp"
+#include "region/region.hpp"
+
+namespace vpmm::region {
+
+// Stays where it is as long as it is reserved.
+struct Reservation {
+  Reservation(AddressRange reserved, Region* hole, std::uint64_t pages) : range(reserved), first(hole), table(pages) {}
+
+  AddressRange range;
+  Region* first = nullptr;  // head of the list of regions, by address
+  PageTable table;
+};
+
+}  // namespace vpmm::region

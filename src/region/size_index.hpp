@@ -1,0 +1,111 @@
+// region: regions by size: the smallest that fits, the lowest address among equals.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "region/address_heap.hpp"
+#include "region/page_unit.hpp"
+#include "region/region.hpp"
+
+namespace vpmm::region {
+
+// What validate() compares: a number, a begin, and the region that stands there.
+struct Rank {
+  std::uint64_t number = 0;
+  DevicePtr begin{};
+  const Region* region = nullptr;
+  friend auto operator<=>(const Rank&, const Rank&) = default;
+};
+using Ranking = std::vector<Rank>;
+
+// A region found by size; its range is at hand without a look at it, which may have to wait for memory.
+struct Fit {
+  DevicePtr begin{};
+  Bytes size = 0;
+  Region* region = nullptr;  // null: there is none
+};
+
+// A heap for every number of pages up to a limit, and a bit for every heap that has something: adding, removing and
+// finding cost the same however many regions there are, but for the depth of one heap. The few regions above the limit
+// stand in a tree.
+class SizeIndex {
+ public:
+  explicit SizeIndex(const PageUnit& unit) : unit_(unit) {}
+  SizeIndex(const SizeIndex&) = delete;
+  SizeIndex& operator=(const SizeIndex&) = delete;
+
+  void add(Region* region) {
+    const std::uint64_t pages = unit_.pages(region->range.size);
+    if (pages >= kHeaps) return add_large(region);
+    std::unique_ptr<Block>& block = blocks_[pages / 64];
+    if (!block) block = std::make_unique<Block>();
+    (*block)[pages % 64].add(region);
+    occupied_[pages / 64] |= bit(pages);
+    occupied_blocks_ |= bit(pages / 64);
+  }
+
+  void remove(const Region* region) {
+    const std::uint64_t pages = unit_.pages(region->range.size);
+    if (pages >= kHeaps) return remove_large(region);
+    AddressHeap& all = heap(pages);
+    all.remove(region);
+    if (!all.empty()) return;
+    occupied_[pages / 64] &= ~bit(pages);
+    if (occupied_[pages / 64] == 0) occupied_blocks_ &= ~bit(pages / 64);
+  }
+
+  // The smallest region of at least `size` bytes, the lowest among equals.
+  Fit at_least(Bytes size) const {
+    const std::uint64_t pages = next_size(unit_.pages_up(size));
+    if (pages == kHeaps) return large_.empty() ? Fit{} : first_large_fit(size, 1);
+    const AddressHeap::Entry& lowest = heap(pages).lowest();
+    return {lowest.begin, pages * unit_.bytes(), lowest.region};
+  }
+  // The same, but `size` bytes at `alignment` fit in it.
+  Fit first_fit(Bytes size, Bytes alignment) const;
+  Bytes largest() const;
+
+  // Whether every structure is what it should be, and if so all regions by size and address.
+  bool is_sound() const;
+  Ranking ranking() const;
+
+ private:
+  static constexpr std::uint64_t kHeaps = 4096;  // as many as a word of words has bits
+  using Block = std::array<AddressHeap, 64>;
+  using Tree = std::map<std::pair<Bytes, DevicePtr>, Region*>;
+
+  static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
+  AddressHeap& heap(std::uint64_t pages) const { return (*blocks_[pages / 64])[pages % 64]; }
+  // The smallest number of pages, from `pages` on, whose heap has something; kHeaps when there is none.
+  std::uint64_t next_size(std::uint64_t pages) const {
+    if (pages >= kHeaps) return kHeaps;
+    std::uint64_t block = pages / 64;
+    std::uint64_t found = occupied_[block] & (~std::uint64_t{0} << pages % 64);
+    if (found == 0) {
+      const std::uint64_t blocks = occupied_blocks_ & ~(bit(block) | (bit(block) - 1));
+      if (blocks == 0) return kHeaps;
+      block = static_cast<std::uint64_t>(std::countr_zero(blocks));
+      found = occupied_[block];
+    }
+    return block * 64 + static_cast<std::uint64_t>(std::countr_zero(found));
+  }
+  Fit first_large_fit(Bytes size, Bytes alignment) const;
+  void add_large(Region* region);
+  void remove_large(const Region* region);
+
+  PageUnit unit_;
+  std::uint64_t occupied_blocks_ = 0;                       // bit n: occupied_[n] is not zero
+  std::array<std::uint64_t, kHeaps / 64> occupied_{};       // bit n: the heap of regions of n pages has something
+  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;  // made when first needed
+  Tree large_;                                              // regions of kHeaps pages and more
+  Tree::node_type spare_;  // of large_: what is cut from a large region leaves a large region
+};
+
+}  // namespace vpmm::region
