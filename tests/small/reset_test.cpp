@@ -1,0 +1,134 @@
+// small: memory in hand when the CUDA context is reset.
+#include "small/small_world.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+class SmallReset : public SmallTest {
+ protected:
+  void reset(bool is_by_us) {
+    if (is_by_us) {
+      ASSERT_TRUE(world.pool().reset().ok());
+    } else {
+      world.sim().run_until_idle();
+      ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+    }
+    enter_again(world);
+  }
+};
+
+TEST_P(SmallReset, memory_in_hand_is_complete_and_anybodys_afterwards) {
+  for (const bool is_by_us : {true, false})
+    for (const Bytes bytes : kSizes) {
+      const StreamHandle before = world.stream();
+      const DevicePtr ptr = world.allocate(bytes, before);
+      world.use(ptr, bytes, before, kLongNs);
+      world.deallocate(ptr, before);
+      reset(is_by_us);
+      const Bytes mapped = world.statistics().mapped_bytes;
+      const StreamHandle after = world.stream();
+      const DevicePtr next = world.allocate(bytes, after);
+      world.use(next, bytes, after);
+      EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+      world.deallocate(next, after);
+    }
+}
+
+TEST_P(SmallReset, live_memory_and_its_contents_survive_and_are_freed_by_new_streams) {
+  for (const bool is_by_us : {true, false}) {
+    std::vector<DevicePtr> live;
+    const StreamHandle before = world.stream();
+    for (const Bytes bytes : kSizes) {
+      live.push_back(world.allocate(bytes, before));
+      ASSERT_EQ(world.sim().memset_d8_async(live.back(), 0x5A, bytes, before), CuResult::success);
+    }
+    reset(is_by_us);
+    const StreamHandle after = world.stream();
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      std::uint8_t byte = 0;
+      ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live[i] + (kSizes[i] - 1), 1), CuResult::success);
+      EXPECT_EQ(byte, 0x5A);
+      EXPECT_EQ(world.pool().query(live[i] + 1).value().requested, kSizes[i]);
+      world.use(live[i], kSizes[i], after, kLongNs);
+      world.deallocate(live[i], after);
+      expect_error(world.pool().deallocate(live[i], after), ErrorCode::invalid_pointer, {hex(live[i])});
+      const StreamHandle other = world.stream();
+      world.use(world.allocate(kSizes[i], other), kSizes[i], other);
+    }
+    world.wait();
+  }
+}
+
+// The legacy stream has the same handle and the same id before and after.
+TEST_P(SmallReset, what_the_legacy_stream_frees_in_the_new_context_is_not_taken_for_complete) {
+  for (const StreamHandle legacy : {driver::kLegacyStream, driver::kNullStream, driver::kPerThreadStream})
+    for (const Bytes bytes : kSizes) {
+      warm(bytes, legacy);
+      const DevicePtr ptr = world.allocate(bytes, legacy);
+      reset(false);
+      world.use(ptr, bytes, legacy, kLongNs);
+      world.deallocate(ptr, legacy);  // nobody has noticed the reset before this
+      const StreamHandle other = world.stream();
+      for (int i = 0; i < 3; ++i) {
+        const DevicePtr next = world.allocate(bytes, other);
+        world.use(next, bytes, other);
+        world.deallocate(next, other);
+      }
+      world.wait();
+    }
+}
+
+TEST_P(SmallReset, what_a_legacy_stream_takes_in_the_new_context_is_its_own) {
+  for (const Bytes bytes : kSizes) {
+    warm(bytes, driver::kLegacyStream);
+    reset(false);
+    const DevicePtr ptr = world.allocate(bytes, driver::kLegacyStream);
+    world.use(ptr, bytes, driver::kLegacyStream, kLongNs);
+    world.deallocate(ptr, driver::kLegacyStream);
+    EXPECT_EQ(world.allocate(bytes, driver::kLegacyStream), ptr) << "found again by its stream";
+    world.use(ptr, bytes, driver::kLegacyStream);
+    world.deallocate(ptr, driver::kLegacyStream);
+  }
+}
+
+TEST_P(SmallReset, a_default_stream_of_another_device_s_context_is_not_taken_for_ours) {
+  WorldOptions options = options_of(GetParam());
+  options.sim.device_count = 2;
+  PoolWorld two(options);
+  driver::ContextHandle mine{};
+  driver::ContextHandle other{};
+  ASSERT_EQ(two.sim().ctx_get_current(mine), CuResult::success);
+  ASSERT_EQ(two.sim().device_primary_ctx_retain(1, other), CuResult::success);
+  for (const Bytes bytes : kSizes) {
+    two.deallocate(two.allocate(bytes, driver::kNullStream), driver::kNullStream);
+    const DevicePtr ptr = two.allocate(bytes, driver::kNullStream);
+    two.use(ptr, bytes, driver::kNullStream, kLongNs);
+    ASSERT_EQ(two.sim().ctx_set_current(other), CuResult::success);
+    two.deallocate(ptr, driver::kNullStream);
+    EXPECT_EQ(two.allocate(bytes, driver::kNullStream), ptr);
+    driver::ContextHandle current{};
+    ASSERT_EQ(two.sim().ctx_get_current(current), CuResult::success);
+    EXPECT_EQ(current, other);
+    ASSERT_EQ(two.sim().ctx_set_current(mine), CuResult::success);
+  }
+  EXPECT_EQ(two.statistics().timelines, 1u);
+}
+
+TEST_P(SmallReset, many_resets_leave_no_timelines_and_no_memory_behind) {
+  for (int i = 0; i < 100; ++i) {
+    const StreamHandle stream = world.stream();
+    const DevicePtr left = world.allocate(5000, stream);
+    for (const Bytes bytes : kSizes) world.deallocate(world.allocate(bytes, stream), stream);
+    reset(i % 2 == 0);
+    world.deallocate(left, std::nullopt);
+  }
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+  EXPECT_LE(world.statistics().timelines, 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, SmallReset, ::testing::Bool(), name_of_policy);
+
+}  // namespace
+}  // namespace vpmm::testing
