@@ -34,8 +34,8 @@ struct Taste {
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 32, 1024, Placement::anywhere};
-    case Prefer::balanced: return {20, 16, 512, Placement::ends};
+    case Prefer::footprint: return {0, 32, 4096, Placement::anywhere};
+    case Prefer::balanced: return {20, 16, 1024, Placement::ends};
     case Prefer::latency: return {100, 8, 100, Placement::ends};
   }
   return {};
@@ -43,10 +43,11 @@ constexpr Taste taste_of(Prefer prefer) {
 
 // Note [Footprint budget]
 // A created chunk costs what a moved one does, but moving costs one call per chunk and creating one per shortfall. So
-// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, and wait for
-// what other streams still use. A share of the shortfall per chunk keeps chunks large where requests are, and small
-// enough that one of them partly in use does not pin much; a share of mapped memory at least, for what a chunk that
-// small could pin is not worth a call. docs/design/chunk-policy.md has the figures.
+// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, wait for what
+// other streams still use, and search all free ranges for the place that keeps most chunks whole. A share of the
+// shortfall per chunk keeps chunks large where requests are, and small enough that one of them partly in use does not
+// pin much; a share of mapped memory at least, for what a chunk that small could pin is not worth a call.
+// docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:
   AdaptivePolicy(const Config& config, Bytes page_size)
@@ -69,8 +70,8 @@ class AdaptivePolicy final : public ChunkPolicy {
   bool waits_before_growing(const Demand& demand) const override { return breaks_budget(demand); }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {
-    const bool is_far_over = mapped > peak_used + peak_used / kFarOverDivisor;
-    return taste_.placement == Placement::ends && is_far_over ? Placement::any_end : taste_.placement;
+    const bool is_searched = taste_.placement == Placement::ends && breaks_budget({0, 0, mapped, peak_used});
+    return is_searched ? Placement::any_end : taste_.placement;
   }
 
  private:
@@ -79,7 +80,6 @@ class AdaptivePolicy final : public ChunkPolicy {
     return demand.mapped + demand.missing > budget;
   }
 
-  static constexpr Bytes kFarOverDivisor = 20;  // 5 %: from here on a search of all free ranges pays
   Taste taste_;
   Bytes page_size_;
   Bytes chunk_max_;

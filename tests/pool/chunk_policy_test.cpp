@@ -74,7 +74,7 @@ TEST(AdaptivePolicy, waits_for_other_streams_only_beyond_the_budget) {
 
 TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
   EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, kGiB), std::vector<Bytes>(8, 2 * kMiB));
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 8 * kGiB), std::vector<Bytes>{16 * kMiB});
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 32 * kGiB), std::vector<Bytes>{16 * kMiB});
 }
 
 TEST(AdaptivePolicy, the_preference_sets_the_budget_and_the_size_of_chunks) {
