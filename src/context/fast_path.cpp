@@ -167,8 +167,8 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
     requested = entry->requested;
   }
   if (region != nullptr) {
-    if (region->range.begin != ptr || region->holder != nullptr || region->tenant.timeline != shard.timeline ||
-        !region->tenant.other_uses.empty() || region->tenant.capture != 0)
+    if (region->range.begin != ptr || small::holder_of(*region) != nullptr ||
+        region->tenant.timeline != shard.timeline || !region->tenant.other_uses.empty() || region->tenant.capture != 0)
       return false;
     range = region->range;
   }

@@ -117,7 +117,7 @@ void SmallPool::recall(Shard& shard) {
     bytes = std::exchange(shard.kept_bytes, 0);
     shard.kept_pages_bytes = 0;
     for (const Kept& kept : freed) {
-      kept.region->holder = nullptr;
+      set_holder(*kept.region, nullptr);
       if (kept.region->range.size >= page_size_) leave_hand(shard, kept);
     }
     if (!freed.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
@@ -246,7 +246,7 @@ std::string SmallPool::validate_shard(Shard& shard) {
   for (const std::vector<Kept>& bin : shard.kept)
     for (const auto& [region, number] : bin) {
       kept += region->range.size;
-      if (region->holder != &shard) return "a kept region names another holder";
+      if (holder_of(*region) != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
     }
   if (kept != shard.kept_bytes) return fmt::format("{} bytes kept, {} counted", kept, shard.kept_bytes);

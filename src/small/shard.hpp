@@ -122,7 +122,7 @@ class alignas(64) Shard {
     freed.pop_back();
     kept_bytes -= region->range.size;
     if (bin >= kRunBins) kept_pages_bytes -= region->range.size;
-    region->holder = nullptr;
+    set_holder(*region, nullptr);
     return region;
   }
 
@@ -142,7 +142,7 @@ class alignas(64) Shard {
     kept[bin].push_back({region, number_of_a_free()});
     kept_bytes += region->range.size;
     if (bin >= kRunBins) kept_pages_bytes += region->range.size;
-    region->holder = this;
+    set_holder(*region, this);
   }
 
  private:

@@ -15,6 +15,15 @@ namespace vpmm::small {
 class Shard;
 struct Slab;
 
+// What this room keeps about an allocation of the pool: the arena in it, or the shard that keeps it. A shard writes it
+// under its own lock, while whoever has the pool's may look.
+inline void* holder_of(const region::Region& region) {
+  return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
+}
+inline void set_holder(region::Region& region, void* holder) {
+  std::atomic_ref<void*>(region.holder).store(holder, std::memory_order_relaxed);
+}
+
 // One page of the pool. `owners` names, for every unit, the slab around it, and for the first unit of a run the run.
 // The first bit tells which: set for a run. Written under the pool's lock, read under any shard's by whoever has a live
 // block in the unit, which cannot change meanwhile.

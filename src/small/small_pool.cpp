@@ -147,7 +147,7 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   }
   arena->range = page->range;
   arena->page = page;
-  page->holder = reinterpret_cast<void*>(PageEntry::of(arena));
+  set_holder(*page, reinterpret_cast<void*>(PageEntry::of(arena)));
   for (const AddressRange& reservation : pool_.reservations())
     if (reservation.contains(begin)) directory_.cover(reservation);
   if (PageEntry* entry = directory_.at(begin); entry != nullptr)
@@ -205,18 +205,18 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
 // ----------------------------------------------------------------------------------------------
 
 bool SmallPool::is_arena(const Region& page) {
-  return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(page.holder));
+  return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
 }
 
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
   VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
-  return *PageEntry::arena(reinterpret_cast<std::uintptr_t>(page->holder));
+  return *PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(*page)));
 }
 
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
   Allocation found;
-  found.arena = PageEntry::arena(reinterpret_cast<std::uintptr_t>(page.holder));
+  found.arena = PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
   std::uint64_t unit = found.arena->unit_of(p);
   std::uintptr_t owner = found.arena->owners[unit].load(std::memory_order_relaxed);
   while (owner == 0 && unit > 0) owner = found.arena->owners[--unit].load(std::memory_order_relaxed);
@@ -379,7 +379,7 @@ bool SmallPool::give_arena_if_idle(Region* free) {
   spans_.remove_reservation(arena.range);
   if (PageEntry* entry = directory_.at(arena.range.begin); entry != nullptr)
     entry->owner.store(0, std::memory_order_relaxed);
-  arena.page->holder = nullptr;
+  set_holder(*arena.page, nullptr);
   pool_.deallocate(arena.page, stamp);
   arena.page = nullptr;
   arenas_.give_back(&arena);

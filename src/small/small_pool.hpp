@@ -51,7 +51,7 @@ class SmallPool {
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const;
   static bool is_arena(const region::Region& page);
-  static bool is_kept(const region::Region& region) { return region.holder != nullptr && !is_arena(region); }
+  static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
   const std::vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
   void record_use(const Allocation& allocation, time::Timeline& timeline);
