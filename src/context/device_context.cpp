@@ -307,7 +307,8 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
   std::vector<time::Timeline*> timelines;
   const auto add = [&](std::optional<time::TimelineId> id) {
     time::Timeline* timeline = id ? timelines_.find(*id) : nullptr;
-    if (timeline != nullptr && std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
+    if (timeline != nullptr && !timeline->is_over &&
+        std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
       timelines.push_back(timeline);
   };
   const bool names_tenant =
