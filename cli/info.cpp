@@ -31,7 +31,7 @@ struct Capability {
 constexpr Capability kCapabilities[] = {
     {"virtual_memory_management", "virtual memory management (the pool needs it)",
      DeviceAttribute::virtual_memory_management_supported},
-    {"memory_pools", "stream-ordered allocator (requests below a page)", DeviceAttribute::memory_pools_supported},
+    {"memory_pools", "stream-ordered allocator (VPMM_SMALL=stream_ordered)", DeviceAttribute::memory_pools_supported},
     {"posix_file_descriptor", "chunks can be shared as file descriptors",
      DeviceAttribute::posix_file_descriptor_supported},
     {"gpu_direct_rdma", "RDMA from chunks", DeviceAttribute::gpu_direct_rdma_with_vmm_supported},

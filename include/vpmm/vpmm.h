@@ -210,8 +210,7 @@ VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes); /* UINT
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
-VPMM_API vpmm_status
-vpmm_reset(vpmm_pool* pool); /* resets the device's primary context; allocations of a page and more survive */
+VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);

@@ -233,7 +233,7 @@ class pool_ref {
   }
   // Waits for the device's context.
   void synchronize() const { check(vpmm_synchronize(handle_)); }
-  // Resets the device's primary context; allocations of a page and more survive, streams and events do not.
+  // Resets the device's primary context; allocations survive, streams and events do not.
   void reset() const { check(vpmm_reset(handle_)); }
   void capture_release(std::uint64_t capture_id) const { check(vpmm_capture_release(handle_, capture_id)); }
 

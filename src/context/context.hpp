@@ -41,7 +41,8 @@ using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 
 // A stream that the pool knows by its object instead of asking the driver at each call: the fastest way in. Any thread
 // may use it. It must not outlive its stream or the context, and captures on the stream must be announced with
-// capture_begin. After a reset of the CUDA context it is dead: requests fail, frees count as any-stream.
+// capture_begin. After a reset of the CUDA context it is dead: requests fail, frees count as any-stream. A reset by
+// others that no other call has met yet is not seen by a call that is served from what the stream has in hand.
 class BoundStream {
  public:
   virtual ~BoundStream() = default;

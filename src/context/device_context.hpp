@@ -137,6 +137,7 @@ class DeviceContext final : public Context {
   // proof.cpp
   bool may_record_context_event() const;
   bool prove_everything();
+  bool prove_now();
   time::Timeline& everybody();
   bool is_proof_due();
   bool trim_somm(MutexLock& lock);

@@ -143,7 +143,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   const Bytes page_size = config.page_size.value_or(traits.granularity);
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size, timelines_, std::move(relief));
-  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_);
+  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, [this] { return prove_now(); });
   if (traits.has_memory_pools && !serves_small_) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }
 

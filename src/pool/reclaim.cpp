@@ -175,10 +175,12 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, page_size());
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
   lock.leave();
-  Result<AddressRange> reserved = mapper_.reserve(size, page_size());
+  // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
+  const Bytes alignment = page_size() & (~page_size() + 1);
+  Result<AddressRange> reserved = mapper_.reserve(size, alignment);
   while (!reserved && size > least && reserved.error().code != ErrorCode::poisoned) {
     size = std::max(round_up(size / 2, page_size()), least);
-    reserved = mapper_.reserve(size, page_size());
+    reserved = mapper_.reserve(size, alignment);
   }
   lock.enter();
   if (!reserved) return std::move(reserved.error());

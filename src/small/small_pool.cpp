@@ -34,9 +34,10 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines)
+SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove)
     : pool_(pool),
       timelines_(timelines),
+      prove_(std::move(prove)),
       page_size_(pool.page_size()),
       directory_(page_size_),
       spans_(kUnit),
@@ -63,7 +64,10 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
     // would be mapped, what is kept comes back first.
     const bool is_idle = kept_in_arenas_bytes() * kIdleDivisor > arena_bytes();
     const bool has_page = !is_idle && (pool_.fits(page_size_, caller) || recall_one(caller, page_size_));
-    if (!has_page && !std::exchange(has_recalled, true) && recall()) continue;
+    if (!has_page && !std::exchange(has_recalled, true)) {
+      const bool is_back = recall();
+      if ((pending_bytes() > 0 && prove_()) || is_back) continue;
+    }
     Result<void> arena = take_arena(lock, caller);
     if (arena) continue;
     // What the pool waited for in vain may have been parts of pages.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,7 +41,9 @@ struct Allocation {
 // Holds: every method runs under the context's lock, unless it says otherwise. Methods that take it may drop it.
 class SmallPool {
  public:
-  SmallPool(pool::Pool& pool, time::Timelines& timelines);
+  // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
+  // True: something is.
+  SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove);
 
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
   // Whether a request is served here rather than by whole pages. Requires: can_cut(page_size).
@@ -116,6 +119,7 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
+  const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;
   region::RegionIndex spans_;

@@ -275,6 +275,18 @@ TEST(AddressSpace, a_smaller_reservation_is_taken_where_address_space_is_short) 
   EXPECT_LE(world.statistics().reserved_bytes, kTiB);
 }
 
+TEST(AddressSpace, a_page_need_not_be_a_power_of_two) {
+  constexpr Bytes kOddPage = 6 * kMiB;
+  PoolWorld world(page_world(kOddPage));
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {Bytes{1000}, 3 * kMiB, kOddPage, 4 * kOddPage + 1}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    world.use(ptr, bytes, stream);
+    world.deallocate(ptr, stream);
+  }
+  EXPECT_EQ(world.statistics().mapped_bytes % kOddPage, 0u);
+}
+
 TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
   WorldOptions options = page_world();
   options.sim.capacity = kGiB;
