@@ -49,7 +49,7 @@ Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const 
     const NoPlan& failure = std::get<NoPlan>(planned);
     if (failure.reason == NoPlan::Reason::memory)
       return Error{ErrorCode::out_of_memory, fmt::format("{} bytes are missing", failure.missing)};
-    VPMM_TRY(add_reservation(lock, failure.missing + request.alignment - page_size()));
+    VPMM_TRY(add_reservation(lock, failure.missing + request.alignment - page_alignment()));
   }
 }
 

@@ -49,7 +49,7 @@ struct Caller {
 struct PageRequest {
   Bytes requested = 0;  // as the user said
   Bytes size = 0;       // whole pages
-  Bytes alignment = 0;  // at least a page
+  Bytes alignment = 0;  // at least page_alignment()
 };
 
 // What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
@@ -82,12 +82,14 @@ class Pool {
   ~Pool();
 
   Bytes page_size() const { return index_.page_size(); }
+  // What every page is aligned to: the largest power of two that divides a page.
+  Bytes page_alignment() const { return page_size() & (~page_size() + 1); }
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
   // Whether such a request would be a hit.
   bool fits(Bytes size, const Caller& caller) const {
-    return index_.best_fit(size, page_size(), caller.own()) != nullptr;
+    return index_.best_fit(size, page_alignment(), caller.own()) != nullptr;
   }
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);

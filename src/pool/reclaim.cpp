@@ -176,7 +176,7 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
   lock.leave();
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
-  const Bytes alignment = page_size() & (~page_size() + 1);
+  const Bytes alignment = page_alignment();
   Result<AddressRange> reserved = mapper_.reserve(size, alignment);
   while (!reserved && size > least && reserved.error().code != ErrorCode::poisoned) {
     size = std::max(round_up(size / 2, page_size()), least);
@@ -195,14 +195,14 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   const Bytes missing = wanted - chunks_.chunk_bytes();
   if (missing > growth_room()) return Error{ErrorCode::out_of_memory, "the capacity limit does not allow it"};
   Region* hole = nullptr;
-  while ((hole = index_.smallest_hole(missing, page_size())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
+  while ((hole = index_.smallest_hole(missing, page_alignment())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
   Plan plan;
   plan.request = missing;
   plan.hole = hole;
   plan.mapped = {hole->range.begin, missing};
   plan.allocation = plan.mapped.begin;
   plan.creates = policy_->chunk_sizes(missing, chunks_.chunk_bytes());
-  VPMM_TRY_ASSIGN(const DevicePtr begin, carry_out(lock, plan, {missing, missing, page_size()}, Caller{}));
+  VPMM_TRY_ASSIGN(const DevicePtr begin, carry_out(lock, plan, {missing, missing, page_alignment()}, Caller{}));
   Region* allocated = index_.owner(begin);
   count_tenant(allocated->tenant, -1);
   index_.release(allocated, {});

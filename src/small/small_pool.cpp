@@ -137,7 +137,8 @@ Region* SmallPool::take_span(Bytes bytes, Bytes alignment, const Caller& caller)
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
 Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
-  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, {page_size_, page_size_, page_size_}, caller));
+  VPMM_TRY_ASSIGN(const DevicePtr begin,
+                  pool_.allocate(lock, {page_size_, page_size_, pool_.page_alignment()}, caller));
   Region* page = pool_.owner(begin);
   const bool is_complete = pool_.was_complete();
   pool_.disown(page);

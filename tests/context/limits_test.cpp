@@ -285,6 +285,8 @@ TEST(AddressSpace, a_page_need_not_be_a_power_of_two) {
     world.deallocate(ptr, stream);
   }
   EXPECT_EQ(world.statistics().mapped_bytes % kOddPage, 0u);
+  expect_error(world.pool().allocate({kOddPage, 4 * kMiB, stream}), ErrorCode::unsupported,
+               {"4194304", "VPMM_PAGE_SIZE"});
 }
 
 TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
