@@ -125,10 +125,10 @@ struct AgeLinks {
   static const Link& of(const Region& region) { return region.by_age; }
 };
 
-template <int kPart>
+template <int Part>
 struct SequenceLinks {
-  static Link& of(Region& region) { return region.parts[kPart].by_sequence; }
-  static const Link& of(const Region& region) { return region.parts[kPart].by_sequence; }
+  static Link& of(Region& region) { return region.parts[Part].by_sequence; }
+  static const Link& of(const Region& region) { return region.parts[Part].by_sequence; }
 };
 
 }  // namespace vpmm::region

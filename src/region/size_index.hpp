@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,10 @@ struct Rank {
   std::uint64_t number = 0;
   DevicePtr begin{};
   const Region* region = nullptr;
-  friend auto operator<=>(const Rank&, const Rank&) = default;
+  friend bool operator==(const Rank&, const Rank&) = default;
+  friend bool operator<(const Rank& a, const Rank& b) {
+    return std::tie(a.number, a.begin) < std::tie(b.number, b.begin);
+  }
 };
 using Ranking = std::vector<Rank>;
 
