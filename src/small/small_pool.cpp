@@ -66,7 +66,8 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
     const bool has_page = !is_idle && (pool_.fits(page_size_, caller) || recall_one(caller, page_size_));
     if (!has_page && !std::exchange(has_recalled, true)) {
       const bool is_back = recall();
-      if ((pending_bytes() > 0 && prove_()) || is_back) continue;
+      const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
+      if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
     Result<void> arena = take_arena(lock, caller);
     if (arena) continue;
