@@ -28,7 +28,7 @@ namespace {
 // Others that missed want events for this stream's frees: one for at least so many bytes, and not sooner than that
 // after the last, so that a program in a steady state pays for none.
 constexpr Bytes kBytesPerEvent = 4 * kMiB;
-constexpr std::uint64_t kEventInterval_ns = 50'000;
+constexpr std::uint64_t kEventIntervalNs = 50'000;
 
 // The streams this thread called with, by the last bits of their ids.
 struct Remembered {
@@ -191,7 +191,7 @@ bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
   if (shard.bytes_freed < kBytesPerEvent) return false;
   shard.bytes_freed = 0;
   const std::uint64_t now = inner_driver_.now_ns();
-  if (now - shard.closed_ns < kEventInterval_ns) return false;
+  if (now - shard.closed_ns < kEventIntervalNs) return false;
   shard.closed_ns = now;
   --shard.closings_left;
   shard.wants_event = true;

@@ -247,9 +247,9 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
 }
 
 const std::vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const std::vector<time::TimelineId> kNone;
+  static const std::vector<time::TimelineId> none;
   const auto found = uses_.find(allocation.range.begin);
-  return found == uses_.end() ? kNone : found->second;
+  return found == uses_.end() ? none : found->second;
 }
 
 void SmallPool::record_use(const Allocation& allocation, time::Timeline& timeline) {
