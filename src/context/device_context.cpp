@@ -353,16 +353,21 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : everybody();
+  // Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
+  // out streams that nobody named: there it counts that this one was.
+  const auto is_news = [&](std::optional<time::TimelineId> tenant) {
+    return tenant != user.id || config_.any_stream == pool::AnyStreamOrder::legacy;
+  };
   region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
   if (is_small) {
     const std::optional<small::Allocation> small = small_->find(*region, ptr);
     if (!small) return not_live(ptr, {});
-    small_->record_use(*small, user);
+    if (is_news(small->timeline)) small_->record_use(*small, user);
   } else if (region != nullptr && is_live(region)) {
-    pool_->record_use(region, user);
+    if (is_news(region->tenant.timeline)) pool_->record_use(region, user);
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
-    somm_->record_use(block, user);
+    if (is_news(block->timeline)) somm_->record_use(block, user);
   } else {
     return not_live(ptr, {});
   }

@@ -213,9 +213,7 @@ void Pool::count_tenant(const region::Tenant& tenant, int change) {
 
 void Pool::record_use(Region* region, time::Timeline& timeline) {
   region::Tenant& tenant = region->tenant;
-  const bool is_known = tenant.timeline == timeline.id || std::find(tenant.other_uses.begin(), tenant.other_uses.end(),
-                                                                    timeline.id) != tenant.other_uses.end();
-  if (is_known) return;
+  if (std::find(tenant.other_uses.begin(), tenant.other_uses.end(), timeline.id) != tenant.other_uses.end()) return;
   tenant.other_uses.push_back(timeline.id);
   ++timeline.tenants;
 }

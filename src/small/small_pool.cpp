@@ -253,7 +253,6 @@ const std::vector<time::TimelineId>& SmallPool::other_uses(const Allocation& all
 }
 
 void SmallPool::record_use(const Allocation& allocation, time::Timeline& timeline) {
-  if (allocation.timeline == timeline.id) return;
   std::vector<time::TimelineId>& uses = uses_[allocation.range.begin];
   if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
   uses.push_back(timeline.id);

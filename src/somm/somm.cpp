@@ -113,7 +113,6 @@ Result<void> Somm::deallocate_after(MutexLock& lock, Block* block, const time::S
 }
 
 void Somm::record_use(Block* block, time::Timeline& timeline) {
-  if (block->timeline == timeline.id) return;
   for (const time::TimelineId known : block->other_uses)
     if (known == timeline.id) return;
   block->other_uses.push_back(timeline.id);

@@ -102,6 +102,19 @@ TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_s
             "");
 }
 
+// The stream of the allocation waits for nobody here, and the legacy stream does not wait for it.
+TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_named) {
+  for (const Bytes bytes : {Bytes{1000}, 48 * kMiB}) {
+    Scene scene = scene_with(driver::sim::Schedule::timed);
+    scene.config.any_stream = pool::AnyStreamOrder::legacy;
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Move{0, kLegacy, false},
+                                 Spin{0, kNonBlocking, 1'000'000'000}, ReadElsewhere{0, kNonBlocking},
+                                 FreeAnyStream{0, false}, Allocate{0, kOther, 4 * kMiB, 0}, FreeAnyStream{0, false},
+                                 Pass{1'000'000}, Allocate{0, kLegacy, bytes, 0}, Allocate{0, kLegacy, bytes, 0}}),
+              "");
+  }
+}
+
 // Events on the legacy stream may finish before a context event that stands longer; pending memory above the cap waits.
 TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_context) {
   Scene scene = scene_with();
