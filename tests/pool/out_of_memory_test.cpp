@@ -1,18 +1,14 @@
 // pool: each step before a request fails, where only that step can help: at the pool's own limit, and on a GPU that
 // other processes hold half of.
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <future>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "driver/forwarding.hpp"
-#include "driver/sim/sim_driver.hpp"
-#include "pool/pool.hpp"
+#include "pool/pool_fixture.hpp"
 
 namespace vpmm::pool {
 namespace {
@@ -20,9 +16,7 @@ namespace {
 using driver::Call;
 using driver::CuResult;
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr Bytes kPages = 40;  // all that there is
-constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 enum class Limit { capacity, others };
 
@@ -42,33 +36,10 @@ class HookedDriver final : public driver::ForwardingDriver {
   }
 };
 
-class OutOfMemorySteps : public testing::TestWithParam<Limit> {
+class OutOfMemorySteps : public PoolFixture<HookedDriver>, public testing::WithParamInterface<Limit> {
  protected:
-  OutOfMemorySteps() : sim(options()) {
-    driver::ContextId id{};
-    expect(sim.init());
-    expect(sim.device_primary_ctx_retain(0, context));
-    expect(sim.ctx_set_current(context));
-    expect(sim.ctx_get_id(context, id));
-    timelines.set_primary(context, id);
-    config.page_chunks = true;
-    config.va_size = kGiB;
+  OutOfMemorySteps() : PoolFixture(options()) {
     if (GetParam() == Limit::capacity) config.capacity = kPages * kPage;
-    relief.drain_deferred = [](MutexLock&) { return false; };
-    relief.give_back_caches = [](MutexLock&) { return false; };
-    relief.shrink_caches = [](MutexLock&) { return false; };
-    relief.prove_everything = [] { return false; };
-    relief.synchronize = [](MutexLock&) { return false; };
-  }
-  ~OutOfMemorySteps() override {
-    EXPECT_EQ(pool->validate(), "");
-    lock.unlock();
-    sim.run_until_idle();
-    lock.lock();
-    pool->release_everything();
-    timelines.destroy_events();
-    EXPECT_EQ(sim.census().chunks, 0u);
-    EXPECT_EQ(sim.census().mappings, 0u);
   }
   static driver::sim::SimOptions options() {
     driver::sim::SimOptions options;
@@ -76,60 +47,12 @@ class OutOfMemorySteps : public testing::TestWithParam<Limit> {
     if (GetParam() == Limit::others) options.used_by_others = kPages * kPage;
     return options;
   }
-  static void expect(CuResult result) { EXPECT_EQ(result, CuResult::success); }
-
-  void open() {
-    pool = std::make_unique<Pool>(driver, driver::ChunkProperties{}, config, kPage, timelines, relief);
-    a = make_caller();
-    b = make_caller();
-  }
-  Caller make_caller() {
-    Caller caller;
-    driver::StreamHandle stream{};
-    expect(sim.stream_create(driver::StreamFlags::non_blocking, stream));
-    caller.stream = stream;
-    caller.timeline = timelines.of(stream).value();
-    return caller;
-  }
-  Result<DevicePtr> allocate(Bytes pages, const Caller& caller) {
-    return pool->allocate(lock, {pages * kPage, pages * kPage, kPage}, caller);
-  }
-  DevicePtr take(Bytes pages, const Caller& caller) {
-    auto result = allocate(pages, caller);
-    EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
-    return result ? result.value() : DevicePtr{};
-  }
   // All pages are mapped, half of them idle and none next to another.
   void take_every_other_page() {
     std::vector<DevicePtr> live;
     for (Bytes i = 0; i < kPages; ++i) live.push_back(take(1, a));
     for (std::size_t i = 0; i < live.size(); i += 2) give_back(live[i]);
   }
-  void give_back(DevicePtr ptr) { pool->deallocate(pool->owner(ptr), {}); }
-  // Freed behind a second of work, with an event.
-  void give_back_pending(DevicePtr ptr, const Caller& caller) {
-    expect(sim.launch({"work", kSecondNs, {}, {}}, *caller.stream));
-    region::Region* region = pool->owner(ptr);
-    pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
-    EXPECT_TRUE(timelines.close(*caller.timeline, *caller.stream).ok());
-  }
-  observe::Statistics figures() {
-    observe::Statistics figures;
-    pool->fill(figures);
-    return figures;
-  }
-
-  driver::sim::SimDriver sim;
-  HookedDriver driver{sim};
-  time::Timelines timelines{driver, {}};
-  driver::ContextHandle context{};
-  Config config;
-  Relief relief;
-  std::unique_ptr<Pool> pool;
-  Mutex mutex;
-  MutexLock lock{mutex};
-  Caller a;
-  Caller b;
 };
 
 TEST_P(OutOfMemorySteps, deferred_frees_are_carried_out) {
@@ -239,7 +162,7 @@ TEST_P(OutOfMemorySteps, the_gpu_waits_for_other_streams_before_the_host_does) {
   open();
   const DevicePtr first = take(kPages - 1, a);
   take(1, a);
-  give_back_pending(first, b);
+  give_back_pending(first, b, Closed::yes);
   take(1, a);
   EXPECT_EQ(figures().gpu_waits, 1u);
   EXPECT_EQ(figures().host_waits, 0u);
@@ -247,7 +170,7 @@ TEST_P(OutOfMemorySteps, the_gpu_waits_for_other_streams_before_the_host_does) {
 
 TEST_P(OutOfMemorySteps, the_host_waits_where_the_gpu_cannot) {
   open();
-  give_back_pending(take(kPages, b), b);
+  give_back_pending(take(kPages, b), b, Closed::yes);
   take(kPages, Caller{});
   EXPECT_EQ(figures().gpu_waits, 0u);
   EXPECT_EQ(figures().host_waits, 1u);
@@ -259,9 +182,7 @@ TEST_P(OutOfMemorySteps, memory_that_no_event_covers_gets_one_of_the_whole_conte
     return closed.ok() && closed.value();
   };
   open();
-  const DevicePtr ptr = take(kPages, b);
-  expect(sim.launch({"work", kSecondNs, {}, {}}, *b.stream));
-  pool->deallocate(pool->owner(ptr), time::Stamp(timelines.next(*b.timeline, kPages * kPage)));
+  give_back_pending(take(kPages, b), b, Closed::no);
   take(kPages, a);
   EXPECT_EQ(figures().host_waits, 1u);
 }

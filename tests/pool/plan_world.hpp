@@ -9,6 +9,7 @@
 
 #include "driver/sim/sim_driver.hpp"
 #include "pool/planner.hpp"
+#include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
 
@@ -19,11 +20,7 @@ class PlanWorld : public testing::Test {
  protected:
   explicit PlanWorld(Config config = page_chunks()) : policy(make_chunk_policy(config, kPage)) {
     index.add_reservation({kStart, 1000 * kPage});
-    driver::ContextHandle context{};
-    EXPECT_EQ(sim.init(), driver::CuResult::success);
-    EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
-    EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
-    timelines.set_primary(context, driver::ContextId{1});
+    time::enter_primary(sim, timelines);
     for (Lane* lane : {&own, &other, &third}) {
       EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, lane->stream), driver::CuResult::success);
       lane->timeline = timelines.of(lane->stream).value();

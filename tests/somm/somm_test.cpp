@@ -8,6 +8,7 @@
 #include "driver/faulting.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "support/sim_timelines.hpp"
 
 namespace vpmm::somm {
 namespace {
@@ -22,13 +23,7 @@ constexpr std::uint64_t kLongNs = 100'000'000;
 class SommTest : public testing::Test {
  protected:
   SommTest() {
-    driver::ContextHandle context{};
-    driver::ContextId id{};
-    expect(sim.init());
-    expect(sim.device_primary_ctx_retain(0, context));
-    expect(sim.ctx_set_current(context));
-    expect(sim.ctx_get_id(context, id));
-    timelines.set_primary(context, id);
+    time::enter_primary(sim, timelines);
     expect(sim.stream_create(driver::StreamFlags::non_blocking, a));
     expect(sim.stream_create(driver::StreamFlags::non_blocking, b));
   }

@@ -7,6 +7,7 @@
 
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "support/sim_timelines.hpp"
 
 namespace vpmm::time {
 namespace {
@@ -28,14 +29,7 @@ ClosingRule every(std::uint64_t frees) {
 // Calls take microseconds and work takes seconds, so work ends only when a test lets time pass.
 class TimelinesTest : public testing::Test {
  protected:
-  TimelinesTest() : sim(two_devices()) {
-    expect(sim.init());
-    expect(sim.device_primary_ctx_retain(0, context));
-    expect(sim.ctx_set_current(context));
-    driver::ContextId id{};
-    expect(sim.ctx_get_id(context, id));
-    timelines.set_primary(context, id);
-  }
+  TimelinesTest() : sim(two_devices()) { context = enter_primary(sim, timelines); }
   ~TimelinesTest() override {
     EXPECT_EQ(timelines.validate(), "");
     timelines.destroy_events();

@@ -1,0 +1,93 @@
+// pool tests: a pool of pages on the simulator, without a context around it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "driver/sim/sim_driver.hpp"
+#include "pool/pool.hpp"
+#include "support/sim_timelines.hpp"
+
+namespace vpmm::pool {
+
+constexpr Bytes kPage = 2 * kMiB;
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
+// `Between` is the driver between the pool and the simulator. A test sets `config` and `relief`, which is of no help
+// by itself, and opens the pool.
+template <typename Between>
+class PoolFixture : public testing::Test {
+ protected:
+  explicit PoolFixture(const driver::sim::SimOptions& options = {}) : sim(options) {
+    context = time::enter_primary(sim, timelines);
+    config.page_chunks = true;
+    config.va_size = kGiB;
+    relief.drain_deferred = [](MutexLock&) { return false; };
+    relief.give_back_caches = [](MutexLock&) { return false; };
+    relief.shrink_caches = [](MutexLock&) { return false; };
+    relief.prove_everything = [] { return false; };
+    relief.synchronize = [](MutexLock&) { return false; };
+  }
+  ~PoolFixture() override {
+    EXPECT_EQ(pool->validate(), "");
+    sim.run_until_idle();
+    pool->release_everything();
+    timelines.destroy_events();
+    EXPECT_EQ(sim.census().chunks, 0u);
+    EXPECT_EQ(sim.census().mappings, 0u);
+  }
+  static void expect(driver::CuResult result) { EXPECT_EQ(result, driver::CuResult::success); }
+
+  void open() {
+    pool = std::make_unique<Pool>(driver, driver::ChunkProperties{}, config, kPage, timelines, relief);
+    a = make_caller();
+    b = make_caller();
+  }
+  Caller make_caller() {
+    Caller caller;
+    driver::StreamHandle stream{};
+    expect(sim.stream_create(driver::StreamFlags::non_blocking, stream));
+    caller.stream = stream;
+    caller.timeline = timelines.of(stream).value();
+    return caller;
+  }
+  Result<DevicePtr> allocate(Bytes pages, const Caller& caller) {
+    return pool->allocate(lock, {pages * kPage, pages * kPage, kPage}, caller);
+  }
+  DevicePtr take(Bytes pages, const Caller& caller) {
+    auto result = allocate(pages, caller);
+    EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
+    return result ? result.value() : DevicePtr{};
+  }
+  void give_back(DevicePtr ptr) { pool->deallocate(pool->owner(ptr), {}); }
+  enum class Closed { no, yes };
+  // Freed behind a second of work; `closed` when an event stands for it.
+  void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed) {
+    expect(sim.launch({"work", kSecondNs, {}, {}}, *caller.stream));
+    region::Region* region = pool->owner(ptr);
+    pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
+    if (closed == Closed::yes) {
+      EXPECT_TRUE(timelines.close(*caller.timeline, *caller.stream).ok());
+    }
+  }
+  observe::Statistics figures() {
+    observe::Statistics figures;
+    pool->fill(figures);
+    return figures;
+  }
+
+  driver::sim::SimDriver sim;
+  Between driver{sim};
+  time::Timelines timelines{driver, {}};
+  driver::ContextHandle context{};
+  Config config;
+  Relief relief;
+  std::unique_ptr<Pool> pool;
+  Mutex mutex;
+  MutexLock lock{mutex};
+  Caller a;
+  Caller b;
+};
+
+}  // namespace vpmm::pool
