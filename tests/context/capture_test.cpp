@@ -1,6 +1,7 @@
 // context: stream captures: what an allocation may take, what is kept with the graph, and that no capture is broken.
 #include <gtest/gtest.h>
 
+#include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -19,30 +20,11 @@ class Capture : public ::testing::TestWithParam<CaptureMode> {
   StreamHandle a = world.stream();
   StreamHandle b = world.stream();
 
-  void begin(StreamHandle stream) {
-    ASSERT_EQ(world.sim().stream_begin_capture(stream, GetParam()), CuResult::success);
-  }
-  GraphHandle end(StreamHandle stream) {
-    GraphHandle graph{};
-    EXPECT_EQ(world.sim().stream_end_capture(stream, graph), CuResult::success) << "the capture was broken";
-    return graph;
-  }
+  void begin(StreamHandle stream) { begin_capture(world, stream, GetParam()); }
   driver::CaptureId capture_of(StreamHandle stream) {
     driver::CaptureInfo info;
     EXPECT_EQ(world.sim().stream_get_capture_info(stream, info), CuResult::success);
     return info.id;
-  }
-  GraphExecHandle launch(GraphHandle graph, StreamHandle stream) {
-    GraphExecHandle exec{};
-    EXPECT_EQ(world.sim().graph_instantiate(graph, exec), CuResult::success);
-    EXPECT_EQ(world.sim().graph_launch(exec, stream), CuResult::success);
-    return exec;
-  }
-  void destroy(GraphHandle graph, GraphExecHandle exec) {
-    world.sim().run_until_idle();
-    ASSERT_EQ(world.sim().ctx_synchronize(), CuResult::success);
-    ASSERT_EQ(world.sim().graph_exec_destroy(exec), CuResult::success);
-    ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
   }
   void use(DevicePtr ptr, StreamHandle stream, std::uint64_t duration_ns = 1000) {
     world.use(ptr, 4 * kPage, stream, duration_ns);
@@ -56,10 +38,10 @@ TEST_P(Capture, an_allocation_queues_nothing_and_the_graph_launches) {
   use(ptr, a);
   EXPECT_EQ(world.calls().count(Call::event_record), recorded);
   EXPECT_EQ(world.calls().count(Call::stream_wait_event), 0u);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, b);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, b);
   ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
-  destroy(graph, exec);
+  destroy(world, graph, exec);
   world.deallocate(ptr, b);
 }
 
@@ -76,8 +58,8 @@ TEST_P(Capture, an_allocation_takes_complete_or_new_memory_only) {
   EXPECT_NE(captured, foreign);
   use(captured, a);
   world.deallocate(captured, a);
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
   world.wait();
 }
 
@@ -87,8 +69,8 @@ TEST_P(Capture, a_small_request_is_served_from_pages_and_leaves_no_node_in_the_g
   EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
   world.use(ptr, 1000, a);
   world.deallocate(ptr, a);
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
   world.wait();
 }
 
@@ -101,8 +83,8 @@ TEST_P(Capture, what_the_same_stream_freed_in_the_same_capture_is_used_again) {
   EXPECT_EQ(second, first);
   world.use(second, 3 * kPage, a);
   world.deallocate(second, a);
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
   world.wait();
 }
 
@@ -115,8 +97,8 @@ TEST_P(Capture, memory_used_again_in_a_capture_is_described_as_the_new_request) 
   EXPECT_EQ(info.value().requested, 2 * kPage + 5);
   EXPECT_EQ(world.statistics().allocations, 2u);
   world.deallocate(again, a);
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
   world.wait();
 }
 
@@ -125,8 +107,8 @@ TEST_P(Capture, captured_memory_is_nobody_elses_while_the_graph_lives) {
   const DevicePtr captured = world.allocate(4 * kPage, a);
   use(captured, a);
   world.deallocate(captured, a);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, a);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
   ASSERT_EQ(world.sim().ctx_synchronize(), CuResult::success);
   for (const StreamHandle stream : {a, b}) {
     const DevicePtr other = world.allocate(4 * kPage, stream);
@@ -134,7 +116,7 @@ TEST_P(Capture, captured_memory_is_nobody_elses_while_the_graph_lives) {
     use(other, stream);
   }
   ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
-  destroy(graph, exec);
+  destroy(world, graph, exec);
   world.wait();
   EXPECT_EQ(world.allocate(4 * kPage, b), captured) << "the graph and all made from it are gone";
   use(captured, b);
@@ -144,12 +126,12 @@ TEST_P(Capture, memory_freed_after_the_capture_stays_with_the_graph_too) {
   begin(a);
   const DevicePtr captured = world.allocate(4 * kPage, a);
   use(captured, a);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, a);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
   world.deallocate(captured, a);
   EXPECT_NE(world.allocate(4 * kPage, a), captured);
   ASSERT_EQ(world.sim().graph_launch(exec, a), CuResult::success);
-  destroy(graph, exec);
+  destroy(world, graph, exec);
 }
 
 TEST_P(Capture, a_second_free_of_captured_memory_is_an_error) {
@@ -157,8 +139,8 @@ TEST_P(Capture, a_second_free_of_captured_memory_is_an_error) {
   const DevicePtr captured = world.allocate(4 * kPage, a);
   world.deallocate(captured, a);
   expect_error(world.pool().deallocate(captured, a), ErrorCode::invalid_pointer, {hex(captured)});
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
 }
 
 TEST_P(Capture, release_frees_the_memory_of_a_graph_that_will_not_be_launched_again) {
@@ -167,14 +149,14 @@ TEST_P(Capture, release_frees_the_memory_of_a_graph_that_will_not_be_launched_ag
   const DevicePtr captured = world.allocate(4 * kPage, a);
   use(captured, a);
   world.deallocate(captured, a);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, a);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
   ASSERT_TRUE(world.pool().capture_release(id).ok());
   world.allocate(kPage, a);  // the pool learns that the capture is over
   world.wait();
   EXPECT_EQ(world.allocate(4 * kPage, b), captured);
   expect_error(world.pool().capture_release(id), ErrorCode::invalid_argument);
-  destroy(graph, exec);
+  destroy(world, graph, exec);
 }
 
 TEST_P(Capture, a_graph_that_is_dropped_without_launch_gives_its_memory_back) {
@@ -182,7 +164,7 @@ TEST_P(Capture, a_graph_that_is_dropped_without_launch_gives_its_memory_back) {
   const DevicePtr captured = world.allocate(4 * kPage, a);
   use(captured, a);
   world.deallocate(captured, a);
-  ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+  destroy(world, end_capture(world, a));
   world.allocate(kPage, a);
   world.wait();
   EXPECT_EQ(world.allocate(4 * kPage, b), captured);
@@ -196,7 +178,7 @@ TEST_P(Capture, frees_of_ordinary_memory_wait_until_the_capture_is_over) {
   const DevicePtr meanwhile = world.allocate(4 * kPage, b);
   EXPECT_NE(meanwhile, before);
   use(meanwhile, b);
-  ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+  destroy(world, end_capture(world, a));
   world.allocate(kPage, a);  // the pool learns that the capture is over
   world.wait();
   EXPECT_EQ(world.allocate(4 * kPage, a), before);
@@ -217,9 +199,9 @@ TEST_P(Capture, other_streams_go_on_meanwhile_and_break_nothing) {
     world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
   }
   EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, a);
-  destroy(graph, exec);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
+  destroy(world, graph, exec);
   world.deallocate(captured, a);
 }
 
@@ -230,8 +212,8 @@ TEST_P(Capture, what_would_wait_for_the_whole_context_is_refused_and_breaks_noth
   expect_error(world.pool().synchronize(), ErrorCode::capture_active);
   expect_error(world.pool().reset(), ErrorCode::capture_active);
   EXPECT_TRUE(world.pool().trim(0).ok());
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, b));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
 }
 
 TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
@@ -243,13 +225,11 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
   const DevicePtr busy = full.allocate(6 * kPage, other);
   full.use(busy, 6 * kPage, other, kLongNs);
   full.deallocate(busy, other);
-  ASSERT_EQ(full.sim().stream_begin_capture(stream, GetParam()), CuResult::success);
+  begin_capture(full, stream, GetParam());
   const DevicePtr ptr = full.allocate(6 * kPage, stream);  // the host waits for the other stream's work
   full.use(ptr, 6 * kPage, stream);
   expect_error(full.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
-  GraphHandle graph{};
-  ASSERT_EQ(full.sim().stream_end_capture(stream, graph), CuResult::success);
-  ASSERT_EQ(full.sim().graph_destroy(graph), CuResult::success);
+  destroy(full, end_capture(full, stream));
   EXPECT_EQ(full.statistics().host_waits, 1u);
 }
 
@@ -274,16 +254,15 @@ class AnnouncedCapture : public ::testing::Test {
 
 TEST_F(AnnouncedCapture, keeps_context_events_away) {
   ASSERT_TRUE(world.pool().capture_begin().ok());
-  ASSERT_EQ(world.sim().stream_begin_capture(hidden, CaptureMode::global), CuResult::success);
+  begin_capture(world, hidden, CaptureMode::global);
   const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
   world.deallocate(ptr, std::nullopt);
   for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(4 * kPage, b), b);
   EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
   expect_error(world.pool().synchronize(), ErrorCode::capture_active);
-  GraphHandle graph{};
-  ASSERT_EQ(world.sim().stream_end_capture(hidden, graph), CuResult::success);
+  const GraphHandle graph = end_capture(world, hidden);
   ASSERT_TRUE(world.pool().capture_end().ok());
-  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  destroy(world, graph);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   EXPECT_GT(world.calls().count(Call::ctx_record_event), 0u) << "afterwards they are possible again";
 }
@@ -300,24 +279,20 @@ TEST_F(AnnouncedCapture, announcements_nest) {
 
 TEST_F(AnnouncedCapture, a_capture_of_a_blocking_stream_is_seen_through_the_legacy_stream) {
   const StreamHandle blocking = world.stream(StreamFlags::blocking);
-  ASSERT_EQ(world.sim().stream_begin_capture(blocking, CaptureMode::thread_local_mode), CuResult::success);
+  begin_capture(world, blocking, CaptureMode::thread_local_mode);
   const DevicePtr ptr = world.allocate(4 * kPage, driver::kLegacyStream);
   world.deallocate(ptr, driver::kLegacyStream);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   CaptureStatus status{};
   ASSERT_EQ(world.sim().stream_is_capturing(blocking, status), CuResult::success);
   EXPECT_EQ(status, CaptureStatus::active) << "no event on the legacy stream, none of the context";
-  GraphHandle graph{};
-  ASSERT_EQ(world.sim().stream_end_capture(blocking, graph), CuResult::success);
-  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  destroy(world, end_capture(world, blocking));
 }
 
 TEST_F(AnnouncedCapture, a_seen_capture_that_ended_unseen_is_over_when_its_graph_is) {
-  ASSERT_EQ(world.sim().stream_begin_capture(hidden, CaptureMode::global), CuResult::success);
+  begin_capture(world, hidden, CaptureMode::global);
   world.deallocate(world.allocate(4 * kPage, hidden), hidden);
-  GraphHandle graph{};
-  ASSERT_EQ(world.sim().stream_end_capture(hidden, graph), CuResult::success);
-  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  destroy(world, end_capture(world, hidden));
   ASSERT_EQ(world.sim().stream_destroy(hidden), CuResult::success);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   EXPECT_TRUE(world.pool().synchronize().ok());

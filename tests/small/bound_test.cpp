@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "small/small_world.hpp"
+#include "support/pool_world_captures.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -27,6 +28,15 @@ class BoundStreams : public SmallTest {
     const auto freed = bound.deallocate(ptr);
     EXPECT_TRUE(freed.ok()) << message_of(freed);
     EXPECT_EQ(world.pool().validate(), "");
+  }
+  // Each was freed and allocated again, so that the stream has been warm.
+  std::vector<DevicePtr> one_of_each_size(context::BoundStream& bound) {
+    std::vector<DevicePtr> live;
+    for (const Bytes bytes : kSizes) {
+      deallocate(bound, allocate(bound, bytes));
+      live.push_back(allocate(bound, bytes));
+    }
+    return live;
   }
 };
 
@@ -112,38 +122,31 @@ TEST_P(BoundStreams, whose_captures_are_announced_take_part_in_them) {
   world.use(before, 5000, a, kLongNs);
   deallocate(*bound, before);
   ASSERT_TRUE(world.pool().capture_begin().ok());
-  ASSERT_EQ(world.sim().stream_begin_capture(a, CaptureMode::relaxed), CuResult::success);
+  begin_capture(world, a, CaptureMode::relaxed);
   EXPECT_TRUE(is_null(bound->allocate_in_hand(5000, 0)));
   const DevicePtr captured = allocate(*bound, 5000);
   EXPECT_NE(captured, before);
   EXPECT_FALSE(bound->deallocate_in_hand(captured));
   world.use(captured, 5000, a);
   deallocate(*bound, captured);
-  GraphHandle graph{};
-  ASSERT_EQ(world.sim().stream_end_capture(a, graph), CuResult::success) << "the capture was broken";
+  const GraphHandle graph = end_capture(world, a);
   ASSERT_TRUE(world.pool().capture_end().ok());
   const DevicePtr after = allocate(*bound, 5000);
   EXPECT_NE(after, captured) << "that stays with the graph";
   world.use(after, 5000, a);
-  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  destroy(world, graph);
 }
 
 TEST_P(BoundStreams, cannot_be_made_of_a_capturing_stream) {
-  ASSERT_EQ(world.sim().stream_begin_capture(a, CaptureMode::relaxed), CuResult::success);
+  begin_capture(world, a, CaptureMode::relaxed);
   expect_error(world.pool().bind(a), ErrorCode::capture_active);
-  GraphHandle graph{};
-  ASSERT_EQ(world.sim().stream_end_capture(a, graph), CuResult::success);
-  ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  destroy(world, end_capture(world, a));
 }
 
 TEST_P(BoundStreams, are_dead_after_a_reset_of_ours) {
   for (const bool is_legacy : {false, true}) {
     auto bound = bind(world, is_legacy ? driver::kLegacyStream : world.stream());
-    std::vector<DevicePtr> live;
-    for (const Bytes bytes : kSizes) {
-      deallocate(*bound, allocate(*bound, bytes));
-      live.push_back(allocate(*bound, bytes));
-    }
+    const std::vector<DevicePtr> live = one_of_each_size(*bound);
     ASSERT_TRUE(world.pool().reset().ok());
     enter_again(world);
     const StreamHandle fresh = world.stream();
@@ -164,11 +167,7 @@ TEST_P(BoundStreams, are_dead_after_a_reset_of_ours) {
 TEST_P(BoundStreams, are_dead_after_a_reset_by_others_that_somebody_noticed) {
   for (const bool is_legacy : {false, true}) {
     auto bound = bind(world, is_legacy ? driver::kLegacyStream : world.stream());
-    std::vector<DevicePtr> live;
-    for (const Bytes bytes : kSizes) {
-      deallocate(*bound, allocate(*bound, bytes));
-      live.push_back(allocate(*bound, bytes));
-    }
+    const std::vector<DevicePtr> live = one_of_each_size(*bound);
     world.wait();
     ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
     enter_again(world);

@@ -1,5 +1,6 @@
 // small: requests below a page and streams that capture.
 #include "small/small_world.hpp"
+#include "support/pool_world_captures.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -10,25 +11,7 @@ using driver::GraphHandle;
 
 class SmallCapture : public SmallTest {
  protected:
-  void begin(StreamHandle stream) {
-    ASSERT_EQ(world.sim().stream_begin_capture(stream, CaptureMode::relaxed), CuResult::success);
-  }
-  GraphHandle end(StreamHandle stream) {
-    GraphHandle graph{};
-    EXPECT_EQ(world.sim().stream_end_capture(stream, graph), CuResult::success) << "the capture was broken";
-    return graph;
-  }
-  GraphExecHandle launch(GraphHandle graph, StreamHandle stream) {
-    GraphExecHandle exec{};
-    EXPECT_EQ(world.sim().graph_instantiate(graph, exec), CuResult::success);
-    EXPECT_EQ(world.sim().graph_launch(exec, stream), CuResult::success);
-    return exec;
-  }
-  void destroy(GraphHandle graph, GraphExecHandle exec) {
-    world.sim().run_until_idle();
-    ASSERT_EQ(world.sim().graph_exec_destroy(exec), CuResult::success);
-    ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
-  }
+  void begin(StreamHandle stream) { begin_capture(world, stream, CaptureMode::relaxed); }
 };
 
 TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_stays_with_the_graph) {
@@ -40,8 +23,8 @@ TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_st
     EXPECT_EQ(world.pool().query(ptr).value().usable, kPage);
     world.use(ptr, bytes, a);
     world.deallocate(ptr, a);
-    const GraphHandle graph = end(a);
-    const GraphExecHandle exec = launch(graph, b);
+    const GraphHandle graph = end_capture(world, a);
+    const GraphExecHandle exec = launch(world, graph, b);
     for (int i = 0; i < 3; ++i)
       for (const StreamHandle stream : {a, b})
         for (const Bytes other : {bytes, kPage}) {
@@ -51,7 +34,7 @@ TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_st
           world.deallocate(next, stream);
         }
     ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
-    destroy(graph, exec);
+    destroy(world, graph, exec);
     world.wait();
   }
   ASSERT_TRUE(world.pool().trim(0).ok());
@@ -67,8 +50,8 @@ TEST_P(SmallCapture, memory_in_hand_is_not_given_to_the_stream_while_it_captures
     const DevicePtr captured = world.allocate(bytes, a);
     EXPECT_NE(captured, ptr) << "behind work that the graph is not ordered after";
     world.use(captured, bytes, a);
-    const GraphHandle graph = end(a);
-    destroy(graph, launch(graph, b));
+    const GraphHandle graph = end_capture(world, a);
+    destroy(world, graph, launch(world, graph, b));
     world.deallocate(captured, b);
     world.wait();
   }
@@ -86,7 +69,7 @@ TEST_P(SmallCapture, a_capturing_stream_frees_small_memory_and_nobody_gets_it_be
       EXPECT_NE(next, ptr);
       world.use(next, bytes, b);
     }
-    ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+    destroy(world, end_capture(world, a));
     for (int i = 0; i < 5; ++i) world.use(world.allocate(bytes, a), bytes, a);
     world.wait();
   }
@@ -97,7 +80,7 @@ TEST_P(SmallCapture, small_memory_that_a_capturing_stream_uses_is_everybodys_to_
   order(world, b, a);
   begin(a);
   ASSERT_TRUE(world.pool().record_use(ptr, a).ok());
-  ASSERT_EQ(world.sim().graph_destroy(end(a)), CuResult::success);
+  destroy(world, end_capture(world, a));
   world.use(ptr, 5000, a, kLongNs);  // as a launch of the graph would
   world.deallocate(ptr, b);
   for (int i = 0; i < 5; ++i) world.use(world.allocate(5000, b), 5000, b);
@@ -117,8 +100,8 @@ TEST_P(SmallCapture, other_streams_stay_warm_and_break_nothing) {
   }
   EXPECT_EQ(world.calls().count(Call::ctx_get_id), slow);
   EXPECT_EQ(events(), recorded);
-  const GraphHandle graph = end(a);
-  destroy(graph, launch(graph, a));
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, a));
   world.deallocate(captured, a);
 }
 
@@ -128,13 +111,13 @@ TEST_P(SmallCapture, captured_memory_freed_after_the_capture_is_not_kept_in_hand
   begin(a);
   const DevicePtr captured = world.allocate(5000, a);
   world.use(captured, 5000, a);
-  const GraphHandle graph = end(a);
-  const GraphExecHandle exec = launch(graph, a);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
   world.deallocate(captured, a);
   expect_error(world.pool().deallocate(captured, a), ErrorCode::invalid_pointer, {hex(captured)});
   for (int i = 0; i < 3; ++i) EXPECT_NE(world.allocate(kPage, a), captured);
   ASSERT_EQ(world.sim().graph_launch(exec, b), CuResult::success);
-  destroy(graph, exec);
+  destroy(world, graph, exec);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, SmallCapture, ::testing::Bool(), name_of_policy);
