@@ -40,18 +40,8 @@ class PageTable {
     }
     return entries_[group * 64 + 63 - static_cast<std::uint64_t>(std::countl_zero(before))];
   }
-  void add_owner(std::uint64_t page, Region* owner) {
-    entries_[page] = owner;
-    std::uint64_t& owners = groups_[page / 64].owners;
-    if (owners == 0) with_owners_.add(page / 64);
-    owners |= bit(page);
-  }
-  void remove_owner(std::uint64_t page) {
-    entries_[page] = nullptr;
-    std::uint64_t& owners = groups_[page / 64].owners;
-    owners &= ~bit(page);
-    if (owners == 0) with_owners_.remove(page / 64);
-  }
+  void add_owner(std::uint64_t page, Region* owner) { add(page, owner, &Group::owners, with_owners_); }
+  void remove_owner(std::uint64_t page) { remove(page, &Group::owners, with_owners_); }
 
   // There is a free region from page `begin` to page `end` now, or none any more. So a region learns whether it touches
   // free ones without a look at its neighbours, whose memory is likely in no cache.
@@ -65,18 +55,8 @@ class PageTable {
   // A junction is where two free regions touch; `behind` is the second of them.
   bool is_junction(std::uint64_t page) const { return (groups_[page / 64].junctions & bit(page)) != 0; }
   bool has_junctions() const { return !with_junctions_.empty(); }
-  void add_junction(std::uint64_t page, Region* behind) {
-    entries_[page] = behind;
-    std::uint64_t& junctions = groups_[page / 64].junctions;
-    if (junctions == 0) with_junctions_.add(page / 64);
-    junctions |= bit(page);
-  }
-  void remove_junction(std::uint64_t page) {
-    entries_[page] = nullptr;
-    std::uint64_t& junctions = groups_[page / 64].junctions;
-    junctions &= ~bit(page);
-    if (junctions == 0) with_junctions_.remove(page / 64);
-  }
+  void add_junction(std::uint64_t page, Region* behind) { add(page, behind, &Group::junctions, with_junctions_); }
+  void remove_junction(std::uint64_t page) { remove(page, &Group::junctions, with_junctions_); }
   // The region behind the first junction from `page` on; null when there is none.
   Region* first_behind_junction(std::uint64_t page) const {
     std::uint64_t group = page / 64;
@@ -122,6 +102,19 @@ class PageTable {
     void* const memory = std::calloc(1, bytes);
     if (memory == nullptr) throw std::bad_alloc();
     return static_cast<Region**>(memory);
+  }
+  // `of` are the groups in which one of `bits` is set.
+  void add(std::uint64_t page, Region* region, std::uint64_t Group::*bits, PageSet& of) {
+    entries_[page] = region;
+    std::uint64_t& group = groups_[page / 64].*bits;
+    if (group == 0) of.add(page / 64);
+    group |= bit(page);
+  }
+  void remove(std::uint64_t page, std::uint64_t Group::*bits, PageSet& of) {
+    entries_[page] = nullptr;
+    std::uint64_t& group = groups_[page / 64].*bits;
+    group &= ~bit(page);
+    if (group == 0) of.remove(page / 64);
   }
   template <typename Bits>
   std::uint64_t count(const PageSet& of, const Bits& bits) const {
