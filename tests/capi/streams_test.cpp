@@ -1,4 +1,5 @@
 // capi: bound streams and many allocations at once, in C and in C++.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -88,6 +89,7 @@ TEST_F(Streams, freeing_many_frees_the_rest_and_names_the_first_that_is_not_live
   void* const second = allocate(3 * kMiB);
   const std::array<void*, 4> ptrs{first, static_cast<char*>(second) + 256, nullptr, second};
   EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), ptrs.size(), nullptr), VPMM_ERROR_INVALID_POINTER);
+  EXPECT_TRUE(last_error_names(fmt::format("{}", ptrs[1]).c_str())) << vpmm_last_error();
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
 }
 

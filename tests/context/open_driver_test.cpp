@@ -30,7 +30,7 @@ TEST(OpenDriver, automatic_is_cuda_or_its_error_never_silently_the_simulator) {
 }
 
 TEST(OpenDriver, the_error_without_a_gpu_names_the_way_to_the_simulator) {
-  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU";
+  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no error";
   const auto driver = open_driver(DriverKind::cuda);
   EXPECT_NE(driver.error().message.find("VPMM_DRIVER=sim"), std::string::npos) << driver.error().message;
 }
@@ -54,8 +54,8 @@ TEST(ProcessDriver, is_opened_once) {
   EXPECT_EQ(first.value(), second.value());
 }
 
-TEST(ProcessDriver, tries_again_after_a_failure) {
-  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU";
+TEST(ProcessDriver, a_failure_is_not_kept_as_if_it_were_a_driver) {
+  if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no failure";
   EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
   EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
 }

@@ -20,6 +20,8 @@ TEST(OutOfMemory, deferred_frees_are_done_before_anything_is_waited_for) {
   const DevicePtr ptr = world.allocate(8 * kPage, stream);
   world.pool().deallocate_deferred(ptr);
   const DevicePtr next = world.allocate(8 * kPage, stream);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
   world.use(next, 8 * kPage, stream);
 }
 
