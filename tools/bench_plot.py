@@ -24,7 +24,7 @@ COLOURS = {
 }
 
 
-def grouped_bars(axes: Any, table: Table, title: str, unit: str, scale: str = "log") -> None:  # noqa: ANN401
+def grouped_bars(axes: Any, table: Table, title: str, unit: str, scale: str = "log") -> None:  # noqa: ANN401 - optional
     """A group for each row, a bar for each peer."""
     peers = [peer for peer in COLOURS if any(peer in values for values in table.values())]
     width = 0.8 / max(1, len(peers))
@@ -37,7 +37,7 @@ def grouped_bars(axes: Any, table: Table, title: str, unit: str, scale: str = "l
     axes.legend(fontsize=6)
 
 
-def thread_lines(axes: Any, samples: list[Sample]) -> None:  # noqa: ANN401
+def thread_lines(axes: Any, samples: list[Sample]) -> None:  # noqa: ANN401 - optional
     case = "random 1e3 <= 4 MiB"
     table = {row: values for row, values in pivot(samples, "hot_path", "time").items() if row[0] == case}
     for peer, colour in COLOURS.items():

@@ -90,31 +90,31 @@ class TallyResult(unittest.TextTestResult):
     """Sorts unittest's outcomes into a Tally; a failing subtest fails its test."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # handed on as they are
         self.tally = Tally()
 
     def fail(self, test: unittest.TestCase, error: object) -> None:
-        self.tally.failed[test.id()] = self._exc_info_to_string(error, test)  # type: ignore[attr-defined]
+        self.tally.failed[test.id()] = self._exc_info_to_string(error, test)  # type: ignore[attr-defined]  # private
 
-    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802 - API
         super().addSuccess(test)
         if test.id() not in self.tally.failed:
             self.tally.passed.append(test.id())
 
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802 - API
         super().addSkip(test, reason)
         self.tally.skipped[test.id()] = reason
 
-    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
-        super().addFailure(test, err)  # type: ignore[arg-type]
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802 - API
+        super().addFailure(test, err)  # type: ignore[arg-type]  # its type is private
         self.fail(test, err)
 
-    def addError(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
-        super().addError(test, err)  # type: ignore[arg-type]
+    def addError(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802 - API
+        super().addError(test, err)  # type: ignore[arg-type]  # its type is private
         self.fail(test, err)
 
-    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: object) -> None:  # noqa: N802
-        super().addSubTest(test, subtest, err)  # type: ignore[arg-type]
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: object) -> None:  # noqa: N802 - API
+        super().addSubTest(test, subtest, err)  # type: ignore[arg-type]  # its type is private
         if err is not None:
             self.fail(test, err)
 
@@ -156,7 +156,7 @@ def main() -> int:
     parser.add_argument("ctest", nargs="*", help="arguments for ctest, after --")
     options = parser.parse_args()
     os.environ["VPMM_BUILD_FOLDER"] = str(options.build.resolve())
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file
     tally = run_ctest(options.build, options.jobs, options.ctest)
     if not options.no_python:
         tally.add(run_python(PYTHON_SUITES))

@@ -23,7 +23,7 @@ def sample(part: str, case: str, metric: str, unit: str, value: float, repeat: i
     print(f"{part},{case},cupy,1,{metric},{unit},{repeat},{value:.9g}", flush=True)
 
 
-def measure_pairs(cupy: Any, repeats: int, round_ms: float) -> None:  # noqa: ANN401
+def measure_pairs(cupy: Any, repeats: int, round_ms: float) -> None:  # noqa: ANN401 - optional
     pool = cupy.cuda.MemoryPool()
     with cupy.cuda.Stream(non_blocking=True):
         for name, size in PAIRS.items():
@@ -46,7 +46,7 @@ def read_trace(path: Path) -> list[tuple[str, int, int, int]]:
         return [(r["op"], int(r["id"]), int(r["bytes"]), int(r["stream"])) for r in csv.DictReader(file)]
 
 
-def replay(cupy: Any, path: Path, part: str) -> None:  # noqa: ANN401
+def replay(cupy: Any, path: Path, part: str) -> None:  # noqa: ANN401 - optional
     """The pool never shrinks of itself, so what it holds at the end is its peak, unless it ran out of memory."""
     events = read_trace(path)
     pool = cupy.cuda.MemoryPool()

@@ -36,9 +36,9 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return value;`
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return value;`
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return error;`
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return error;`
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return state_.index() == 0; }
@@ -57,7 +57,7 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): reads as `return error;`
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return error;`
   Result(Error error) : error_(std::move(error)) {}
 
   bool ok() const { return !error_.has_value(); }

@@ -10,6 +10,7 @@ class Simulator : public testing::Environment {
   void SetUp() override { setenv("VPMM_DRIVER", "sim", 0); }
 };
 
+// Named only to be registered before main; GoogleTest owns it.
 [[maybe_unused]] const auto* const kSimulator = testing::AddGlobalTestEnvironment(new Simulator);
 
 }  // namespace

@@ -207,7 +207,7 @@ TEST_P(MappingContract, new_chunks_do_not_show_what_released_ones_held) {
 
 TEST_P(MappingContract, eight_tebibytes_of_addresses_are_reserved_and_both_ends_can_be_used) {
 #if defined(__SANITIZE_THREAD__)
-  if (GetParam() == WorldKind::sim) GTEST_SKIP() << "the thread sanitizer leaves less address space";
+  if (GetParam() == WorldKind::sim) GTEST_SKIP() << "the thread sanitizer leaves less than 8 TiB of addresses";
 #endif
   const AddressRange range = reserve(8_TiB);
   const AddressRange last{range.end() - unit_, unit_};

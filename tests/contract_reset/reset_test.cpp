@@ -18,7 +18,7 @@ class ResetContract : public ::testing::TestWithParam<WorldKind> {
       ASSERT_OK(driver().ctx_get_id(world_->context(), old_id_));
       ASSERT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, driver::Granularity::minimum, unit_));
     } else if (world.error().code == ErrorCode::no_driver && !gpu_is_required()) {
-      GTEST_SKIP() << world.error().message;
+      GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
     } else {
       FAIL() << world.error().message;
     }

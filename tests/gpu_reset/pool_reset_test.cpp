@@ -14,7 +14,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
   void SetUp() override {
     auto world = open_world(GetParam());
     if (!world && world.error().code == ErrorCode::no_driver && !gpu_is_required())
-      GTEST_SKIP() << world.error().message;
+      GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
     ASSERT_TRUE(world.ok()) << world.error().message;
     world_ = std::move(world).value();
     pool::Config config;

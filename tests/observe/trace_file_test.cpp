@@ -218,7 +218,7 @@ TEST_F(TraceWriting, into_a_folder_that_is_not_there_is_an_error_with_the_name) 
 }
 
 TEST_F(TraceWriting, to_a_full_disk_is_reported_by_close) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here to stand for a full disk";
   auto writer = TraceWriter::create("/dev/full", 0);
   ASSERT_TRUE(writer.ok()) << writer.error().message;
   writer.value()->record_allocate(kA, 4, 1, 0);

@@ -79,7 +79,7 @@ TEST(SimMemoryDeathTest, a_touch_of_a_mapping_without_access_faults) {
 
 TEST(SimMemory, eight_tebibytes_can_be_reserved_and_both_ends_used) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer leaves less address space";
+  GTEST_SKIP() << "the thread sanitizer leaves less than 8 TiB of addresses";
 #endif
   Sim sim;
   const AddressRange range = sim.reserve(8 * kTiB);

@@ -26,7 +26,7 @@ void GpuTest::SetUp() {
   if (world) {
     world_ = world.value();
   } else if (world.error().code == ErrorCode::no_driver && !gpu_is_required()) {
-    GTEST_SKIP() << world.error().message;
+    GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
   } else {
     FAIL() << world.error().message;
   }

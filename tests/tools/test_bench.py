@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import bench_replay as bench  # noqa: E402
+import bench_replay as bench  # noqa: E402 - needs the path above
 
 RESULT = {
     "trace": "bench/traces/gnn.csv.gz",

@@ -10,11 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import bench_samples  # noqa: E402
-import bench_tables  # noqa: E402
-from bench_samples import Sample  # noqa: E402
+import bench_samples  # noqa: E402 - needs the path above
+import bench_tables  # noqa: E402 - needs the path above
+from bench_samples import Sample  # noqa: E402 - needs the path above
 
-import bench  # noqa: E402
+import bench  # noqa: E402 - needs the path above
 
 
 def timed(peer: str, *values: float, case: str = "pair 2 MiB", threads: int = 1) -> list[Sample]:

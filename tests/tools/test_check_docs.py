@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import check_docs  # noqa: E402
+import check_docs  # noqa: E402 - needs the path above
 
 CLI = 'app.add_subcommand("replay", "x"); replay->add_option("--lag-us", n); replay->add_flag("--json", j);\n'
 TREE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import check_layers  # noqa: E402
+import check_layers  # noqa: E402 - needs the path above
 
 LAYERS = """
 base:

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import run_tests  # noqa: E402
+import run_tests  # noqa: E402 - needs the path above
 
 JUNIT = """<testsuite>
 <testcase name="A.passes" status="run"><system-out>ok</system-out></testcase>
@@ -85,7 +85,7 @@ class Unittest(unittest.TestCase):
     def run_class(self, case: type[unittest.TestCase]) -> run_tests.Tally:
         tests = unittest.defaultTestLoader.loadTestsFromTestCase(case)
         runner = unittest.TextTestRunner(stream=io.StringIO(), resultclass=run_tests.TallyResult)
-        return runner.run(tests).tally  # type: ignore[attr-defined]
+        return runner.run(tests).tally  # type: ignore[attr-defined]  # a TallyResult
 
     def test_outcomes_are_sorted_and_a_failing_subtest_fails_its_test(self) -> None:
         tally = self.run_class(Sample)
