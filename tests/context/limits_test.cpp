@@ -199,22 +199,22 @@ TEST(ReleaseThreshold, without_one_memory_is_kept_for_life) {
   EXPECT_EQ(world.statistics().chunks_released, 0u);
 }
 
-TEST(MaxMappings, is_never_exceeded_because_the_pool_grows_instead_of_moving) {
-  WorldOptions options = page_world();
-  options.config.max_mappings = 64;
-  PoolWorld world(options);
-  const StreamHandle stream = world.stream();
-  std::vector<DevicePtr> live;
-  for (Bytes round = 0; round < 30; ++round) {
-    const Bytes pages = 2 + round % 7;
-    live.push_back(world.allocate(pages * kPage, stream));
-    world.use(live.back(), pages * kPage, stream);
-    if (live.size() > 4) {
-      world.deallocate(live[live.size() / 2], stream);
-      live.erase(live.begin() + static_cast<std::ptrdiff_t>(live.size() / 2));
-    }
-    EXPECT_LE(world.statistics().mappings, 64u);
-  }
+TEST(MaxMappings, at_the_limit_the_pool_grows_by_one_chunk_instead_of_moving) {
+  // Four pages are asked for where eight are idle, none next to another.
+  const auto figures_with = [](std::uint64_t max_mappings) {
+    WorldOptions options = page_world();
+    options.config.max_mappings = max_mappings;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 16; ++i) live.push_back(world.allocate(kPage, stream));
+    for (std::size_t i = 0; i < live.size(); i += 2) world.deallocate(live[i], stream);
+    world.use(world.allocate(4 * kPage, stream), 4 * kPage, stream);
+    return world.statistics();
+  };
+  EXPECT_EQ(figures_with(60'000).chunks_moved, 4u);
+  EXPECT_EQ(figures_with(16).chunks_moved, 0u);
+  EXPECT_EQ(figures_with(16).mappings, 17u);
 }
 
 TEST(AddressSpace, a_request_above_the_reservation_size_reserves_more) {

@@ -62,6 +62,7 @@ void FaultWorld::check_pool(const char* what) {
 void FaultWorld::open() {
   auto created = context::Context::create(recorder_, 0, config_);
   if (created) pool_ = std::move(created).value();
+  if (!created && faulting_.fired() == 0) fail("open: " + created.error().message);
 }
 
 std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {

@@ -126,12 +126,14 @@ TEST_P(PoolFault, an_end_with_a_failed_call_gives_back_what_the_driver_takes) {
   prepare(dry);
   const std::vector<Call> calls = calls_of(dry, [&] { dry.close(FaultWorld::Left::nothing); });
   ASSERT_EQ(dry.failure(), "") << "without any fault";
+  ASSERT_FALSE(calls.empty());
   sweep(calls, [&](const FaultPlan& plan) {
     FaultWorld world(options_of(c), config_of(c));
     prepare(world);
     world.faulting().set_plan(plan);
     const bool is_harmless = plan.result == CuResult::not_ready && plan.repeat == FaultPlan::Repeat::once;
     world.close(is_harmless ? FaultWorld::Left::nothing : FaultWorld::Left::what_was_refused);
+    EXPECT_GT(world.faulting().fired(), 0u);
     return world.failure();
   });
 }

@@ -171,7 +171,7 @@ void running_short(FaultWorld& w) {
 // Idle chunks are enough and cannot move, for the number of mappings is at its limit: they are made anew.
 void making_chunks_anew(FaultWorld& w) {
   std::vector<std::size_t> live;
-  for (int i = 0; i < 8; ++i) live.push_back(w.allocate(4 * kMiB, w.stream(1)));
+  for (int i = 0; i < 16; ++i) live.push_back(w.allocate(2 * kMiB, w.stream(1)));
   for (std::size_t i = 0; i < live.size(); i += 2) w.deallocate(live[i], w.stream(1));
   w.synchronize();
   w.allocate(12 * kMiB, w.stream(1));
@@ -192,10 +192,10 @@ void beyond_the_budget(FaultWorld& w) {
 }
 
 void many_mappings(FaultWorld& w) {
-  const auto first = w.allocate(10 * kMiB, w.stream(1));
+  const auto first = w.allocate(20 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
   w.deallocate(first, w.stream(1));
-  w.allocate(12 * kMiB, w.stream(1));
+  w.allocate(24 * kMiB, w.stream(1));
 }
 
 }  // namespace
@@ -220,9 +220,9 @@ std::vector<Scenario> scenarios() {
       {"resetting_the_drivers_pool", resetting, kGiB, 60'000, pool::SmallRequests::stream_ordered},
       {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000, pool::SmallRequests::stream_ordered},
       {"running_short", running_short, 32 * kMiB},
-      {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 8},
+      {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
-      {"many_mappings", many_mappings, kGiB, 8}};
+      {"many_mappings", many_mappings, kGiB, 16}};
 }
 
 Scenario random_scenario(std::uint64_t seed) {
