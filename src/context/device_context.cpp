@@ -31,6 +31,14 @@ std::optional<std::uint64_t> stream_key(const Caller& caller) {
 // --- a request ------------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* bound) {
+  Result<DevicePtr> result = allocate_or_call_back(request, bound);
+  if (result) return result;
+  const MutexLock lock(mutex_);
+  ++failed_allocations_;
+  return result;
+}
+
+Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, Bound* bound) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
@@ -60,10 +68,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   VPMM_TRY(noted(settle(lock)));
   VPMM_TRY(noted(preallocate_once(lock)));
   Result<DevicePtr> result = noted(route(lock, request, caller));
-  if (!result) {
-    ++failed_allocations_;
-    return result;
-  }
+  if (!result) return result;
   announce_allocation(result.value(), request, caller);
   leave(caller);
   note_peaks();

@@ -102,6 +102,7 @@ class DeviceContext final : public Context {
   // allocating
   Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
+  Result<DevicePtr> allocate_or_call_back(const Request& request, Bound* bound);
   Result<DevicePtr> allocate_once(const Request& request, Bound* bound);
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller);

@@ -160,6 +160,7 @@ TEST(OutOfMemory, the_callback_may_itself_allocate) {
   });
   world.allocate(6 * kPage, stream);
   EXPECT_EQ(world.statistics().live_allocations, 2u);
+  EXPECT_EQ(world.statistics().failed_allocations, 0u);
 }
 
 TEST(OutOfMemory, the_request_fails_when_the_callback_gives_up) {
@@ -170,6 +171,7 @@ TEST(OutOfMemory, the_request_fails_when_the_callback_gives_up) {
   world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return ++called < 3; });
   expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(called, 3);
+  EXPECT_EQ(world.statistics().failed_allocations, 1u) << "the calls that failed, not what was tried for them";
 }
 
 TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range) {
