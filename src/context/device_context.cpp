@@ -17,8 +17,7 @@ using pool::Standing;
 
 namespace {
 
-constexpr Bytes kSmallAlignment = 256;           // what the driver's asynchronous pool promises
-constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
+constexpr Bytes kSmallAlignment = 256;  // what the driver's asynchronous pool promises
 constexpr Bytes kReliefForSmall = 64 * kMiB;
 
 std::optional<std::uint64_t> stream_key(const Caller& caller) {
@@ -186,7 +185,9 @@ Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;
   if (pool_ == nullptr || config_.pages == 0) return {};
-  for (std::uint64_t missing = config_.pages, step = missing; step > 0 && missing > 0; step = std::min(step, missing)) {
+  const std::uint64_t most = kAddressSpace / pool_->page_size();
+  for (std::uint64_t missing = std::min(config_.pages, most), step = missing; step > 0 && missing > 0;
+       step = std::min(step, missing)) {
     Result<void> done = pool_->preallocate(lock, pool_->mapped_bytes() + step * pool_->page_size());
     if (!done && done.error().code == ErrorCode::poisoned) return done;
     if (done)

@@ -27,6 +27,8 @@
 
 namespace vpmm::context {
 
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
+
 // What the device can do, asked once.
 struct DeviceTraits {
   bool has_vmm = false;

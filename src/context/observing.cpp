@@ -86,6 +86,8 @@ Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
 }
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
+  if (bytes > kAddressSpace)
+    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes is more than any address space", bytes)});
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};

@@ -124,6 +124,12 @@ TEST_F(Pools, preallocate_maps_ahead) {
   EXPECT_GE(statistics_of(pool_).mapped_bytes, 32 * kMiB);
 }
 
+TEST_F(Pools, preallocate_refuses_an_absurd_size) {
+  EXPECT_EQ(vpmm_preallocate(pool_, SIZE_MAX), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("18446744073709551615")) << vpmm_last_error();
+  EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
+}
+
 TEST_F(Pools, a_full_pool_reports_device_memory) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
   void* ptr = nullptr;

@@ -93,8 +93,12 @@ TEST(AllocateMistakes, absurd_sizes_are_refused_and_change_nothing) {
        {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage, Bytes{1} << 50})
     expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::invalid_argument, {std::to_string(bytes)});
   expect_error(world.pool().allocate({kPage, Bytes{1} << 60, stream}), ErrorCode::invalid_argument);
+  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), Bytes{1} << 48})
+    expect_error(world.pool().preallocate(bytes), ErrorCode::invalid_argument, {std::to_string(bytes)});
   EXPECT_EQ(world.calls().total_count(), calls) << "no driver call";
   EXPECT_EQ(world.picture(), "[1]");
+  EXPECT_EQ(world.statistics().failed_allocations, 4u);
+  EXPECT_EQ(world.statistics().caller_mistakes, 6u);
 }
 
 TEST(AllocateMistakes, freeing_twice_is_an_error_that_names_the_pointer) {

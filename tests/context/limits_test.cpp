@@ -37,6 +37,15 @@ TEST(Preallocation, maps_as_much_as_memory_allows_and_is_never_an_error) {
   }
 }
 
+TEST(Preallocation, of_more_pages_than_any_address_space_has_maps_what_there_is) {
+  WorldOptions options = page_world();
+  options.config.pages = ~std::uint64_t{0};
+  options.sim.capacity = 16 * kPage;
+  PoolWorld world(options);
+  world.allocate(kPage, world.stream());
+  EXPECT_EQ(world.statistics().mapped_bytes, 16 * kPage);
+}
+
 TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {
   PoolWorld world(page_world());
   ASSERT_TRUE(world.pool().preallocate(10 * kPage).ok());
