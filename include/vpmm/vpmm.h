@@ -58,7 +58,7 @@ typedef struct vpmm_config {
   uint64_t chunk_max;         /* VPMM_CHUNK_MAX: bytes of the largest chunk; 0: `page`, the specification's policy */
   uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep memory for life */
   uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
-  uint64_t capacity;          /* most bytes the pool may map; UINT64_MAX: what the GPU has */
+  uint64_t capacity;          /* VPMM_CAPACITY: most bytes the pool may map; UINT64_MAX: what the GPU has */
   const char* small;          /* VPMM_SMALL: "pool" or "stream_ordered". Null, here and below: the built-in default */
   const char* any_stream;     /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
   const char* log;            /* VPMM_LOG: "quiet", "error", "warning", "info" or "debug" */
@@ -206,7 +206,8 @@ VPMM_API vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id);
 /* Gives idle memory back until at most `bytes_to_keep` are mapped. `bytes_released` may be null. */
 VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released);
 VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
-VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes); /* UINT64_MAX: no limit of ours */
+/* UINT64_MAX: no limit of ours. 0 is an error, as in the settings; what is mapped stays, whatever the limit. */
+VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */

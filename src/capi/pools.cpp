@@ -100,6 +100,8 @@ vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
 
 vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
+    if (bytes == 0)
+      return Error{ErrorCode::invalid_argument, "capacity 0: must be a number of bytes, or UINT64_MAX for no limit"};
     context.set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
     return {};
   });

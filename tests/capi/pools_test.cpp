@@ -130,6 +130,14 @@ TEST_F(Pools, preallocate_refuses_an_absurd_size) {
   EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
 }
 
+TEST_F(Pools, a_capacity_of_zero_is_refused_as_in_the_settings) {
+  ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
+  EXPECT_EQ(vpmm_set_capacity(pool_, 0), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("capacity 0")) << vpmm_last_error();
+  void* ptr = nullptr;
+  EXPECT_EQ(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY) << "the limit is as before";
+}
+
 TEST_F(Pools, a_full_pool_reports_device_memory) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
   void* ptr = nullptr;
