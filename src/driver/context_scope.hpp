@@ -28,8 +28,8 @@ class ContextScope {
   bool changed_ = false;
 };
 
-// Lets the calling thread query events while somebody captures: FACTS of stream capture say that a query of an
-// unrelated event breaks a global or thread-local capture unless the querying thread's mode is relaxed.
+// Lets the calling thread query events while somebody captures: cuEventQuery on any event, even one that has nothing to
+// do with the capture, breaks a capture in global or thread-local mode unless the querying thread's mode is relaxed.
 class RelaxedCaptureScope {
  public:
   explicit RelaxedCaptureScope(Driver& driver) : driver_(driver) {
