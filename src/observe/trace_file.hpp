@@ -30,9 +30,11 @@ struct Trace {
   std::vector<TraceEvent> events;
   std::size_t allocations = 0;
   std::size_t streams = 0;
+  std::string warning;  // empty, or that the file was cut and the trace is what came before
 };
 
-// Reads the whole file or nothing. Anything unexpected is ErrorCode::bad_file, "FILE:LINE: reason".
+// Anything unexpected is ErrorCode::bad_file, "FILE:LINE: reason", but for one thing: a compressed file that just ends,
+// because the recording program died, is read up to its last whole line.
 Result<Trace> read_trace(const std::string& path);
 
 // Writes the trace of a running program. Thread-safe. Of two calls on one address the first must return before the

@@ -1,13 +1,14 @@
 // observe: reading a trace file line by line, refusing everything that is not exactly a trace.
 #include <fmt/format.h>
-#include <zlib.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <limits>
 #include <string_view>
+#include <utility>
 
+#include "observe/gzip_input.hpp"
 #include "observe/trace_file.hpp"
 
 namespace vpmm::observe {
@@ -16,11 +17,8 @@ namespace {
 constexpr std::string_view kHeader = "op,id,bytes,stream,time_us";
 constexpr std::size_t kColumns = 5;
 constexpr std::size_t kLongestLine = 256;  // five numbers and their commas need 90
-
-struct GzipCloser {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-using GzipFile = std::unique_ptr<std::remove_pointer_t<gzFile>, GzipCloser>;
+constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Where we are in the file; makes errors.
 struct Position {
@@ -32,36 +30,58 @@ struct Position {
   }
 };
 
-// Reads lines without their line feed. zlib passes a file that is not gzip through unchanged.
+// Reads lines without their line feed.
 class LineReader {
  public:
-  LineReader(const std::string& path, GzipFile file) : position_{path}, file_(std::move(file)) {}
+  static Result<LineReader> open(const std::string& path) {
+    auto input = GzipInput::open(path);
+    if (!input) return Error{ErrorCode::bad_file, fmt::format("{}: {}", path, input.error().message)};
+    return LineReader(path, std::move(input).value());
+  }
 
-  // None: the end of the file.
+  // None: the end of the file. A line that a cut stream ends in is left out.
   Result<std::optional<std::string_view>> next() {
     ++position_.line;
-    if (gzgets(file_.get(), buffer_.data(), static_cast<int>(buffer_.size())) == nullptr) return at_end();
-    std::string_view line(buffer_.data());
-    if (!line.empty() && line.back() == '\n') return std::optional(line.substr(0, line.size() - 1));
-    // A zero byte ends the string early; what follows must not be skipped in silence.
-    if (!gzeof(file_.get())) return position_.error("no line of a trace: too long, or it holds a zero byte");
-    VPMM_TRY(at_end());  // a damaged file may end inside a line too
+    std::size_t length = 0;
+    while ((length = unread().find('\n')) == std::string_view::npos && unread().size() <= kLongestLine) {
+      VPMM_TRY_ASSIGN(const bool is_end, read_on());
+      if (!is_end) continue;
+      if (unread().empty() || is_cut()) return std::optional<std::string_view>();
+      length = unread().size();
+      break;
+    }
+    const std::string_view line = unread().substr(0, length);
+    if (line.size() > kLongestLine || line.find('\0') != std::string_view::npos)
+      return position_.error("no line of a trace: too long, or it holds a zero byte");
+    if (!line.empty() && line.back() == '\r')
+      return position_.error("the line ends with a carriage return (CR LF): lines of a trace end with LF alone");
+    begin_ = std::min(begin_ + length + 1, end_);
     return std::optional(line);
   }
   const Position& position() const { return position_; }
+  bool is_cut() const { return input_->is_cut(); }
 
  private:
-  Result<std::optional<std::string_view>> at_end() const {
-    int code = Z_OK;
-    const char* message = gzerror(file_.get(), &code);
-    if (code == Z_OK || code == Z_STREAM_END) return std::optional<std::string_view>();
-    if (code == Z_ERRNO) return position_.error(fmt::format("cannot read on: {}", std::strerror(errno)));
-    return position_.error(fmt::format("the compressed data is damaged or cut short ({})", message));
+  LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
+      : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
+
+  std::string_view unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
+
+  // True: nothing is left to read.
+  Result<bool> read_on() {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= std::exchange(begin_, 0);
+    auto count = input_->read(buffer_.data() + end_, buffer_.size() - end_);
+    if (!count) return position_.error(count.error().message);
+    end_ += count.value();
+    return count.value() == 0;
   }
 
   Position position_;
-  GzipFile file_;
-  std::array<char, kLongestLine> buffer_{};
+  std::unique_ptr<GzipInput> input_;
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0;  // of what next() has not handed out
+  std::size_t end_ = 0;
 };
 
 using Columns = std::array<std::string_view, kColumns>;
@@ -107,7 +127,7 @@ class TraceBuilder {
     }
     last_us_ = time_us;
     if (columns[0] == "a") return allocate(id, bytes, stream_index(stream), position);
-    if (columns[0] == "f") return deallocate(id, stream_index(stream), position);
+    if (columns[0] == "f") return deallocate(id, bytes, stream_index(stream), position);
     return position.error(fmt::format("op `{}` is neither `a` nor `f`", columns[0]));
   }
 
@@ -133,12 +153,16 @@ class TraceBuilder {
     return {};
   }
 
-  Result<void> deallocate(std::uint64_t id, std::size_t stream, const Position& position) {
+  Result<void> deallocate(std::uint64_t id, Bytes bytes, std::size_t stream, const Position& position) {
     const auto entry = allocations_.find(id);
     if (entry == allocations_.end()) return position.error(fmt::format("id {} is freed but was never allocated", id));
     Allocation& allocation = entry->second;
     if (allocation.freed_in_line) {
       return position.error(fmt::format("id {} was freed before, in line {}", id, *allocation.freed_in_line));
+    }
+    if (bytes != 0 && bytes != allocation.bytes) {
+      return position.error(
+          fmt::format("bytes {} of a free must be 0, or the {} of its allocation", bytes, allocation.bytes));
     }
     allocation.freed_in_line = position.line;
     trace_.events.push_back({TraceEvent::Kind::deallocate, allocation.index, allocation.bytes, stream, last_us_});
@@ -151,22 +175,35 @@ class TraceBuilder {
   std::unordered_map<std::uint64_t, std::size_t> streams_;
 };
 
+Result<void> check_header(const std::optional<std::string_view>& header, const LineReader& lines) {
+  if (header == kHeader) return {};
+  const Position& position = lines.position();
+  if (!header && lines.is_cut()) return position.error("the compressed data is cut short inside the first line");
+  if (!header) return position.error("the file is empty");
+  if (header->starts_with(kByteOrderMark))
+    return position.error(fmt::format("the file begins with a byte order mark (EF BB BF), not with `{}`", kHeader));
+  return position.error(fmt::format("the first line must be `{}`", kHeader));
+}
+
 }  // namespace
 
 Result<Trace> read_trace(const std::string& path) {
-  GzipFile file(gzopen(path.c_str(), "rb"));
-  if (!file) return Error{ErrorCode::bad_file, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
-  gzbuffer(file.get(), 256 * 1024);
-  LineReader lines(path, std::move(file));
+  VPMM_TRY_ASSIGN(LineReader lines, LineReader::open(path));
   TraceBuilder builder(path.substr(path.find_last_of('/') + 1));
-
   VPMM_TRY_ASSIGN(const std::optional<std::string_view> header, lines.next());
-  if (header != kHeader) return lines.position().error(fmt::format("the first line must be `{}`", kHeader));
+  VPMM_TRY(check_header(header, lines));
   while (true) {
     VPMM_TRY_ASSIGN(const std::optional<std::string_view> line, lines.next());
-    if (!line) return builder.take();
+    if (!line) break;
     VPMM_TRY(builder.add(*line, lines.position()));
   }
+  Trace trace = builder.take();
+  if (lines.is_cut()) {
+    trace.warning =
+        fmt::format("{}: the file is cut short, for its recording was not stopped: {} whole lines were read", path,
+                    trace.events.size() + 1);
+  }
+  return trace;
 }
 
 }  // namespace vpmm::observe

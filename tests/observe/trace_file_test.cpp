@@ -2,11 +2,15 @@
 #include "observe/trace_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
+#include <utility>
 
 namespace vpmm::observe {
 namespace {
@@ -93,10 +97,27 @@ TEST_F(TraceFile, that_is_missing_is_refused_by_name) {
 TEST_F(TraceFile, that_is_a_folder_is_refused) { EXPECT_FALSE(read_trace(folder_.string()).ok()); }
 
 TEST_F(TraceFile, with_another_header_is_refused) {
-  for (const char* text : {"", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us\r\n"}) {
+  for (const char* text : {"\n", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us "}) {
     const auto trace = read_trace(write(text));
     ASSERT_FALSE(trace.ok()) << text;
     EXPECT_EQ(trace.error().message, path("t.csv") + ":1: the first line must be `op,id,bytes,stream,time_us`");
+  }
+}
+
+TEST_F(TraceFile, with_a_cause_that_an_editor_hides_is_refused_by_that_cause) {
+  const std::string header = "op,id,bytes,stream,time_us";
+  const std::pair<std::string, std::string> cases[] = {
+      {"", ":1: the file is empty"},
+      {header + "\r\na,1,64,0,0\r\n",
+       ":1: the line ends with a carriage return (CR LF): lines of a trace end with LF alone"},
+      {header + "\na,1,64,0,0\r\n",
+       ":2: the line ends with a carriage return (CR LF): lines of a trace end with LF alone"},
+      {"\xEF\xBB\xBF" + header + "\n",
+       ":1: the file begins with a byte order mark (EF BB BF), not with `" + header + "`"}};
+  for (const auto& [text, reason] : cases) {
+    const auto trace = read_trace(write(text));
+    ASSERT_FALSE(trace.ok()) << reason;
+    EXPECT_EQ(trace.error().message, path("t.csv") + reason);
   }
 }
 
@@ -116,6 +137,8 @@ TEST_F(TraceFile, refuses_a_malformed_line_with_its_number_and_the_reason) {
   EXPECT_EQ(refusal("a,1,64,0,1.5\n", 2), "time_us `1.5` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,0, 9\n", 2), "time_us ` 9` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,0,9\na,2,64,0,8\n", 3), "time_us 8 is before the 9 of an earlier line");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,65,0,0\n", 3), "bytes 65 of a free must be 0, or the 64 of its allocation");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,64,0,0\n", 0), "");
 }
 
 TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
@@ -124,15 +147,85 @@ TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
   EXPECT_EQ(refusal(std::string("a,1,64\0,0,0\na,2,1,0,0\n", 22), 2), reason);
 }
 
-TEST_F(TraceFile, refuses_a_gzip_file_that_is_cut_short) {
+// Enough for the compressed file to have several blocks.
+std::string long_trace() {
   std::string text(kSmall);
   for (int i = 100; i < 20'000; ++i) text += "a," + std::to_string(i) + "," + std::to_string(i * 7919) + ",5,50\n";
-  const std::string file = write_gzip(text);
-  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  return text;
+}
+
+TEST_F(TraceFile, that_is_compressed_and_cut_is_read_to_its_last_whole_line_with_a_warning) {
+  const std::string file = write_gzip(long_trace());
+  const auto whole = std::filesystem::file_size(file);
+  for (const auto size : {whole - 1, whole - 8, whole / 2, whole / 3}) {
+    std::filesystem::resize_file(file, size);
+    const auto trace = read_trace(file);
+    ASSERT_TRUE(trace.ok()) << trace.error().message;
+    const auto& events = trace.value().events;
+    ASSERT_GT(events.size(), 1000u);
+    for (std::size_t i = 4; i < events.size(); ++i) ASSERT_EQ(events[i].bytes, (i + 96) * 7919) << "a line was cut";
+    EXPECT_EQ(trace.value().warning, file + ": the file is cut short, for its recording was not stopped: " +
+                                         std::to_string(events.size() + 1) + " whole lines were read");
+  }
+}
+
+TEST_F(TraceFile, that_is_whole_has_no_warning) { EXPECT_EQ(read_trace(write_gzip(long_trace())).value().warning, ""); }
+
+TEST_F(TraceFile, that_is_cut_inside_the_header_is_refused) {
+  const std::string file = write_gzip(kSmall);
+  for (const int size : {12, 5}) {
+    std::filesystem::resize_file(file, static_cast<std::uintmax_t>(size));
+    const auto trace = read_trace(file);
+    ASSERT_FALSE(trace.ok()) << size;
+    EXPECT_EQ(trace.error().message, file + ":1: the compressed data is cut short inside the first line");
+  }
+}
+
+TEST_F(TraceFile, refuses_compressed_data_that_is_damaged) {
+  const std::string file = write_gzip(long_trace());
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(file));
+  for (const std::streamoff place : {size / 2, size - 6}) {  // inside the data, and in its checksum
+    std::fstream damage(file, std::ios::binary | std::ios::in | std::ios::out);
+    damage.seekp(place).write("damaged!", 4);
+    damage.close();
+    const auto trace = read_trace(file);
+    ASSERT_FALSE(trace.ok());
+    EXPECT_EQ(trace.error().code, ErrorCode::bad_file);
+    EXPECT_EQ(trace.error().message.rfind(file + ":", 0), 0u) << trace.error().message;
+    write_gzip(long_trace());
+  }
+}
+
+TEST_F(TraceFile, names_damage_that_is_no_line_any_more) {
+  const std::string file = write_gzip(kSmall);
+  std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(-8, std::ios::end).write("sum?", 4);
   const auto trace = read_trace(file);
   ASSERT_FALSE(trace.ok());
-  EXPECT_NE(trace.error().message.find("the compressed data is damaged or cut short"), std::string::npos)
-      << trace.error().message;
+  EXPECT_EQ(trace.error().message, file + ":6: the compressed data is damaged (incorrect data check)");
+}
+
+TEST_F(TraceFile, refuses_what_follows_the_compressed_data) {
+  for (const std::string garbage : {"a,99,64,0,50\n", "\n"}) {
+    const std::string file = write_gzip(kSmall);
+    std::ofstream(file, std::ios::binary | std::ios::app) << garbage;
+    const auto trace = read_trace(file);
+    ASSERT_FALSE(trace.ok());
+    EXPECT_EQ(trace.error().message,
+              file + ":6: something that is not compressed follows the end of the compressed data");
+  }
+}
+
+TEST_F(TraceFile, may_be_several_compressed_files_joined) {
+  const std::string file = write_gzip(kSmall);
+  std::ifstream first(file, std::ios::binary);
+  const std::string begin{std::istreambuf_iterator<char>(first), {}};
+  std::ifstream second(write_gzip("a,72,4096,5,41\n"), std::ios::binary);
+  const std::string more{std::istreambuf_iterator<char>(second), {}};
+  std::ofstream(file, std::ios::binary) << begin << more;
+  const auto trace = read_trace(file);
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace.value().events.size(), 5u);
+  EXPECT_EQ(trace.value().warning, "");
 }
 
 TEST_F(TraceFile, reads_the_traces_that_come_with_the_project) {
