@@ -224,7 +224,8 @@ VPMM_API vpmm_status vpmm_snapshot(vpmm_pool* pool, vpmm_region* regions, size_t
 VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
-/* Records allocations to a gzip CSV file that `vpmm replay` reads. */
+/* Records allocations to a gzip CSV file that `vpmm replay` reads. A recording that is not stopped is finished when the
+ * process exits; when it aborts, the file lacks the last calls. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "context/process_gate.hpp"
+#include "context/recordings.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -231,10 +233,18 @@ std::string DeviceContext::validate() const {
 // --- recording ------------------------------------------------------------------------------------------------------
 
 Result<void> DeviceContext::start_recording(const std::string& path) {
-  VPMM_TRY_ASSIGN(auto writer, observe::TraceWriter::create(path, driver_.now_ns() / 1000));
+  if (process_is_ending()) return process_ending_error();
+  const Error running{ErrorCode::invalid_argument, "a recording is running already"};
+  {
+    const MutexLock lock(mutex_);
+    if (recording_) return running;  // before a file is replaced, perhaps the one that is being written
+  }
+  VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, driver_.now_ns() / 1000));
+  const std::shared_ptr<observe::TraceWriter> writer = std::move(created);
+  finish_at_exit(writer);
   const MutexLock lock(mutex_);
-  if (recording_) return Error{ErrorCode::invalid_argument, "a recording is running already"};
-  recording_ = std::move(writer);
+  if (recording_) return running;
+  recording_ = writer;
   refresh_fast_path();
   return {};
 }

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "context/recordings.hpp"
+
 namespace vpmm::context {
 namespace {
 
@@ -58,6 +60,7 @@ void close_for_exit() noexcept {
   while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  finish_recordings();
 }
 
 // Nothing but one store is safe here: other threads' locks may be held for ever.

@@ -31,8 +31,8 @@ bool process_is_ending() noexcept;
 Error process_ending_error();
 
 // Makes exit close the gate before it runs any exit handler registered so far, and wait for calls in progress on other
-// threads, two seconds at most. The first GateEntry does it; call it again after something registered handlers that
-// must find the gate closed (opening CUDA, retaining its context).
+// threads, two seconds at most; open recordings are finished then. The first GateEntry does it; call it again after
+// something registered handlers that must find the gate closed (opening CUDA, retaining its context).
 void close_gate_at_exit() noexcept;
 
 }  // namespace vpmm::context

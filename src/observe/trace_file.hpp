@@ -2,11 +2,13 @@
 // running.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -39,7 +41,8 @@ Result<Trace> read_trace(const std::string& path);
 
 // Writes the trace of a running program. Thread-safe. Of two calls on one address the first must return before the
 // second is made, so: record_allocate after the memory was handed out, record_deallocate before anyone can get it
-// again.
+// again. The file is readable at any time: what was written goes to it at least every 1024 events, and with the first
+// event a second or more after that. A forked child writes nothing, whatever it calls.
 class TraceWriter {
  public:
   // Which stream a call named, in the caller's terms: two calls with one key get one stream number. None: no stream
@@ -58,6 +61,8 @@ class TraceWriter {
   void record_deallocate(DevicePtr ptr, StreamKey stream, std::uint64_t now_us) VPMM_EXCLUDES(mutex_);
   // Flushes and closes; what is recorded afterwards is dropped. The first error of the whole recording is reported.
   Result<void> close() VPMM_EXCLUDES(mutex_);
+  // The same while the process ends, when another thread may hold the recording for ever: an error after `patience`.
+  Result<void> close_within(std::chrono::milliseconds patience) VPMM_EXCLUDES(mutex_);
 
  private:
   class GzipSink;
@@ -66,14 +71,18 @@ class TraceWriter {
     std::uint64_t stream = 0;
   };
 
-  TraceWriter(std::unique_ptr<GzipSink> sink, std::uint64_t start_us);
+  TraceWriter(std::unique_ptr<GzipSink> sink, std::string path, std::uint64_t start_us);
   std::uint64_t stream_number(const StreamKey& key) VPMM_REQUIRES(mutex_);
   std::uint64_t trace_time_us(std::uint64_t now_us) VPMM_REQUIRES(mutex_);
+  void write(std::string_view line) VPMM_REQUIRES(mutex_);
 
   Mutex mutex_;
   const std::unique_ptr<GzipSink> sink_ VPMM_GUARDED_BY(mutex_);
+  const std::string path_;
   const std::uint64_t start_us_;
   std::uint64_t last_us_ VPMM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t flushed_us_ VPMM_GUARDED_BY(mutex_) = 0;  // last_us_ of the last flush
+  std::size_t unflushed_ VPMM_GUARDED_BY(mutex_) = 0;     // events since
   std::uint64_t next_id_ VPMM_GUARDED_BY(mutex_) = 0;
   std::unordered_map<DevicePtr, Live> live_ VPMM_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::uint64_t> streams_ VPMM_GUARDED_BY(mutex_);

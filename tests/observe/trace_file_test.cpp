@@ -303,6 +303,39 @@ TEST_F(TraceWriting, drops_what_comes_after_close) {
   EXPECT_EQ(text(), "op,id,bytes,stream,time_us\n");
 }
 
+TEST_F(TraceWriting, can_be_read_while_it_goes_on) {
+  const auto events_in_file = [&] {
+    const auto trace = read_trace(path("w.csv.gz"));
+    EXPECT_TRUE(trace.ok()) << trace.error().message;
+    EXPECT_EQ(trace.value().warning.empty(), false);
+    return trace.value().events.size();
+  };
+  auto writer = start();
+  EXPECT_EQ(events_in_file(), 0u) << "the first line is there at once";
+  for (std::uint64_t i = 0; i < 3000; ++i) writer->record_allocate(DevicePtr{i + 1}, 4, 1, i);
+  EXPECT_GE(events_in_file(), 2 * 1024u);
+  writer->record_allocate(DevicePtr{3001}, 4, 1, 2'000'000);
+  EXPECT_EQ(events_in_file(), 3001u) << "a second later";
+}
+
+TEST_F(TraceWriting, in_a_forked_child_leaves_the_file_to_the_parent) {
+  auto writer = start();
+  writer->record_allocate(kA, 64, 1, 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (std::uint64_t i = 0; i < 5000; ++i) writer->record_allocate(DevicePtr{i + 1}, 4, 1, i);
+    writer.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  writer->record_deallocate(kA, 1, 2);
+  ASSERT_TRUE(writer->close().ok());
+  EXPECT_EQ(text(), "op,id,bytes,stream,time_us\na,0,64,0,1\nf,0,0,0,2\n");
+}
+
 TEST_F(TraceWriting, into_a_folder_that_is_not_there_is_an_error_with_the_name) {
   const auto writer = TraceWriter::create(path("none/w.csv.gz"), 0);
   ASSERT_FALSE(writer.ok());
