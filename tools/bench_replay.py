@@ -67,13 +67,14 @@ def page(record: dict[str, Any]) -> str:
 
 def replay(vpmm: Path, driver: str, traces: list[Path], more: list[str]) -> tuple[str, list[dict[str, Any]]]:
     allocators = OURS + (PEERS if driver == "cuda" else [])
-    command = [str(vpmm), "replay", *(str(trace.relative_to(ROOT)) for trace in traces), "--driver", driver, "--json"]
+    words = ["replay", *(str(trace.relative_to(ROOT)) for trace in traces), "--driver", driver, "--json"]
     for allocator in allocators:
-        command += ["--allocator", allocator]
-    command += more
-    print("$", *command, flush=True)
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    return " ".join(command), [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        words += ["--allocator", allocator]
+    words += more
+    print("$", vpmm, *words, flush=True)
+    done = subprocess.run([str(vpmm), *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    # Whoever repeats it has a build folder of their own.
+    return " ".join(["vpmm", *words]), [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def run(vpmm: Path, driver: str, out: Path, more: list[str]) -> tuple[str, bool]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -46,6 +50,21 @@ class Table(unittest.TestCase):
 
     def test_a_trace_with_nothing_live_divides_by_nothing(self) -> None:
         self.assertEqual(bench.cells(RESULT | {"peak_live_bytes": 0})[3], "-")
+
+
+class Command(unittest.TestCase):
+    def test_that_is_recorded_names_no_build_folder(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "vpmm"
+            program.write_text(f"#!/bin/sh\necho '{json.dumps(RESULT)}'\n")
+            program.chmod(0o755)
+            with contextlib.redirect_stdout(io.StringIO()):
+                command, results = bench.replay(program, "sim", [ROOT / "bench/traces/gnn.csv.gz"], ["--seed", "2"])
+        self.assertEqual(
+            command,
+            "vpmm replay bench/traces/gnn.csv.gz --driver sim --json --allocator vpmm --allocator vpmm-page --seed 2",
+        )
+        self.assertEqual(results, [RESULT])
 
 
 if __name__ == "__main__":
