@@ -91,7 +91,7 @@ TEST(AnyStream, pending_memory_is_capped_by_waiting_for_the_oldest_event_on_the_
     EXPECT_LE(world.statistics().pending_bytes, 64 * kMiB);
   }
   EXPECT_GT(world.statistics().host_waits, 0u);
-  EXPECT_LE(world.statistics().peak_mapped_bytes, 64 * kMiB + 2 * 8 * kPage);
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 64 * kMiB + 16 * kPage);
 }
 
 TEST(AnyStream, without_context_events_the_cap_synchronises) {
