@@ -17,6 +17,7 @@ using pool::Config;
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::uint64_t kFewestMappings = 16;
+constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 
 template <typename Enum>
 using Name = std::pair<Enum, const char*>;
@@ -170,6 +171,13 @@ constexpr Setting kSettings[] = {
      [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
 };
 
+// What the user wrote, where that was in the environment: 1 and not 1B.
+std::string as_given(const char* variable, Bytes bytes) {
+  const char* const text = std::getenv(variable);
+  const auto given = parse_bytes(text == nullptr ? "" : text);
+  return given && given.value() == bytes ? text : format_bytes(bytes);
+}
+
 Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
   return {ErrorCode::bad_configuration, fmt::format("{}={}: must be {}", name, value, allowed)};
 }
@@ -250,19 +258,20 @@ Result<void> validate(const pool::Config& config, Bytes granularity) {
   if (config.max_mappings < kFewestMappings) {
     return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings), "a number, 16 or more");
   }
-  if (!config.pool_enabled) return {};
+  const auto is_bad = [&](Bytes bytes) { return bytes == 0 || !is_multiple(bytes, granularity); };
   const Bytes page = config.page_size.value_or(granularity);
-  if (page == 0 || !is_multiple(page, granularity)) {
+  if (is_bad(page) || page > kLargest) {
     return bad_setting(
-        "VPMM_PAGE_SIZE", format_bytes(page),
-        fmt::format("a multiple of the device granularity ({}), or \"max\" to switch the pool off", unit));
+        "VPMM_PAGE_SIZE", as_given("VPMM_PAGE_SIZE", page),
+        fmt::format("a multiple of the device granularity ({}) up to {}, or \"max\" to switch the pool off", unit,
+                    format_bytes(kLargest)));
   }
-  if (config.va_size == 0 || !is_multiple(config.va_size, granularity)) {
-    return bad_setting("VPMM_VA_SIZE", format_bytes(config.va_size),
-                       fmt::format("a multiple of the device granularity ({})", unit));
+  if (is_bad(config.va_size) || config.va_size > kLargest) {
+    return bad_setting("VPMM_VA_SIZE", as_given("VPMM_VA_SIZE", config.va_size),
+                       fmt::format("a multiple of the device granularity ({}) up to {}", unit, format_bytes(kLargest)));
   }
-  if (!config.page_chunks && (config.chunk_max == 0 || !is_multiple(config.chunk_max, granularity))) {
-    return bad_setting("VPMM_CHUNK_MAX", format_bytes(config.chunk_max),
+  if (!config.page_chunks && is_bad(config.chunk_max)) {
+    return bad_setting("VPMM_CHUNK_MAX", as_given("VPMM_CHUNK_MAX", config.chunk_max),
                        fmt::format("\"page\" or a multiple of the device granularity ({})", unit));
   }
   return {};

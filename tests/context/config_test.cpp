@@ -190,23 +190,50 @@ TEST(ConfigValidate, wants_sizes_in_multiples_of_the_granularity) {
   page_size.page_size = 3 * kMiB;
   EXPECT_EQ(
       message_of(validate(page_size, 2 * kMiB)),
-      "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity (2MiB), or \"max\" to switch the pool off");
+      "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity (2MiB) up to 128TiB, or \"max\" to switch the "
+      "pool off");
   Config va_size;
   va_size.va_size = 5 * kMiB;
   EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)),
-            "VPMM_VA_SIZE=5MiB: must be a multiple of the device granularity (2MiB)");
+            "VPMM_VA_SIZE=5MiB: must be a multiple of the device granularity (2MiB) up to 128TiB");
   Config chunk_max;
   chunk_max.chunk_max = 1500;
   EXPECT_EQ(message_of(validate(chunk_max, 2 * kMiB)),
             "VPMM_CHUNK_MAX=1500B: must be \"page\" or a multiple of the device granularity (2MiB)");
 }
 
-TEST(ConfigValidate, ignores_sizes_of_the_pool_when_it_is_off) {
+TEST(ConfigValidate, checks_all_sizes_when_the_pool_is_off) {
+  Config va_size;
+  va_size.pool_enabled = false;
+  EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)), "ok");
+  Config chunk_max = va_size;
+  va_size.va_size = 1;
+  chunk_max.chunk_max = 1;
+  EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)).rfind("VPMM_VA_SIZE=1B: must be ", 0), 0u);
+  EXPECT_EQ(message_of(validate(chunk_max, 2 * kMiB)).rfind("VPMM_CHUNK_MAX=1B: must be ", 0), 0u);
+}
+
+TEST(ConfigValidate, wants_pages_and_reservations_that_addresses_can_hold) {
   Config config;
-  config.pool_enabled = false;
-  config.va_size = 1;
-  config.chunk_max = 1;
+  config.page_size = 128 * kTiB;
   EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
+  for (const Bytes bytes : {128 * kTiB + 2 * kMiB, ~Bytes{0} / (2 * kMiB) * (2 * kMiB)}) {
+    Config page_size;
+    Config va_size;
+    page_size.page_size = va_size.va_size = bytes;
+    EXPECT_EQ(message_of(validate(page_size, 2 * kMiB)).rfind("VPMM_PAGE_SIZE=", 0), 0u);
+    EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)).rfind("VPMM_VA_SIZE=", 0), 0u);
+  }
+}
+
+TEST_F(ConfigFromEnvironment, is_named_as_it_was_given_when_the_device_refuses_it) {
+  for (const char* text : {"1", "1B", "1025KiB"}) {
+    const Variable chunk_max("VPMM_CHUNK_MAX", text);
+    const auto config = config_from_environment();
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const std::string start = std::string("VPMM_CHUNK_MAX=") + text + ": must be ";
+    EXPECT_EQ(message_of(validate(config.value(), 2 * kMiB)).rfind(start, 0), 0u) << text;
+  }
 }
 
 TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
