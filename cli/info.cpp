@@ -1,6 +1,7 @@
 // cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "context/config.hpp"
+#include "context/context.hpp"
 #include "context/open_driver.hpp"
 #include "driver/driver_error.hpp"
 
@@ -86,7 +88,7 @@ Result<Device> describe_device(driver::Driver& driver, int ordinal) {
   driver::ChunkProperties properties;
   properties.device = ordinal;
   Bytes granularity = 0;
-  const auto got = driver.mem_get_allocation_granularity(properties, driver::Granularity::recommended, granularity);
+  const auto got = driver.mem_get_allocation_granularity(properties, driver::Granularity::minimum, granularity);
   if (device.capabilities.front() && got == driver::CuResult::success) device.granularity = granularity;
   return device;
 }
@@ -121,12 +123,23 @@ void print_device(const Device& device, std::size_t ordinal) {
   if (!device.granularity) fmt::print("  every request goes to the driver's stream-ordered allocator\n");
 }
 
-void print_text(const DriverInfo& info, const std::vector<context::SettingInForce>& settings) {
-  fmt::print("vpmm {}\ndriver {}, CUDA {}, events for a whole context: {}\n", VPMM_VERSION, info.name,
-             version_text(info.version), yes_or_no(info.context_events));
-  for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
-  fmt::print("\nsettings in force\n");
-  for (const context::SettingInForce& setting : settings) {
+// All that was found out. An error does not keep the rest from being printed.
+struct Answer {
+  pool::Config config;
+  std::optional<DriverInfo> driver;
+  Result<void> problem;  // no driver, or settings that no pool of it accepts
+};
+
+void print_text(const Answer& answer) {
+  fmt::print("vpmm {}\n", VPMM_VERSION);
+  if (answer.driver) {
+    const DriverInfo& info = *answer.driver;
+    fmt::print("driver {}, CUDA {}, events for a whole context: {}\n", info.name, version_text(info.version),
+               yes_or_no(info.context_events));
+    for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
+  }
+  fmt::print("\nsettings {}\n", answer.problem ? "in force" : "asked for");
+  for (const context::SettingInForce& setting : context::list_settings(answer.config)) {
     fmt::print("  {:<24} {:<26} {}\n", setting.name, setting.value, setting.meaning);
   }
 }
@@ -143,26 +156,39 @@ Json json_of(const Device& device) {
   return json;
 }
 
-void print_json(const DriverInfo& info, const std::vector<context::SettingInForce>& settings) {
+void print_json(const Answer& answer) {
+  const DriverInfo none;
+  const DriverInfo& info = answer.driver ? *answer.driver : none;
   Json json{{"version", VPMM_VERSION},
-            {"driver", info.name},
-            {"cuda_version", version_text(info.version)},
+            {"driver", answer.driver ? Json(info.name) : Json(nullptr)},
+            {"cuda_version", answer.driver ? Json(version_text(info.version)) : Json(nullptr)},
             {"context_events", info.context_events},
             {"devices", Json::array()},
             {"settings", Json::object()}};
   for (const Device& device : info.devices) json["devices"].push_back(json_of(device));
-  for (const context::SettingInForce& setting : settings) json["settings"][setting.name] = setting.value;
+  for (const context::SettingInForce& setting : context::list_settings(answer.config))
+    json["settings"][setting.name] = setting.value;
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-Result<void> info(const Options& options) {
-  VPMM_TRY_ASSIGN(pool::Config config, context::config_from_environment());
-  if (options.driver) config.driver = *options.driver;
-  VPMM_TRY_ASSIGN(const auto driver, context::open_driver(config.driver));
-  VPMM_TRY_ASSIGN(const DriverInfo found, describe_driver(*driver));
-  const auto print = options.json ? print_json : print_text;
-  print(found, context::list_settings(config));
+// Opens a pool on each device, which judges the settings and reserves nothing.
+Result<void> find_out(Answer& answer) {
+  VPMM_TRY_ASSIGN(const auto driver, context::open_driver(answer.config.driver));
+  VPMM_TRY_ASSIGN(answer.driver, describe_driver(*driver));
+  for (std::size_t i = 0; i < answer.driver->devices.size(); ++i)
+    VPMM_TRY(context::Context::create(*driver, static_cast<int>(i), answer.config));
   return {};
+}
+
+Result<void> info(const Options& options) {
+  Answer answer;
+  VPMM_TRY_ASSIGN(answer.config, context::config_from_environment());
+  if (options.driver) answer.config.driver = *options.driver;
+  answer.problem = find_out(answer);
+  const auto print = options.json ? print_json : print_text;
+  print(answer);
+  std::fflush(stdout);  // before an error on the other stream
+  return answer.problem;
 }
 
 }  // namespace
@@ -171,7 +197,8 @@ void add_info(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("info", "Devices, what they can do, and the settings in force");
   auto options = std::make_shared<Options>();
   verb->add_option("--driver", options->driver, "Which driver to ask (default: VPMM_DRIVER, else auto: a CUDA driver)")
-      ->transform(driver_names());
+      ->transform(driver_names())
+      ->type_name("NAME");
   verb->add_flag("--json", options->json, "One JSON object");
   verb->callback([options, &exit_code] {
     if (const auto done = info(*options); !done) exit_code = fail(done.error().message);

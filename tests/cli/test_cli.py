@@ -101,6 +101,32 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, COULD_NOT)
         self.assertIn("simulator", done.stderr)
 
+    def test_info_without_a_gpu_prints_the_settings_all_the_same(self) -> None:
+        without = {"CUDA_VISIBLE_DEVICES": "", "VPMM_PAGES": "7"}
+        text = vpmm("info", "--driver", "cuda", **without)
+        self.assertRegex(text.stdout, r"settings asked for\n(.*\n)*  VPMM_PAGES +7 ")
+        done = vpmm("info", "--driver", "cuda", "--json", **without)
+        self.assertEqual(done.returncode, COULD_NOT)
+        info = json.loads(done.stdout)
+        self.assertIsNone(info["driver"])
+        self.assertEqual(info["devices"], [])
+        self.assertEqual(info["settings"]["VPMM_PAGES"], "7")
+
+    def test_info_says_that_no_pool_would_accept_the_settings(self) -> None:
+        for name, value in (
+            ("VPMM_PAGE_SIZE", "3MiB"),
+            ("VPMM_VA_SIZE", "1"),
+            ("VPMM_CHUNK_MAX", "1"),
+            ("VPMM_CHUNK_MAX", "3MB"),
+        ):
+            for more in ({}, {"VPMM_PAGE_SIZE": "max"}):
+                done = vpmm("info", "--driver", "sim", **(more | {name: value}))
+                self.assertEqual(done.returncode, COULD_NOT, name)
+                self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
+                self.assertIn("a multiple of the device granularity (2MiB)", done.stderr)
+                self.assertIn("device 0", done.stdout)
+                self.assertNotIn("settings in force", done.stdout)
+
     def test_a_bad_setting_is_an_error_that_names_it(self) -> None:
         for words in (["info"], ["replay", self.trace()]):
             done = vpmm(*words, "--driver", "sim", VPMM_MAX_MAPPINGS="lots")
