@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,12 +14,15 @@
 #include "cli/verbs.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "observe/log.hpp"
 #include "observe/trace_file.hpp"
 #include "replay/replay.hpp"
 #include "replay/report.hpp"
 
 namespace vpmm::cli {
 namespace {
+
+constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
 
 struct Options {
   std::vector<std::string> traces;
@@ -35,6 +41,28 @@ struct Run {
   replay::AllocatorKind allocator;
 };
 
+// A trace that does not fit fails thousands of times, each with a warning. While it lives, the first few are shown.
+class FewShortages {
+ public:
+  FewShortages() {
+    observe::set_log_sink([this](observe::LogLevel level, std::string_view message) {
+      const bool is_shortage = message.starts_with("out of device memory");
+      if (is_shortage && seen_.fetch_add(1) >= kShown) return;
+      fmt::print(stderr, "vpmm: {}: {}\n", observe::to_string(level), message);
+    });
+  }
+  ~FewShortages() {
+    observe::set_log_sink({});
+    if (seen_ > kShown) fmt::print(stderr, "vpmm: {} more warnings like it were left out\n", seen_ - kShown);
+  }
+  FewShortages(const FewShortages&) = delete;
+  FewShortages& operator=(const FewShortages&) = delete;
+
+ private:
+  static constexpr std::uint64_t kShown = 3;
+  std::atomic<std::uint64_t> seen_{0};
+};
+
 class Replayer {
  public:
   Replayer(const Options& options, const pool::Config& config) : options_(options), config_(config) {}
@@ -43,6 +71,7 @@ class Replayer {
   Result<void> prepare() {
     for (const std::string& path : options_.traces) {
       VPMM_TRY_ASSIGN(observe::Trace trace, observe::read_trace(path));
+      if (!trace.warning.empty()) fmt::print(stderr, "vpmm: warning: {}\n", trace.warning);
       traces_.push_back(std::move(trace));
     }
     VPMM_TRY_ASSIGN(driver_, context::open_driver(config_.driver, context::OnMissingCuda::simulate));
@@ -57,6 +86,7 @@ class Replayer {
   Result<void> run() {
     std::size_t events = 0;
     for (const Run& each : runs_) events += each.trace->events.size();
+    const FewShortages few_shortages;
     ProgressBar bar("replaying", events);
     for (const Run& each : runs_) {
       VPMM_TRY_ASSIGN(replay::ReplayResult result, run_one(each, bar));
@@ -68,7 +98,7 @@ class Replayer {
   }
 
   void report() const {
-    if (!options_.json) fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+    if (!options_.json && !results_.empty()) fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
     for (const replay::ReplayResult& result : results_) {
       for (const std::string& finding : result.findings) {
         fmt::print(stderr, "vpmm: {}, {}: {}\n", result.trace, result.allocator, finding);
@@ -123,18 +153,19 @@ Result<int> replay_traces(const Options& options) {
   if (options.driver) config.driver = *options.driver;
   Replayer replayer(options, config);
   VPMM_TRY(replayer.prepare());
-  VPMM_TRY(replayer.run());
-  replayer.report();
+  const Result<void> done = replayer.run();
+  replayer.report();  // what was done before an error, too
+  VPMM_TRY(done);
   return replayer.exit_code();
 }
 
-CLI::CheckedTransformer allocator_names() {
-  std::map<std::string, replay::AllocatorKind> names;
+CLI::Validator allocator_names() {
+  std::vector<std::pair<std::string, replay::AllocatorKind>> names;
   for (const auto kind : {replay::AllocatorKind::vpmm, replay::AllocatorKind::vpmm_page, replay::AllocatorKind::cuda,
                           replay::AllocatorKind::cuda_async}) {
-    names.emplace(replay::to_string(kind), kind);
+    names.emplace_back(replay::to_string(kind), kind);
   }
-  return CLI::CheckedTransformer(names);
+  return names_only(names);
 }
 
 void add_options(CLI::App& verb, Options& options) {
@@ -142,19 +173,24 @@ void add_options(CLI::App& verb, Options& options) {
       ->required();
   verb.add_option(
           "--driver", options.driver,
-          "sim, cuda, or auto: the GPU where there is one, else the simulator (default: VPMM_DRIVER, else auto)")
-      ->transform(driver_names());
-  verb.add_option("--allocator", options.allocators,
-                  "vpmm (default), vpmm-page, cuda or cuda-async; may be given several times")
+          "Where to run; auto: the GPU where there is one, else the simulator (default: VPMM_DRIVER, else auto)")
+      ->transform(driver_names())
+      ->type_name("NAME");
+  verb.add_option("--allocator", options.allocators, "What to run through (default: vpmm); may be given several times")
       ->transform(allocator_names())
+      ->type_name("NAME")
       ->take_all()
       ->allow_extra_args(false);
   verb.add_option("--capacity", options.capacity,
                   "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map")
       ->transform(size_with_unit());
-  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")->capture_default_str();
+  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
+      ->transform(number_up_to(kLongestLagUs))
+      ->capture_default_str();
   verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
-  verb.add_option("--seed", options.seed, "Of the simulator and of what is written")->capture_default_str();
+  verb.add_option("--seed", options.seed, "Of the simulator and of what is written")
+      ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 

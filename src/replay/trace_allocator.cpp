@@ -28,9 +28,8 @@ AllocatorRecipe allocator_recipe(AllocatorKind kind, const pool::Config& config)
   const std::string name = to_string(kind);
   if (kind == AllocatorKind::cuda) return {name, make_plain_allocator};
   if (kind == AllocatorKind::cuda_async) return {name, make_stream_ordered_allocator};
-  pool::Config wanted = config;
-  if (kind == AllocatorKind::vpmm_page) wanted.page_chunks = true;
-  return {name, [wanted](driver::Driver& driver) { return make_pool_allocator(driver, wanted); }};
+  const auto make = kind == AllocatorKind::vpmm_page ? make_page_allocator : make_pool_allocator;
+  return {name, [make, config](driver::Driver& driver) { return make(driver, config); }};
 }
 
 }  // namespace vpmm::replay

@@ -81,6 +81,41 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, COULD_NOT, words)
             self.assertTrue(done.stderr, words)
 
+    def test_an_unknown_verb_is_named(self) -> None:
+        for words in (["explode"], ["explode", "--json"]):
+            self.assertIn("`explode` is no command: info or replay", vpmm(*words).stderr, words)
+        self.assertIn("explode", vpmm("explode", "info").stderr)
+        self.assertIn("a command is missing: info or replay", vpmm().stderr)
+        self.assertIn("--loud", vpmm("--loud").stderr)
+
+    def test_help_shows_the_names_that_are_accepted_and_numbers_behind_them_are_not(self) -> None:
+        for verb in ("info", "replay"):
+            text = vpmm(verb, "--help").stdout
+            self.assertIn("--driver NAME:{auto,cuda,sim}", text)
+            self.assertNotIn("->", text)
+        self.assertIn("--allocator NAME:{vpmm,vpmm-page,cuda,cuda-async}", vpmm("replay", "--help").stdout)
+        for words in (["info", "--driver", "2"], ["replay", self.trace(), "--allocator", "1"]):
+            done = vpmm(*words)
+            self.assertEqual(done.returncode, COULD_NOT, words)
+            self.assertIn(f"`{words[-1]}` is not in {{", done.stderr)
+
+    def test_numbers_that_would_wrap_are_refused(self) -> None:
+        trace = self.trace()
+        wrong = [
+            ("--lag-us", "-1"),
+            ("--lag-us", "3600000001"),
+            ("--lag-us", "18446744073709551615"),
+            ("--lag-us", "1.5"),
+            ("--seed", "-1"),
+            ("--seed", "18446744073709551616"),
+        ]
+        for option, value in wrong:
+            done = vpmm("replay", trace, "--driver", "sim", f"{option}={value}")
+            self.assertEqual(done.returncode, COULD_NOT, (option, value))
+            self.assertIn(option, done.stderr)
+            self.assertIn(f"`{value}` is not a whole number from 0 to ", done.stderr)
+        self.replay_json(trace, "--lag-us", "0", "--seed", "18446744073709551615")
+
     def test_info_on_the_simulator_lists_device_capabilities_and_settings(self) -> None:
         done = vpmm("info", "--driver", "sim")
         self.assertEqual(done.returncode, OK, done.stderr)
@@ -175,6 +210,34 @@ class CommandLine(unittest.TestCase):
         rows = {line.split()[2]: line for line in done.stdout.splitlines() if line.startswith("small.csv ")}
         self.assertEqual(rows["vpmm"].count("GB"), 2)
         self.assertEqual(rows["cuda-async"].count("GB"), 1)
+
+    def test_failed_allocations_are_counted_in_the_table_and_their_warnings_are_few(self) -> None:
+        trace = self.trace(HEADER + "".join(f"a,{i},3000000,0,{i}\n" for i in range(500)))
+        done = vpmm("replay", trace, "--driver", "sim", "--capacity", "6MiB")
+        self.assertEqual(done.returncode, OK, "it is what was asked for, no error")
+        self.assertEqual(done.stderr.count("out of device memory"), 3)
+        self.assertIn("vpmm: 496 more warnings like it were left out\n", done.stderr)
+        row = next(line for line in done.stdout.splitlines() if line.startswith("small.csv "))
+        self.assertIn("499", row.split())
+
+    def test_an_error_in_a_later_run_keeps_what_is_done(self) -> None:
+        allocators = ["--allocator", "vpmm", "--allocator", "vpmm-page"]
+        done = vpmm("replay", self.trace(), "--driver", "sim", *allocators, VPMM_PAGE_SIZE="max")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("small.csv  sim     vpmm ", done.stdout)
+        self.assertEqual(
+            done.stderr,
+            "vpmm: small.csv through vpmm-page: VPMM_PAGE_SIZE=max switches off the pool that would have one chunk per "
+            "page\n",
+        )
+
+    def test_a_recording_that_was_cut_is_replayed_with_a_warning(self) -> None:
+        path = self.trace(SMALL, "cut.csv.gz")
+        path.write_bytes(path.read_bytes()[:-4])
+        done = vpmm("replay", path, "--driver", "sim", "--json")
+        self.assertEqual(done.returncode, OK)
+        self.assertEqual(json.loads(done.stdout)["operations"], 5)
+        self.assertIn(f"vpmm: warning: {path}: the file is cut short", done.stderr)
 
     def test_no_progress_bar_is_drawn_into_a_pipe(self) -> None:
         self.assertEqual(vpmm("replay", self.trace(), "--driver", "sim").stderr, "")
