@@ -20,6 +20,7 @@ namespace vpmm::cli {
 template <typename Enum>
 CLI::Validator names_only(const std::vector<std::pair<std::string, Enum>>& choices) {
   std::vector<std::string> names;
+  names.reserve(choices.size());
   for (const auto& choice : choices) names.push_back(choice.first);
   const std::string all = fmt::format("{{{}}}", fmt::join(names, ","));
   return CLI::Validator(

@@ -53,7 +53,9 @@ class FewShortages {
   }
   ~FewShortages() {
     observe::set_log_sink({});
-    if (seen_ > kShown) fmt::print(stderr, "vpmm: {} more warnings like it were left out\n", seen_ - kShown);
+    if (seen_ <= kShown) return;
+    const std::string line = "vpmm: " + std::to_string(seen_ - kShown) + " more warnings like it were left out\n";
+    std::fputs(line.c_str(), stderr);
   }
   FewShortages(const FewShortages&) = delete;
   FewShortages& operator=(const FewShortages&) = delete;

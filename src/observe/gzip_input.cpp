@@ -10,7 +10,7 @@
 namespace vpmm::observe {
 namespace {
 
-constexpr std::size_t kInputBytes = 64 * 1024;
+constexpr std::size_t kInputBytes = std::size_t{64} * 1024;
 constexpr int kGzipOnly = 16 + MAX_WBITS;
 constexpr unsigned char kMagic[] = {0x1f, 0x8b};
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kHeader = "op,id,bytes,stream,time_us";
 constexpr std::size_t kColumns = 5;
 constexpr std::size_t kLongestLine = 256;  // five numbers and their commas need 90
-constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Where we are in the file; makes errors.

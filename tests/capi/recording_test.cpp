@@ -53,7 +53,7 @@ TEST_F(RecordingDeathTest, that_was_not_stopped_is_whole_after_an_ordinary_exit)
 
 TEST_F(RecordingDeathTest, loses_only_the_last_calls_when_the_process_aborts) {
   EXPECT_EXIT((start(), allocate(3000), std::abort()), testing::KilledBySignal(SIGABRT), "");
-  expect_recorded(2 * 1024, false);
+  expect_recorded(std::size_t{2} * 1024, false);
 }
 
 TEST_F(RecordingDeathTest, has_its_first_line_from_the_start) {
