@@ -16,7 +16,7 @@ class PagePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
-  bool waits_before_growing(const Demand&) const override { return true; }
+  Waiting waiting() const override { return Waiting::before_moves; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
 
@@ -26,27 +26,28 @@ class PagePolicy final : public ChunkPolicy {
 
 // What VPMM_PREFER stands for.
 struct Taste {
-  Bytes budget_permille;  // growth without moving or waiting: so much mapped over the largest use
+  Bytes budget_permille;  // growth without moving: so much mapped over the largest use
   Bytes chunks;           // a new chunk is the shortfall by this
   Bytes least_divisor;    // but at least mapped memory by this
   Placement placement;
+  Waiting waiting;
 };
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 32, 4096, Placement::anywhere};
-    case Prefer::balanced: return {20, 16, 1024, Placement::ends};
-    case Prefer::latency: return {100, 8, 100, Placement::ends};
+    case Prefer::footprint: return {0, 32, 4096, Placement::anywhere, Waiting::after_moves};
+    case Prefer::balanced: return {20, 16, 1024, Placement::ends, Waiting::never};
+    case Prefer::latency: return {100, 8, 100, Placement::ends, Waiting::never};
   }
   return {};
 }
 
 // Note [Footprint budget]
 // A created chunk costs what a moved one does, but moving costs one call per chunk and creating one per shortfall. So
-// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, wait for what
-// other streams still use, and search all free ranges for the place that keeps most chunks whole. A share of the
-// shortfall per chunk keeps chunks large where requests are, and small enough that one of them partly in use does not
-// pin much; a share of mapped memory at least, for what a chunk that small could pin is not worth a call.
+// while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, and search all
+// free ranges for the place that keeps most chunks whole. A share of the shortfall per chunk keeps chunks large where
+// requests are, and small enough that one of them partly in use does not pin much; a share of mapped memory at least,
+// for what a chunk that small could pin is not worth a call.
 // docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:
@@ -67,11 +68,10 @@ class AdaptivePolicy final : public ChunkPolicy {
     return sizes;
   }
 
-  bool waits_before_growing(const Demand& demand) const override { return breaks_budget(demand); }
+  Waiting waiting() const override { return taste_.waiting; }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {
-    const bool is_searched = taste_.placement == Placement::ends && breaks_budget({0, 0, mapped, peak_used});
-    return is_searched ? Placement::any_end : taste_.placement;
+    return breaks_budget({0, 0, mapped, peak_used}) ? Placement::anywhere : taste_.placement;
   }
 
  private:

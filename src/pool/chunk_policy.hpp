@@ -21,8 +21,14 @@ struct Demand {
 enum class Placement {
   front,     // the front of the best fit
   ends,      // that end of the best fit which leaves less memory in chunks partly in use
-  any_end,   // that end of any range which leaves the least
   anywhere,  // the ends of any range, and where its chunks begin and end
+};
+
+// Whether memory that other streams still use is taken, behind a wait of the GPU, while new memory is to be had.
+enum class Waiting {
+  never,         // it grows
+  before_moves,  // before anything is moved or created
+  after_moves,   // when complete memory is not enough, and before anything is created
 };
 
 class ChunkPolicy {
@@ -33,8 +39,7 @@ class ChunkPolicy {
   virtual Bytes grow_first(const Demand& demand) const = 0;
   // Sizes of new chunks that together cover `shortfall` exactly.
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
-  // May memory that other streams still use be taken, with a wait of the GPU, before new chunks are created?
-  virtual bool waits_before_growing(const Demand& demand) const = 0;
+  virtual Waiting waiting() const = 0;
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;

@@ -39,10 +39,11 @@ void Planner::add_waits(const time::Stamp& stamp, std::optional<time::TimelineId
   }
 }
 
-bool Planner::may_wait(const Need& need, Bytes missing, Effort effort) const {
+bool Planner::may_wait(const Need& need, Effort effort) const {
   if (!need.may_wait) return false;
-  return effort == Effort::wait_too ||
-         (effort == Effort::by_policy && policy_.waits_before_growing(demand(need, missing)));
+  if (effort == Effort::wait_too) return true;
+  return effort == Effort::by_policy && policy_.waiting() != Waiting::never &&
+         policy_.grow_first(demand(need, need.size)) == 0;
 }
 
 bool Planner::is_takeable(const Region& free, const Need& need, Effort effort) const {
@@ -93,7 +94,7 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
     });
   };
   collect([&](const Region& free) { return is_usable(free, need.own); });
-  if (harvest.bytes < wanted && may_wait(need, wanted - harvest.bytes, effort))
+  if (harvest.bytes < wanted && may_wait(need, effort))
     collect([&](const Region& free) { return !is_usable(free, need.own) && is_waitable(free, need.own); });
   return harvest;
 }

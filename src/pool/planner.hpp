@@ -50,8 +50,8 @@ class Planner {
   static bool is_usable(const region::Region& free, std::optional<time::TimelineId> own) {
     return free.stamp.is_complete() || (own && free.stamp.is_only_on(*own));
   }
-  // Whether waits of the GPU are queued at this effort rather than chunks created for all of the request.
-  bool may_wait(const Need& need, Effort effort) const { return may_wait(need, need.size, effort); }
+  // Whether waits of the GPU are queued at this effort rather than chunks created.
+  bool may_wait(const Need& need, Effort effort) const;
   // Usable once the caller's stream has waited for events that stand already.
   bool is_waitable(const region::Region& free, std::optional<time::TimelineId> own) const;
   // The parts of `stamp` that a stream of timeline `own` must wait for.
@@ -64,7 +64,6 @@ class Planner {
     Bytes bytes = 0;
   };
   bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
-  bool may_wait(const Need& need, Bytes missing, Effort effort) const;
   std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
   void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
   Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;

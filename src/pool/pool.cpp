@@ -50,10 +50,14 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
   while (found == nullptr && relief_.recall && relief_.recall(caller, request.size)) found = take_fit(request, caller);
   if (found == nullptr) {
     was_complete_ = false;
-    VPMM_TRY_ASSIGN(found, take_run(request, caller, effort));
+    VPMM_TRY_ASSIGN(found, take_run(request, caller, Waits::none));
   }
   if (found == nullptr && planner_.may_wait(need_of(request, caller), effort)) {
-    VPMM_TRY_ASSIGN(found, take_waiting(request, caller));
+    if (is_covered_without_waits(request, caller, effort)) return build(lock, request, caller, Effort::move_first);
+    VPMM_TRY_ASSIGN(found, take_run(request, caller, Waits::some));
+    if (found == nullptr) {
+      VPMM_TRY_ASSIGN(found, take_waiting(request, caller));
+    }
   }
   if (found == nullptr) return build(lock, request, caller, effort);
   ++counters_.hits;
@@ -73,7 +77,8 @@ Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
   return index_.allocate(place.free, {place.begin, request.size}, std::move(tenant));
 }
 
-// Which part of the best fit, or, where the footprint is worth a search, of any range.
+// Which part of the best fit, or, where the footprint is worth a search, of any range: the first place found that
+// breaks no chunk, else the best.
 Place Pool::place_in(Region* best_fit, const PageRequest& request, const Caller& caller) const {
   const Placement where = policy_->placement(chunks_.chunk_bytes(), peak_used_);
   if (where == Placement::front || best_fit->range.size == request.size)
@@ -85,17 +90,26 @@ Place Pool::place_in(Region* best_fit, const PageRequest& request, const Caller&
     if (!region::RegionIndex::aligned_start(*free, request.size, request.alignment)) return true;
     const Place other = best_place(chunks_, free, request.size, request.alignment, where);
     if (other.pinned < best.pinned) best = other;
-    return true;
+    return best.pinned > 0;
   });
   return best;
 }
 
-// Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call; waits of the GPU only if `effort` says
-// so.
-Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Effort effort) {
-  const bool may_wait = planner_.may_wait(need_of(request, caller), effort);
+// Where the policy moves before it waits: whether moves alone are enough.
+bool Pool::is_covered_without_waits(const PageRequest& request, const Caller& caller, Effort effort) const {
+  if (effort != Effort::by_policy || policy_->waiting() != Waiting::after_moves) return false;
+  Need need = need_of(request, caller);
+  need.growth_room = 0;
+  const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::move_first);
+  const NoPlan* failure = std::get_if<NoPlan>(&planned);
+  return failure == nullptr || failure->reason == NoPlan::Reason::address_space;
+}
+
+// Phase 1.5: neighbours whose stamps differ, as one stretch. No mapping call.
+Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller, Waits waits_allowed) {
   const auto admits = [&](const Region& free) {
-    return Planner::is_usable(free, caller.own()) || (may_wait && planner_.is_waitable(free, caller.own()));
+    return Planner::is_usable(free, caller.own()) ||
+           (waits_allowed == Waits::some && planner_.is_waitable(free, caller.own()));
   };
   std::vector<Region*> stretch;
   std::optional<AddressRange> part;

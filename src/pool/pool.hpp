@@ -131,7 +131,9 @@ class Pool {
   // phase 1 and 1.5
   region::Region* take_fit(const PageRequest& request, const Caller& caller);
   Place place_in(region::Region* best_fit, const PageRequest& request, const Caller& caller) const;
-  Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Effort effort);
+  enum class Waits { none, some };
+  Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Waits waits_allowed);
+  bool is_covered_without_waits(const PageRequest& request, const Caller& caller, Effort effort) const;
   Result<region::Region*> take_waiting(const PageRequest& request, const Caller& caller);
   region::Region* join_run(const std::vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
   // build.cpp, phase 2

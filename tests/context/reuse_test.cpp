@@ -1,6 +1,9 @@
 // context: who may have freed memory, when, and what that costs: phases 1, 1.5 and 2.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -274,6 +277,123 @@ TEST_F(Reuse, the_adaptive_policy_grows_rather_than_waits) {
   EXPECT_NE(ptr, held);
   EXPECT_EQ(two.statistics().gpu_waits, 0u);
   EXPECT_EQ(two.statistics().mapped_bytes, 16 * kPage);
+}
+
+// --- a stream that is busy for long -----------------------------------------------------------------------------
+
+// What one stream asks for after another has freed memory behind a kernel of 100 ms; an event stands for that free.
+class BusyNeighbour : public ::testing::TestWithParam<pool::Prefer> {
+ protected:
+  WorldOptions options() const {
+    WorldOptions options = adaptive_world();
+    options.config.prefer = GetParam();
+    return options;
+  }
+  // `quick` has `wanted` bytes and is done with them while `slow` works on.
+  static void expect_no_delay(PoolWorld& world, StreamHandle slow, StreamHandle quick, Bytes wanted) {
+    ASSERT_GT(world.calls().count(Call::event_record), 0u) << "nothing to wait for";
+    const DevicePtr ptr = world.allocate(wanted, quick);
+    world.use(ptr, wanted, quick);
+    ASSERT_EQ(world.sim().stream_synchronize(quick), driver::CuResult::success);
+    EXPECT_EQ(world.sim().stream_query(slow), driver::CuResult::not_ready) << wanted / kMiB << " MiB waited for it";
+    EXPECT_EQ(world.statistics().gpu_waits, 0u);
+    EXPECT_EQ(world.statistics().host_waits, 0u);
+  }
+};
+
+using GrowingPolicies = BusyNeighbour;
+INSTANTIATE_TEST_SUITE_P(, GrowingPolicies, ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency),
+                         [](const auto& tested) {
+                           return tested.param == pool::Prefer::balanced ? "balanced" : "latency";
+                         });
+
+TEST_P(GrowingPolicies, delay_nobody_for_memory_that_is_larger_than_the_request_or_fits_it) {
+  struct Sizes {
+    Bytes held;
+    Bytes wanted;
+  };
+  for (const Sizes& size : {Sizes{64 * kMiB, 32 * kMiB}, Sizes{64 * kMiB, 64 * kMiB}, Sizes{256 * kMiB, 32 * kMiB},
+                            Sizes{256 * kMiB, 64 * kMiB}}) {
+    PoolWorld world(options());
+    const StreamHandle slow = world.stream();
+    const StreamHandle quick = world.stream();
+    world.deallocate(world.allocate(2 * kPage, quick), quick);
+    const DevicePtr held = world.allocate(size.held, slow);
+    world.use(held, size.held, slow, kLongNs);
+    world.deallocate(held, slow);
+    expect_no_delay(world, slow, quick, size.wanted);
+  }
+}
+
+// The page that small requests are cut from is no exception.
+TEST_P(GrowingPolicies, delay_no_small_request_either) {
+  for (const Bytes small : {Bytes{100}, 5 * kKiB, 200 * kKiB, kMiB}) {
+    PoolWorld world(options());
+    const StreamHandle slow = world.stream();
+    const StreamHandle quick = world.stream();
+    world.deallocate(world.allocate(small, quick), quick);
+    std::vector<DevicePtr> held;
+    for (int i = 0; i < 100; ++i) held.push_back(world.allocate(small, slow));
+    const DevicePtr large = world.allocate(64 * kMiB, slow);
+    world.use(held.front(), small, slow, kLongNs);
+    for (const DevicePtr ptr : held) world.deallocate(ptr, slow);
+    world.deallocate(large, slow);
+    for (int i = 0; i < 100; ++i) expect_no_delay(world, slow, quick, small);
+  }
+}
+
+// Complete memory is enough, but in two pieces, and what waits lies beside one of them.
+using MovingPolicies = BusyNeighbour;
+INSTANTIATE_TEST_SUITE_P(, MovingPolicies,
+                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency, pool::Prefer::footprint),
+                         [](const auto& tested) {
+                           return tested.param == pool::Prefer::balanced  ? "balanced"
+                                  : tested.param == pool::Prefer::latency ? "latency"
+                                                                          : "footprint";
+                         });
+
+TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
+  struct Pages {
+    Bytes pending;
+    Bytes wanted;
+  };
+  for (const Pages& pages : {Pages{4, 12}, Pages{16, 16}}) {
+    WorldOptions pieces = options();
+    pieces.config.chunk_max = kPage;
+    PoolWorld world(pieces);
+    const StreamHandle slow = world.stream();
+    const StreamHandle quick = world.stream();
+    const DevicePtr first = world.allocate(8 * kPage, quick);
+    const DevicePtr pending = world.allocate(pages.pending * kPage, slow);
+    world.allocate(kPage, quick);
+    const DevicePtr second = world.allocate(8 * kPage, quick);
+    world.allocate(kPage, quick);
+    world.deallocate(first, quick);
+    world.deallocate(second, quick);
+    world.wait();
+    world.use(pending, pages.pending * kPage, slow, kLongNs);
+    world.deallocate(pending, slow);
+    ASSERT_EQ(world.picture(), "[-8][-" + std::to_string(pages.pending) + "][1][-8][1]");
+    expect_no_delay(world, slow, quick, pages.wanted * kPage);
+  }
+}
+
+// What it saves and what that costs: nothing new is mapped, and the second stream's work is behind the first's.
+TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
+  WorldOptions options = adaptive_world();
+  options.config.prefer = pool::Prefer::footprint;
+  PoolWorld world(options);
+  const StreamHandle slow = world.stream();
+  const StreamHandle quick = world.stream();
+  world.deallocate(world.allocate(kPage, quick), quick);
+  const DevicePtr held = world.allocate(64 * kMiB, slow);
+  world.use(held, 64 * kMiB, slow, kLongNs);
+  world.deallocate(held, slow);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  world.use(world.allocate(64 * kMiB, quick), 64 * kMiB, quick);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+  EXPECT_EQ(world.statistics().gpu_waits, 1u);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
 }  // namespace

@@ -60,17 +60,18 @@ class PoolOnGpu : public GpuTest {
 
 // --- order between streams ------------------------------------------------------------------------------------------
 
-// A kernel of 100 ms holds a freed range on one stream. The other stream's allocations and kernels must not wait for it
-// while there is other memory, free or new.
+// A kernel of 100 ms holds a freed range on one stream, and an event stands for it, for the pool knows the other stream
+// already. That one's allocations and kernels must not wait while there is other memory, free or new.
 TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_is_to_be_had) {
   open(adaptive());
   const StreamHandle slow = stream();
   const StreamHandle quick = stream();
-  const DevicePtr held = allocate(64_MiB, slow);
+  deallocate(allocate(2_MiB, quick), quick);
+  const DevicePtr held = allocate(128_MiB, slow);
   EXPECT_OK(world().launch_busy(slow, 100 * kMilliseconds));
-  fill_on(slow, held, 64_MiB, 1);
+  fill_on(slow, held, 128_MiB, 1);
   deallocate(held, slow);
-  for (const Bytes bytes : {4_MiB, 64_MiB, 96_MiB, 3_MiB}) {
+  for (const Bytes bytes : {4_MiB, 64_MiB, 128_MiB, 192_MiB, 3_MiB, 100_KiB}) {
     const DevicePtr ptr = allocate(bytes, quick);
     fill_on(quick, ptr, bytes, 2);
     wait_for(quick);

@@ -30,7 +30,7 @@ TEST(PagePolicy, makes_one_chunk_per_page) {
 
 TEST(PagePolicy, never_grows_while_idle_memory_would_do) {
   EXPECT_EQ(page_policy()->grow_first({10 * kPage, 10 * kPage, 0, 1000 * kPage}), 0u);
-  EXPECT_TRUE(page_policy()->waits_before_growing({10 * kPage, 10 * kPage, 0, 1000 * kPage}));
+  EXPECT_EQ(page_policy()->waiting(), Waiting::before_moves);
 }
 
 TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
@@ -65,10 +65,9 @@ TEST(AdaptivePolicy, grows_while_mapped_memory_stays_within_the_budget_over_the_
   EXPECT_EQ(policy->grow_first({50 * kPage, 50 * kPage, 100 * kPage, 100 * kPage}), 0u);
 }
 
-TEST(AdaptivePolicy, waits_for_other_streams_only_beyond_the_budget) {
+TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
   const auto policy = adaptive_policy();
-  EXPECT_FALSE(policy->waits_before_growing({kPage, kPage, 99 * kPage, 100 * kPage}));
-  EXPECT_TRUE(policy->waits_before_growing({50 * kPage, 50 * kPage, 100 * kPage, 100 * kPage}));
+  EXPECT_FALSE(policy->wants_proof_now({kPage, kPage, 99 * kPage, 100 * kPage}));
   EXPECT_TRUE(policy->wants_proof_now({50 * kPage, 50 * kPage, 100 * kPage, 100 * kPage}));
 }
 
@@ -77,7 +76,7 @@ TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
   EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 32 * kGiB), std::vector<Bytes>{16 * kMiB});
 }
 
-TEST(AdaptivePolicy, the_preference_sets_the_budget_and_the_size_of_chunks) {
+TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_waits) {
   const auto preferring = [](Prefer prefer) {
     Config config;
     config.prefer = prefer;
@@ -90,6 +89,9 @@ TEST(AdaptivePolicy, the_preference_sets_the_budget_and_the_size_of_chunks) {
   EXPECT_EQ(preferring(Prefer::footprint)->chunk_sizes(kGiB, kGiB).size(), 32u);
   EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 16u);
   EXPECT_EQ(preferring(Prefer::latency)->chunk_sizes(kGiB, kGiB).size(), 8u);
+  EXPECT_EQ(preferring(Prefer::footprint)->waiting(), Waiting::after_moves);
+  EXPECT_EQ(preferring(Prefer::balanced)->waiting(), Waiting::never);
+  EXPECT_EQ(preferring(Prefer::latency)->waiting(), Waiting::never);
 }
 
 }  // namespace

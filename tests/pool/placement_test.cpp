@@ -58,7 +58,7 @@ TEST_F(PlacementTest, page_mode_takes_the_front_and_the_adaptive_policy_an_end) 
   EXPECT_EQ(policy->placement(kGiB, kGiB), Placement::front);
   Config config;
   EXPECT_EQ(make_chunk_policy(config, kPage)->placement(kGiB, kGiB), Placement::ends);
-  EXPECT_EQ(make_chunk_policy(config, kPage)->placement(103 * kGiB, 100 * kGiB), Placement::any_end);
+  EXPECT_EQ(make_chunk_policy(config, kPage)->placement(103 * kGiB, 100 * kGiB), Placement::anywhere);
   config.prefer = Prefer::footprint;
   EXPECT_EQ(make_chunk_policy(config, kPage)->placement(kGiB, kGiB), Placement::anywhere);
 }

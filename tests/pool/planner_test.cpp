@@ -191,18 +191,33 @@ TEST_F(AdaptivePlans, within_the_budget_it_grows_although_idle_chunks_could_move
   EXPECT_EQ(text(tight(4)), "4 = move 2 of [-2] create 1 create 1 at 3");
 }
 
-TEST_F(AdaptivePlans, waits_for_other_streams_only_where_growing_would_break_the_budget) {
+TEST_F(AdaptivePlans, other_streams_are_waited_for_as_a_last_resort_only) {
+  free(0, 3, pending(other));
+  allocated(3, 1);
+  EXPECT_EQ(text(tight(2)), "2 = create 1 create 1 at 4");
+  EXPECT_EQ(text(tight(2), Effort::move_first), "2 = create 1 create 1 at 4");
+  EXPECT_EQ(text(tight(2), Effort::wait_too), "2 = move 2 of [-3] after 1 waits at 4");
+}
+
+class FootprintPlans : public AdaptivePlans {
+ protected:
+  FootprintPlans() {
+    Config config;
+    config.prefer = Prefer::footprint;
+    policy = make_chunk_policy(config, kPage);
+  }
+};
+
+TEST_F(FootprintPlans, wait_for_other_streams_only_where_growing_would_break_the_budget) {
   free(0, 3, pending(other));
   allocated(3, 1);
   Need rich = need(2);
   rich.peak_used = 100 * kPage;
   EXPECT_EQ(text(rich), "2 = create 1 create 1 at 4");
-  EXPECT_EQ(text(rich, Effort::wait_too), "2 = move 2 of [-3] after 1 waits at 4");
   EXPECT_EQ(text(tight(2)), "2 = move 2 of [-3] after 1 waits at 4");
-  EXPECT_EQ(text(tight(2), Effort::move_first), "2 = create 1 create 1 at 4");
 }
 
-TEST_F(AdaptivePlans, idle_chunks_move_before_anybody_waits) {
+TEST_F(FootprintPlans, idle_chunks_move_before_anybody_waits) {
   free(0, 3, pending(other));
   allocated(3, 1);
   free(4, 2);
