@@ -70,7 +70,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   if (!result) return result;
   announce_allocation(result.value(), request, caller);
   leave(caller);
-  note_peaks();
+  note_peaks(caller);
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   static_cast<void>(noted(bound_any_stream(lock)));
   return result;
@@ -252,6 +252,9 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
   if (range.empty() || range.begin != ptr) return not_live(ptr, range);
   if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
   if (block != nullptr) return free_stream_ordered(lock, block, stream, caller);
+  // What ends here is another stream's, which may have had more in hand until now than was ever looked at.
+  const std::optional<time::TimelineId> tenant = small ? small->timeline : region->tenant.timeline;
+  if (caller.timeline == nullptr || tenant != caller.timeline->id) note_peaks(small_->take_peak_everywhere());
   if (!small) return free_pages(region, stream, caller);
   free_small(*small, stream, caller);
   return {};

@@ -83,6 +83,8 @@ class DeviceContext final : public Context {
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   bool keep_locked(small::Shard& shard, DevicePtr ptr, driver::StreamHandle stream);
+  bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, driver::StreamHandle stream);
+  bool may_keep(small::Shard& shard, AddressRange range, driver::StreamHandle stream);
   bool is_event_due(small::Shard& shard, Bytes freed) const;
   void refresh_fast_path();
   void answer_attention(const pool::Caller& caller);
@@ -148,7 +150,9 @@ class DeviceContext final : public Context {
   bool synchronize_context(MutexLock& lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
   Result<void> settle(MutexLock& lock);
-  void note_peaks();
+  void note_peaks(const pool::Caller& caller);
+  void note_peaks(Bytes peak_requested);
+  bool recall_kept();
   observe::Statistics figures() const;
 
   driver::Driver& inner_driver_;

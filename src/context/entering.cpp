@@ -121,7 +121,10 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   capacity_ = config.capacity;
   pool::Relief relief;
   relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
-  relief.give_back_caches = [this](MutexLock& lock) { return trim_somm(lock); };
+  relief.give_back_caches = [this](MutexLock& lock) {
+    const bool is_back = recall_kept();
+    return trim_somm(lock) || is_back;
+  };
   relief.shrink_caches = [this](MutexLock& lock) {
     const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
     const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
@@ -129,10 +132,10 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     trim_somm(lock);
     return true;
   };
-  relief.recall = [this](const Caller& caller, Bytes size) {
-    if (size <= small::kMostPages * pool_->page_size() && small_->recall_one(caller, size)) return true;
+  relief.recall = [this](const Caller& caller, Bytes size, bool is_short) {
+    if (small_->recall_one(caller, size)) return true;
     small_->want_events(caller.timeline);
-    return small_->recall();
+    return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
@@ -184,7 +187,6 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   if (!status_) return;
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
-  context.note_peaks();  // of warm calls, while the pool's index still says what it said beside them
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
 }
 
@@ -198,6 +200,7 @@ Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
+  context_.note_peaks(caller.value());  // of its warm calls, while the pool's index still says what it said beside them
   return caller;
 }
 

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/thread_local.hpp"
 #include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
@@ -19,16 +20,18 @@
 namespace vpmm::context {
 
 using driver::CuResult;
+using small::Extent;
 using small::PageEntry;
 using small::Shard;
 using small::Slab;
 
 namespace {
 
-// Others that missed want events for this stream's frees: one for at least so many bytes, and not sooner than that
-// after the last, so that a program in a steady state pays for none.
+// Others that missed want events for this stream's frees: one for at least so many bytes, not sooner than that after
+// the last, and only so many, so that a program in a steady state pays for none.
 constexpr Bytes kBytesPerEvent = 4 * kMiB;
 constexpr std::uint64_t kEventIntervalNs = 50'000;
+constexpr std::uint64_t kEventsPerMiss = 64;
 
 // The streams this thread called with, by the last bits of their ids.
 struct Remembered {
@@ -37,7 +40,7 @@ struct Remembered {
   Shard* shard = nullptr;
 };
 constexpr std::size_t kRemembered = 8;
-constinit thread_local std::array<Remembered, kRemembered> remembered{};
+VPMM_FAST_THREAD_LOCAL constinit thread_local std::array<Remembered, kRemembered> remembered{};
 
 Remembered& slot_of(std::uint64_t instance, std::uint64_t stream) {
   return remembered[static_cast<std::size_t>((instance + stream) % kRemembered)];
@@ -89,7 +92,7 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   const Bytes page = pool_->page_size();
   const bool is_small = serves_small_ && small::SmallPool::serves(bytes, 0, page);
   DevicePtr begin{};
-  AddressRange range;
+  Bytes size = 0;
   const SpinGuard guard(shard.lock);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
@@ -97,28 +100,23 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   if (is_small && bytes <= small::kLargestBlock) {
     const std::size_t slab_class = small::slab_class(bytes);
     begin = shard.take_block(slab_class, bytes);
-    range = {begin, small::block_size(slab_class)};
-  } else if (is_small || somm_ == nullptr || bytes >= page) {
+    size = small::kShapes[slab_class].block;
+  } else if (is_small) {
+    begin = shard.take_run(bytes);
+    size = small::run_units(bytes) * small::kUnit;
+  } else if (somm_ == nullptr || bytes >= page) {
     const std::uint64_t pages = (bytes + page - 1) / page;
-    if (!is_small && (pages > small::kMostPages || config_.page_chunks)) return {};
-    const region::Region* region = is_small ? shard.take_kept_run(bytes) : shard.take_kept(small::page_bin(pages));
+    if (pages > small::kMostPages || config_.page_chunks) return {};
+    region::Region* const region = shard.take_pages(pages);
     if (region == nullptr) return {};
-    range = region->range;
-    begin = range.begin;
-    PageEntry& entry = *small_->directory().at(begin);
-    const std::uintptr_t owner = entry.owner.load(std::memory_order_relaxed);
-    if (PageEntry::is_arena(owner)) {
-      small::Arena& arena = *PageEntry::arena(owner);
-      arena.requested[arena.unit_of(begin)] = static_cast<std::uint32_t>(bytes);
-    } else {
-      entry.requested = bytes;
-    }
-    shard.tally.begin(bytes, range.size);
-    ++shard.tally.allocations;
+    begin = region->range.begin;
+    size = region->range.size;
+    region->asked = bytes;
+    shard.tally.begin(bytes, size);
   }
   if (is_null(begin)) return {};
   ++shard.activity;
-  if (observer_ != nullptr) observer_->on_allocate(range, known.stream);
+  if (observer_ != nullptr) observer_->on_allocate({begin, size}, known.stream);
   return begin;
 }
 
@@ -133,59 +131,59 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 
 // What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
 bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandle stream) {
-  PageEntry* entry = small_->directory().at(ptr);
+  PageEntry* const entry = small_->directory().at(ptr);
   if (entry == nullptr) return false;
   const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
   if (owner == 0) return false;
-  Slab* slab = nullptr;
-  region::Region* region = nullptr;
-  std::uint64_t index = 0;
-  std::size_t bin = 0;
-  Bytes requested = 0;
-  AddressRange range;
-  if (PageEntry::is_arena(owner)) {
-    small::Arena& arena = *PageEntry::arena(owner);
-    const std::uint64_t unit = arena.unit_of(ptr);
-    const std::uintptr_t inside = arena.owners[unit].load(std::memory_order_relaxed);
-    if (inside == 0) return false;
-    if ((inside & small::kRunTag) == 0) {
-      slab = reinterpret_cast<Slab*>(inside);
-      if (slab->shard != &shard) return false;
-      index = slab->index_of(ptr);
-      if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
-      range = {ptr, slab->shape().block};
-    } else {
-      region = reinterpret_cast<region::Region*>(inside & ~small::kRunTag);
-      bin = small::run_bin(region->range.size / small::kUnit);
-      requested = arena.requested[unit];
-    }
-  } else {
-    region = PageEntry::region(owner);
-    const std::uint64_t pages = region->range.size / pool_->page_size();
-    if (pages > small::kMostPages || config_.page_chunks) return false;
-    bin = small::page_bin(pages);
-    requested = entry->requested;
+  if (!PageEntry::is_arena(owner)) return keep_pages(shard, *PageEntry::region(owner), ptr, stream);
+  const small::Arena& arena = *PageEntry::arena(owner);
+  const std::uint64_t unit = arena.unit_of(ptr);
+  const std::uintptr_t inside = arena.owners[unit].load(std::memory_order_relaxed);
+  if (inside == 0) return false;
+  if ((inside & small::kExtentTag) != 0) {
+    Extent& extent = *reinterpret_cast<Extent*>(inside & ~small::kExtentTag);
+    if (extent.shard != &shard || !extent.contains(unit)) return false;
+    const std::uint32_t run = arena.runs[unit];
+    if (run == 0 || (run & small::kUsedElsewhere) != 0 || extent.at(unit - extent.first) != ptr) return false;
+    const Bytes size = small::run_units(run) * small::kUnit;
+    if (!may_keep(shard, {ptr, size}, stream)) return false;
+    shard.give_run(extent, unit - extent.first);
+    return true;
   }
-  if (region != nullptr) {
-    if (region->range.begin != ptr || small::holder_of(*region) != nullptr ||
-        region->tenant.timeline != shard.timeline || !region->tenant.other_uses.empty() || region->tenant.capture != 0)
-      return false;
-    range = region->range;
-  }
+  Slab* const slab = reinterpret_cast<Slab*>(inside);
+  if (slab->shard != &shard) return false;
+  const std::uint64_t index = slab->index_of(ptr);
+  if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
+  if (!may_keep(shard, {ptr, slab->shape().block}, stream)) return false;
+  shard.give_block(slab, index);
+  return true;
+}
+
+bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, driver::StreamHandle stream) {
+  const std::uint64_t pages = region.range.size / pool_->page_size();
+  if (pages > small::kMostPages || config_.page_chunks) return false;
+  if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
+      !region.tenant.other_uses.empty() || region.tenant.capture != 0)
+    return false;
+  if (!may_keep(shard, region.range, stream)) return false;
+  shard.tally.end(region.asked, region.range.size);
+  shard.keep_pages(&region, pages);
+  return true;
+}
+
+// False: others wait for an event on this stream, and this free is the one to record it at.
+bool DeviceContext::may_keep(Shard& shard, AddressRange range, driver::StreamHandle stream) {
   if (is_event_due(shard, range.size)) return false;
   ++shard.activity;
   if (observer_ != nullptr) observer_->on_deallocate(range, stream);
-  if (slab != nullptr) {
-    shard.give_block(slab, index);
-    return true;
-  }
-  shard.tally.end(requested, range.size);
-  ++shard.tally.deallocations;
-  shard.keep(region, bin);
   return true;
 }
 
 bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
+  if (shard.misses_seen != small_->misses()) {
+    shard.misses_seen = small_->misses();
+    shard.closings_left = kEventsPerMiss;
+  }
   if (shard.closings_left == 0) return false;
   shard.bytes_freed += freed;
   if (shard.bytes_freed < kBytesPerEvent) return false;

@@ -60,7 +60,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
-  if (small_ != nullptr) small_->recall();
+  recall_kept();
   if (has_unproven(timelines_)) prove_everything();  // work that is over must not keep memory because nobody asked
   VPMM_TRY(noted(settle(lock)));
   Bytes released = 0;
@@ -79,7 +79,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (pool_ == nullptr || !config_.release_threshold) return {};
   if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold) return {};
-  small_->recall();
+  recall_kept();
   if (pool_->idle_bytes() == 0) return {};
   VPMM_TRY(settle(lock));
   pool_->set_other_bytes(somm_reserved_);
@@ -95,7 +95,7 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
   pool_->set_other_bytes(somm_reserved_);
   Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
-  note_peaks();
+  note_peaks(Bytes{0});
   return done;
 }
 
@@ -118,20 +118,30 @@ std::uint64_t DeviceContext::live_allocations() const {
   return live;
 }
 
-void DeviceContext::note_peaks() {
+void DeviceContext::note_peaks(const pool::Caller& caller) {
+  note_peaks(small_ == nullptr ? 0 : small_->take_peak(caller));
+}
+
+void DeviceContext::note_peaks(Bytes peak_requested) {
   const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
-  Bytes live = somm_ == nullptr ? 0 : somm_->requested_bytes();
-  if (pool_ != nullptr) live += pool_->requested_bytes() + static_cast<Bytes>(small_->take_high());
   peak_mapped_ = std::max(peak_mapped_, mapped);
-  peak_live_ = std::max(peak_live_, live);
+  peak_live_ = std::max(peak_live_, peak_requested + (somm_ == nullptr ? 0 : somm_->requested_bytes()));
+}
+
+// What streams have in hand and nobody uses goes back to the pool.
+bool DeviceContext::recall_kept() {
+  if (small_ == nullptr) return false;
+  note_peaks(small_->take_peak_everywhere());
+  return small_->recall();
 }
 
 void DeviceContext::reset_peaks() {
   const MutexLock lock(mutex_);
   if (pool_ != nullptr) pool_->reset_peaks();
-  note_peaks();  // takes what warm calls had at most before
+  const auto peak = [&] { return small_ == nullptr ? 0 : small_->take_peak_everywhere(); };
+  peak();  // what warm calls had at most before
   peak_mapped_ = peak_live_ = 0;
-  note_peaks();
+  note_peaks(peak());
 }
 
 observe::Statistics DeviceContext::statistics() const {
@@ -150,7 +160,7 @@ observe::Statistics DeviceContext::figures() const {
     figures.pending_bytes += small_->pending_bytes();
     figures.small_bytes = small_->arena_bytes();
     figures.small_free_bytes = small_->idle_bytes() - small_->kept_pages_bytes();
-    figures.live_allocations += static_cast<std::uint64_t>(small.live);
+    figures.live_allocations += static_cast<std::uint64_t>(small.live());
     figures.allocations += static_cast<std::uint64_t>(small.allocations);
     figures.hits += static_cast<std::uint64_t>(small.allocations);
     figures.deallocations += static_cast<std::uint64_t>(small.deallocations);
@@ -168,7 +178,7 @@ observe::Statistics DeviceContext::figures() const {
     figures.hits += somm_->allocations();
     figures.deallocations += somm_->deallocations();
   }
-  figures.peak_mapped_bytes = std::max(peak_mapped_, figures.mapped_bytes);
+  figures.peak_mapped_bytes = std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
   figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
   figures.timelines = timelines_.stream_count();
   figures.outstanding_events = timelines_.outstanding_events();

@@ -142,7 +142,7 @@ Result<void> DeviceContext::synchronize() {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
-  if (small_ != nullptr) small_->recall();
+  recall_kept();
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
   const CuResult result = wait_for_context(lock);

@@ -47,7 +47,9 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Region* found = take_fit(request, caller);
-  while (found == nullptr && relief_.recall && relief_.recall(caller, request.size)) found = take_fit(request, caller);
+  const bool is_short = effort != Effort::by_policy;
+  while (found == nullptr && relief_.recall && relief_.recall(caller, request.size, is_short))
+    found = take_fit(request, caller);
   if (found == nullptr) {
     was_complete_ = false;
     VPMM_TRY_ASSIGN(found, take_run(request, caller, Waits::none));

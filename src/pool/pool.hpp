@@ -57,8 +57,9 @@ struct PageRequest {
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
   // Takes back what streams keep for their own next requests, before anything is mapped for `caller`. Keeps the lock.
-  // Asked again while it says that something came back: what is nearest first, in the end everything.
-  std::function<bool(const Caller& caller, Bytes size)> recall;
+  // Asked again while it says that something came back: what is nearest first, in the end all that is worth the trouble,
+  // or, when memory runs out (`is_short`), everything.
+  std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
   // Whether pages would come back if what was cut from them became complete.
   std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.

@@ -38,8 +38,8 @@ struct Link {
   std::uint64_t number = 0;  // what the list is in order of
 };
 
-// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses and holder; what becomes of an
-// allocated region has no holder. In flight it remembers stamp and age of what it was cut from.
+// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses, holder and asked; what becomes
+// of an allocated region has no holder. In flight it remembers stamp and age of what it was cut from.
 //
 // With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
 // what an operation on a neighbour looks at.
@@ -60,7 +60,8 @@ struct alignas(64) Region {
     Link by_sequence;
   } parts[2];  // free, zombie: the parts of the stamp, in any order
 
-  Tenant tenant;  // allocated
+  Tenant tenant;    // allocated
+  Bytes asked = 0;  // allocated: what its present user asked for, where a room above passes it on; like holder
 };
 
 }  // namespace vpmm::region

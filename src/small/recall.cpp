@@ -13,14 +13,17 @@ using region::Region;
 
 namespace {
 
-constexpr std::uint64_t kClosingsPerMiss = 64;
+// Less of what all shards together keep is not worth taking it from streams that will soon want it again: for whole
+// pages, of what is mapped; for parts of pages, of what is cut.
+constexpr Bytes kKeptDivisor = 256;
+constexpr Bytes kKeptPartsDivisor = 16;
 
 }  // namespace
 
 // --- allocations of whole pages
 // -----------------------------------------------------------------------------------------
 
-void SmallPool::enlist(const Region& pages, Bytes requested) {
+void SmallPool::enlist(Region& pages, Bytes requested) {
   PageEntry* entry = directory_.at(pages.range.begin);
   if (entry == nullptr) {
     for (const AddressRange& reservation : pool_.reservations())
@@ -28,7 +31,7 @@ void SmallPool::enlist(const Region& pages, Bytes requested) {
     entry = directory_.at(pages.range.begin);
     if (entry == nullptr) return;
   }
-  entry->requested = requested;
+  pages.asked = requested;
   entry->owner.store(PageEntry::of(&pages), std::memory_order_relaxed);
 }
 
@@ -36,118 +39,125 @@ void SmallPool::enlist(const Region& pages, Bytes requested) {
 void SmallPool::delist(const Region& pages) {
   PageEntry* entry = directory_.at(pages.range.begin);
   if (entry == nullptr || entry->owner.load(std::memory_order_relaxed) == 0) return;
-  pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(entry->requested);
+  pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
   entry->owner.store(0, std::memory_order_relaxed);
+  const auto found = pages.tenant.timeline ? by_timeline_.find(*pages.tenant.timeline) : by_timeline_.end();
+  if (found == by_timeline_.end()) return;
+  const SpinGuard guard(found->second->lock);
+  note(*found->second);  // it may have taken them in hand
 }
 
 Bytes SmallPool::requested_of(const Region& pages) const {
   const PageEntry* entry = directory_.at(pages.range.begin);
   const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == PageEntry::of(&pages);
-  return is_listed ? entry->requested : pages.tenant.requested;
+  return is_listed ? pages.asked : pages.tenant.requested;
 }
 
 // --- taking back
 // --------------------------------------------------------------------------------------------------------
 
 bool SmallPool::recall() {
-  const Bytes idle = spans_.bytes(region::RegionState::free) + pool_.idle_bytes();
-  for (Shard& shard : shards_) recall(shard);
-  return spans_.bytes(region::RegionState::free) + pool_.idle_bytes() != idle;
+  peak_ = std::max(peak_, high_everywhere());  // while the pool's index still says what it said beside them
+  const Bytes idle = given_back_bytes();
+  for (Shard& shard : shards_) {
+    recall(shard);
+    retire_if_empty(shard);
+  }
+  return given_back_bytes() != idle;
+}
+
+bool SmallPool::recall_for_pages(const Caller& caller) {
+  return recall_for(caller, std::max(page_size_, pool_.mapped_bytes() / kKeptDivisor));
+}
+
+bool SmallPool::recall_for_parts(const Caller& caller) { return recall_for(caller, arena_bytes() / kKeptPartsDivisor); }
+
+bool SmallPool::recall_for(const Caller& caller, Bytes worth) {
+  const Bytes idle = given_back_bytes();
+  if (caller.timeline != nullptr) recall(shard_of(*caller.timeline));
+  recall(*any_);
+  if (given_back_bytes() != idle) return true;
+  Bytes kept = 0;
+  for (const Shard& shard : shards_) kept += shard.kept_bytes.load(std::memory_order_relaxed);
+  return kept > 0 && kept >= worth && recall();
 }
 
 bool SmallPool::recall_one(const Caller& caller, Bytes size) {
+  const Bytes count = (size + page_size_ - 1) / page_size_;
   if (caller.timeline == nullptr) return false;
   Shard& shard = shard_of(*caller.timeline);
-  const bool is_run = size < page_size_;
   Kept kept;
   {
     const SpinGuard guard(shard.lock);
-    const std::size_t first = is_run ? run_bin(run_units(size)) : page_bin((size + page_size_ - 1) / page_size_);
-    const std::size_t last = is_run ? kRunBins : kBins;
-    for (std::size_t bin = first; bin < last && kept.region == nullptr; ++bin) {
-      if (shard.kept[bin].empty()) continue;
-      const std::uint64_t number = shard.kept[bin].back().number;
-      kept = {shard.take_kept(bin), number};
+    for (std::uint64_t pages = count; pages <= kMostPages && kept.region == nullptr; ++pages) {
+      if (shard.pages[pages].empty()) continue;
+      const std::uint64_t number = shard.pages[pages].back().number;
+      kept = {shard.take_pages(pages), number};
     }
-    if (kept.region != nullptr && !is_run) leave_hand(shard, kept);
+    if (kept.region == nullptr) return false;
+    leave_hand(shard, kept);
+    note(shard);
   }
-  if (kept.region == nullptr) return false;
   timelines_.claim(*caller.timeline, kept.number, kept.region->range.size);
-  const time::Stamp stamp({caller.timeline->id, kept.number});
-  if (is_run) {
-    end_run(kept.region, stamp);
-  } else {
-    pool_.deallocate(kept.region, stamp);
-  }
+  pool_.deallocate(kept.region, time::Stamp({caller.timeline->id, kept.number}));
   return true;
 }
 
-// Whole pages: the index counts them as allocated until the pool has them back. Holds: the shard's lock.
+// The index counts them as allocated until the pool has them back. Holds: the shard's lock.
 void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
-  shard.tally.begin(pages.region->tenant.requested, pages.region->range.size);
-  --shard.tally.deallocations;
+  shard.tally.ended_none(pages.region->tenant.requested, pages.region->range.size);
   if (PageEntry* entry = directory_.at(pages.region->range.begin)) entry->owner.store(0, std::memory_order_relaxed);
 }
 
 // Note [What leaves a hand is stamped as it was freed]
 // Not later: an event that was recorded since the free proves it.
 void SmallPool::recall(Shard& shard) {
-  std::vector<Kept> freed;
-  std::vector<Slab*> slabs;
-  Bytes bytes = 0;
+  std::vector<Kept> pages;
+  std::vector<Extent*> free;
   {
     const SpinGuard guard(shard.lock);
-    for (std::size_t c = 0; c < kSlabClasses; ++c) {
-      Slab* only = shard.open[c].first;
-      if (only != nullptr && only->is_empty()) {
-        shard.open[c].remove(only);
-        slabs.push_back(only);
-      }
-      while (Slab* slab = shard.empty[c].first) {
-        shard.empty[c].remove(slab);
-        slabs.push_back(slab);
-      }
+    for (SlabList& list : shard.open)
+      if (list.first != nullptr && list.first->is_empty()) shard.end_slab(list.first);
+    if (shard.kept_bytes.load(std::memory_order_relaxed) == 0) return;
+    shard.extents.for_each([&](Extent* extent) {
+      if (extent->is_free()) free.push_back(extent);
+    });
+    for (Extent* extent : free) shard.detach(extent);
+    for (std::vector<Kept>& freed : shard.pages) pages.insert(pages.end(), freed.begin(), freed.end());
+    for (const Kept& kept : pages) {
+      shard.leave(kept);
+      leave_hand(shard, kept);
     }
-    if (shard.kept_bytes > 0) {
-      for (std::vector<Kept>& bin : shard.kept) {
-        freed.insert(freed.end(), bin.begin(), bin.end());
-        bin.clear();
-      }
-    }
-    bytes = std::exchange(shard.kept_bytes, 0);
-    shard.kept_pages_bytes = 0;
-    for (const Kept& kept : freed) {
-      set_holder(*kept.region, nullptr);
-      if (kept.region->range.size >= page_size_) leave_hand(shard, kept);
-    }
-    if (!freed.empty() || !slabs.empty()) shard.wants_attention.store(true, std::memory_order_relaxed);
+    for (std::vector<Kept>& freed : shard.pages) freed.clear();
+    shard.wants_attention.store(true, std::memory_order_relaxed);
+    note(shard);
   }
-  if (freed.empty() && slabs.empty()) return;
-  time::Timeline* timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;
+  time::Timeline* const timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;
   std::uint64_t latest = 0;
+  Bytes bytes = 0;
   const auto stamp_of = [&](std::uint64_t number) {
-    latest = std::max(latest, number);
     return timeline == nullptr || number == 0 ? time::Stamp{} : time::Stamp({timeline->id, number});
   };
-  for (const Slab* slab : slabs) bytes += slab->span->range.size;
-  for (const Kept& kept : freed) latest = std::max(latest, kept.number);
-  for (const Slab* slab : slabs) latest = std::max(latest, slab->number);
-  if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
-  for (Slab* slab : slabs) end_slab(slab, stamp_of(slab->number));
-  for (const Kept& kept : freed) {
-    if (kept.region->range.size < page_size_) {
-      end_run(kept.region, stamp_of(kept.number));
-    } else {
-      pool_.deallocate(kept.region, stamp_of(kept.number));
-    }
+  for (const Kept& kept : pages) {
+    latest = std::max(latest, kept.number);
+    bytes += kept.region->range.size;
   }
+  for (const Extent* extent : free) {
+    latest = std::max(latest, extent->number);
+    bytes += extent->units * kUnit;
+  }
+  if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
+  for (Extent* extent : free) end_extent(extent, stamp_of(extent->number));
+  for (const Kept& kept : pages) pool_.deallocate(kept.region, stamp_of(kept.number));
 }
 
 void SmallPool::want_events(const time::Timeline* except) {
-  for (Shard& shard : shards_) {
-    const SpinGuard guard(shard.lock);
-    if (shard.timeline && (except == nullptr || *shard.timeline != except->id)) shard.closings_left = kClosingsPerMiss;
-  }
+  const std::uint64_t count = misses_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (except == nullptr) return;
+  const auto found = by_timeline_.find(except->id);
+  if (found == by_timeline_.end()) return;
+  const SpinGuard guard(found->second->lock);
+  found->second->misses_seen = count;
 }
 
 void SmallPool::retire_idle() {
@@ -161,10 +171,9 @@ void SmallPool::retire_idle() {
     }
     time::Timeline* timeline = timelines_.find(it->first);
     const bool is_over = timeline == nullptr || timeline->is_over;
-    const bool is_empty = shard.slab_count == 0;
     if (is_over) end_shard(shard);
     if (is_idle || is_over) recall(shard);
-    if (is_over && is_empty) unused_shards_.push_back(&shard);  // else it is, when its last slab ends
+    retire_if_empty(shard);
     if (is_over && timeline != nullptr) timeline->in_hand = nullptr;
     it = is_over ? by_timeline_.erase(it) : std::next(it);
   }
@@ -177,6 +186,20 @@ void SmallPool::end_shard(Shard& shard) {
   shard.timeline.reset();
 }
 
+// One that ended serves another stream when nothing live is left in it.
+void SmallPool::retire_if_empty(Shard& shard) {
+  if (shard.is_unused || shard.timeline || &shard == any_ || shard.extent_count != 0) return;
+  const SpinGuard guard(shard.lock);
+  while (Slab* const slab = shard.spare_slabs) {
+    shard.spare_slabs = slab->next;
+    slab->next = nullptr;
+    slabs_.give_back(slab);
+  }
+  most_live_ -= std::exchange(shard.slab_count, 0) * kMostBlocks;
+  shard.is_unused = true;
+  unused_shards_.push_back(&shard);
+}
+
 // --- figures
 // ------------------------------------------------------------------------------------------------------------
 
@@ -187,7 +210,6 @@ Tally SmallPool::tally() {
     const SpinGuard guard(shard.lock);
     sum.requested += shard.tally.requested;
     sum.allocated += shard.tally.allocated;
-    sum.live += shard.tally.live;
     sum.allocations += shard.tally.allocations;
     sum.deallocations += shard.tally.deallocations;
     sum.requested_high += shard.tally.requested_high;
@@ -195,13 +217,37 @@ Tally SmallPool::tally() {
   return sum;
 }
 
-std::int64_t SmallPool::take_high() {
+Bytes SmallPool::take_peak(const Caller& caller) {
+  std::int64_t above = 0;
+  const auto found = caller.timeline == nullptr ? by_timeline_.end() : by_timeline_.find(caller.timeline->id);
+  if (found != by_timeline_.end()) {
+    Shard& shard = *found->second;
+    const SpinGuard guard(shard.lock);
+    above = std::exchange(shard.tally.requested_high, shard.tally.requested) - shard.tally.requested;
+    note(shard);
+  }
+  const Bytes high = pool_.requested_bytes() + static_cast<Bytes>(pages_.requested + requested_noted_ + above);
+  return std::max(std::exchange(peak_, 0), high);
+}
+
+Bytes SmallPool::take_peak_everywhere() {
+  const Bytes high = high_everywhere();
+  return std::max(std::exchange(peak_, 0), high);
+}
+
+Bytes SmallPool::high_everywhere() {
   std::int64_t high = pages_.requested;
   for (Shard& shard : shards_) {
     const SpinGuard guard(shard.lock);
     high += std::exchange(shard.tally.requested_high, shard.tally.requested);
+    note(shard);
   }
-  return high;
+  return pool_.requested_bytes() + static_cast<Bytes>(high);
+}
+
+// Holds: the shard's lock.
+void SmallPool::note(Shard& shard) {
+  requested_noted_ += shard.tally.requested - std::exchange(shard.requested_noted, shard.tally.requested);
 }
 
 Bytes SmallPool::kept_pages_bytes() {
@@ -235,7 +281,7 @@ std::string SmallPool::validate() {
   if (occupied != spans) return fmt::format("small: {} spans, but arenas count {}", spans, occupied);
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
-    for (const Waiting& block : blocks) waiting += block.slab->shape().block;
+    for (const Waiting& block : blocks) waiting += block.bytes();
   if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
   return {};
 }
@@ -243,24 +289,33 @@ std::string SmallPool::validate() {
 std::string SmallPool::validate_shard(Shard& shard) {
   const SpinGuard guard(shard.lock);
   Bytes kept = 0;
-  for (const std::vector<Kept>& bin : shard.kept)
-    for (const auto& [region, number] : bin) {
-      kept += region->range.size;
+  Bytes kept_pages = 0;
+  for (std::uint64_t count = 1; count <= kMostPages; ++count)
+    for (const auto& [region, number] : shard.pages[count]) {
+      kept_pages += region->range.size;
       if (holder_of(*region) != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
+      if (region->range.size != count * page_size_) return "a kept region stands among others of another size";
     }
-  if (kept != shard.kept_bytes) return fmt::format("{} bytes kept, {} counted", kept, shard.kept_bytes);
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
     for (const Slab* slab = shard.open[c].first; slab != nullptr; slab = slab->next) {
+      if (slab->is_empty()) kept += slab->bytes();
       if (slab->free == 0) return "a full slab is listed as open";
       if (slab->shard != &shard || slab->slab_class != c) return "a slab stands in a list that is not its own";
       if ((slab->free & slab->waiting) != 0) return "a block is free and waiting";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";
     }
-    for (const Slab* slab = shard.empty[c].first; slab != nullptr; slab = slab->next)
-      if (!slab->is_empty() || slab->shard != &shard) return "a slab listed as empty is not";
   }
+  std::string broken;
+  shard.extents.for_each([&](const Extent* extent) {
+    if (extent->is_free()) kept += extent->units * kUnit;
+    if (extent->shard != &shard) broken = "an extent stands in a list that is not its own";
+    if (broken.empty()) broken = extent->validate();
+  });
+  if (!broken.empty()) return broken;
+  if (kept_pages != shard.kept_pages_bytes || kept + kept_pages != shard.kept_bytes)
+    return fmt::format("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
   return {};
 }
 

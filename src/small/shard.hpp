@@ -1,4 +1,4 @@
-// small: what one stream has in hand: blocks and runs that its own frees left, and that its next requests take.
+// small: what one stream has in hand: memory that its own frees left, and that its next requests take.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
 #include "region/region.hpp"
+#include "small/extent.hpp"
 #include "small/slab.hpp"
 #include "time/timelines.hpp"
 
@@ -22,25 +23,37 @@ namespace vpmm::small {
 struct Tally {
   std::int64_t requested = 0;  // bytes
   std::int64_t allocated = 0;  // bytes, rounded up
-  std::int64_t live = 0;       // number
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
   std::int64_t requested_high = 0;  // largest `requested` since somebody last looked
 
+  std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
     requested += static_cast<std::int64_t>(asked);
     allocated += static_cast<std::int64_t>(rounded);
-    ++live;
+    ++allocations;
     requested_high = std::max(requested_high, requested);
   }
   void end(Bytes asked, Bytes rounded) {
     requested -= static_cast<std::int64_t>(asked);
     allocated -= static_cast<std::int64_t>(rounded);
-    --live;
+    ++deallocations;
+  }
+  // What the index counts as an allocation that somebody made, or ended, and nobody did.
+  void was_none(Bytes asked, Bytes rounded) {
+    requested -= static_cast<std::int64_t>(asked);
+    allocated -= static_cast<std::int64_t>(rounded);
+    --allocations;
+  }
+  void ended_none(Bytes asked, Bytes rounded) {
+    requested += static_cast<std::int64_t>(asked);
+    allocated += static_cast<std::int64_t>(rounded);
+    --deallocations;
+    requested_high = std::max(requested_high, requested);
   }
 };
 
-// A run or an allocation of whole pages that its stream freed, and the number of that free.
+// An allocation of whole pages that its stream freed, and the number of that free.
 struct Kept {
   region::Region* region = nullptr;
   std::uint64_t number = 0;
@@ -48,7 +61,8 @@ struct Kept {
 
 // Note [A shard is a stream's own]
 // What a stream freed may be used again by work queued on it later, without any proof: so it stays in the stream's
-// hand. Before the pool maps anything new, all shards give back what they keep, and from there on its stamp counts.
+// hand. Blocks are cut from slabs, slabs and runs from extents; what is left of an extent serves any size. Before the
+// pool maps anything new, shards give back what they keep and nobody uses, and from there on its stamp counts.
 //
 // Holds: `lock`, for everything but the atomics. Order: the pool's lock first, then one shard's. On its own line, so
 // that two streams share none.
@@ -57,102 +71,188 @@ class alignas(64) Shard {
   SpinLock lock;
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
   std::atomic<bool> wants_attention{false};
+  bool wants_event = false;                  // one is due
   std::atomic<std::uint64_t> stream{0};      // StreamId; 0: any-stream, or out of service
   std::optional<time::TimelineId> timeline;  // none: any-stream, or out of service
-  std::uint64_t slab_count = 0;              // slabs that name this shard
+  bool is_unused = false;                    // waits for another stream; guarded by the pool's lock
   std::uint64_t activity = 0;                // calls served here
   std::uint64_t activity_seen = 0;           // when somebody last looked
   time::NumberInHand in_hand;
+  std::uint64_t misses_seen = 0;    // of SmallPool::misses(), when this last looked
   std::uint64_t closings_left = 0;  // events others still want of this stream's frees
   std::uint64_t closed_ns = 0;      // when the last of them was asked for
   Bytes bytes_freed = 0;            // since somebody looked whether one is due
-  bool wants_event = false;         // one is
   Tally tally;
-  std::array<SlabList, kSlabClasses> open{};    // with a free block; of several none is empty
-  std::array<SlabList, kSlabClasses> empty{};   // all free
-  std::array<std::vector<Kept>, kBins> kept{};  // runs and whole pages, by size; last freed last
-  Bytes kept_bytes = 0;
-  Bytes kept_pages_bytes = 0;  // of these, in allocations of whole pages
+  std::int64_t requested_noted = 0;                     // of the tally; guarded by the pool's lock
+  std::array<SlabList, kSlabClasses> open{};            // with a free block; of several none is empty
+  std::array<std::vector<Kept>, kMostPages + 1> pages;  // whole pages, by their number; last freed last
+  ExtentLists extents;
+  Slab* spare_slabs = nullptr;       // linked by `next`
+  std::uint64_t slab_count = 0;      // spare ones too
+  std::uint64_t extent_count = 0;    // extents that name this shard
+  std::uint64_t extent_units = 0;    // their sum
+  std::atomic<Bytes> kept_bytes{0};  // pages, free extents, slabs without a live block; written under the lock
+  Bytes kept_pages_bytes = 0;        // of these, whole pages
 
+  // --- blocks ---
   // A block of the class for the stream's work; null: none in hand.
   DevicePtr take_block(std::size_t slab_class, Bytes requested) {
     SlabList& list = open[slab_class];
-    Slab* slab = list.first;
-    if (slab == nullptr) {
-      slab = empty[slab_class].first;
-      if (slab == nullptr) return {};
-      empty[slab_class].remove(slab);
-      list.push(slab);
-    }
+    if (list.first == nullptr && !cut_slab(slab_class)) return {};
+    Slab* const slab = list.first;
+    if (slab->is_empty()) keep_bytes(-slab->bytes());
     const auto index = static_cast<std::uint64_t>(std::countr_zero(slab->free));
     slab->free &= slab->free - 1;
     if (slab->free == 0) list.remove(slab);
     slab->slack[index] = static_cast<std::uint16_t>(slab->shape().block - requested);
     tally.begin(requested, slab->shape().block);
-    ++tally.allocations;
     return slab->block(index);
   }
-
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) {
     tally.end(slab->requested(index), slab->shape().block);
-    ++tally.deallocations;
     slab->number = number_of_a_free();
     set_free(slab, index);
   }
-
   // The block may be taken from now on.
   void set_free(Slab* slab, std::uint64_t index) {
     const bool was_full = slab->free == 0;
     slab->free |= std::uint64_t{1} << index;
     SlabList& list = open[slab->slab_class];
     if (was_full) {
-      if (list.first != nullptr && list.first->is_empty()) put_away(list.first);
+      if (list.first != nullptr && list.first->is_empty()) end_slab(list.first);
       list.push(slab);
     }
-    // The only one stays in hand, so that a loop does not move it to and fro.
-    if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr)) put_away(slab);
+    if (!slab->is_empty()) return;
+    keep_bytes(slab->bytes());
+    // The only one stays, so that a loop does not cut it again and again.
+    if (slab->next != nullptr || slab->previous != nullptr) end_slab(slab);
+  }
+  void add_spare(Slab* slab) {
+    slab->next = spare_slabs;
+    spare_slabs = slab;
+  }
+  // An open slab without a live block becomes units of its extent.
+  void end_slab(Slab* slab) {
+    keep_bytes(-slab->bytes());
+    open[slab->slab_class].remove(slab);
+    Extent& extent = *slab->extent;
+    const std::uint64_t first = extent.arena->unit_of(slab->begin) - extent.first;
+    extent.arena->set_owner(extent.first + first, slab->shape().units, tagged(extent));
+    give_units(extent, first, slab->shape().units, slab->number);
+    add_spare(slab);
   }
 
-  // Whole pages or a run of the size that the bin is for; null: none in hand.
-  region::Region* take_kept(std::size_t bin) {
-    std::vector<Kept>& freed = kept[bin];
+  // --- runs ---
+  // For `requested` bytes; null: none in hand.
+  DevicePtr take_run(Bytes requested) {
+    const std::uint64_t units = run_units(requested);
+    Extent* const extent = extents.find(units);
+    return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, units), requested);
+  }
+  // Of units that were taken from the extent.
+  DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) {
+    extent.arena->runs[extent.first + first] = static_cast<std::uint32_t>(requested);
+    tally.begin(requested, run_units(requested) * kUnit);
+    return extent.at(first);
+  }
+  // Requires: a live run begins at unit `first` of the extent. Returns its size in units.
+  std::uint64_t end_run(Extent& extent, std::uint64_t first) {
+    std::uint32_t& run = extent.arena->runs[extent.first + first];
+    const Bytes requested = run & ~kUsedElsewhere;
+    run = 0;
+    const std::uint64_t units = run_units(requested);
+    tally.end(requested, units * kUnit);
+    return units;
+  }
+  void give_run(Extent& extent, std::uint64_t first) {
+    const std::uint64_t units = end_run(extent, first);
+    give_units(extent, first, units, number_of_a_free());
+  }
+
+  // --- extents ---
+  // One whose units are all free.
+  void attach(Extent* extent) {
+    extent->shard = this;
+    extent->set_all_free();
+    ++extent_count;
+    extent_units += extent->units;
+    keep_bytes(extent->units * kUnit);
+    extents.file(extent);
+  }
+  void detach(Extent* extent) {
+    extents.remove(extent, extent->longest);
+    --extent_count;
+    extent_units -= extent->units;
+    keep_bytes(-(extent->units * kUnit));
+  }
+  std::uint64_t take_units(Extent& extent, std::uint64_t units) {
+    extents.remove(&extent, extent.longest);
+    if (extent.is_free()) keep_bytes(-(extent.units * kUnit));
+    const std::uint64_t first = extent.take(units);
+    extents.file(&extent);
+    return first;
+  }
+  // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
+  void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number) {
+    extents.remove(&extent, extent.longest);
+    extent.give(first, units);
+    extent.number = std::max(extent.number, number);
+    if (extent.is_free()) keep_bytes(extent.units * kUnit);
+    extents.file(&extent);
+  }
+
+  // --- whole pages ---
+  // Null: none of that many in hand.
+  region::Region* take_pages(std::uint64_t count) {
+    std::vector<Kept>& freed = pages[count];
     if (freed.empty()) return nullptr;
-    region::Region* region = freed.back().region;
+    const Kept last = freed.back();
     freed.pop_back();
-    kept_bytes -= region->range.size;
-    if (bin >= kRunBins) kept_pages_bytes -= region->range.size;
-    set_holder(*region, nullptr);
-    return region;
+    leave(last);
+    return last.region;
   }
-
-  // A run that leaves at most an eighth of the request over; null: none in hand.
-  region::Region* take_kept_run(Bytes requested) {
-    const std::size_t first = run_bin(run_units(requested));
-    for (std::size_t bin = first; bin < first + 3 && bin < kRunBins; ++bin) {
-      if (kept[bin].empty()) continue;
-      const Bytes size = kept[bin].back().region->range.size;
-      if (bin == first || size <= requested + requested / 8) return take_kept(bin);
-      return nullptr;
-    }
-    return nullptr;
+  // Of pages that were in hand.
+  void leave(const Kept& kept) {
+    keep_bytes(-kept.region->range.size);
+    kept_pages_bytes -= kept.region->range.size;
+    set_holder(*kept.region, nullptr);
   }
-
-  void keep(region::Region* region, std::size_t bin) {
-    kept[bin].push_back({region, number_of_a_free()});
-    kept_bytes += region->range.size;
-    if (bin >= kRunBins) kept_pages_bytes += region->range.size;
+  void keep_pages(region::Region* region, std::uint64_t count) {
+    pages[count].push_back({region, number_of_a_free()});
+    keep_bytes(region->range.size);
+    kept_pages_bytes += region->range.size;
     set_holder(*region, this);
   }
 
+  static std::uintptr_t tagged(const Extent& extent) { return reinterpret_cast<std::uintptr_t>(&extent) | kExtentTag; }
+
  private:
+  // False: no units, or no record for another slab, in hand.
+  bool cut_slab(std::size_t slab_class) {
+    const SlabShape& shape = kShapes[slab_class];
+    Slab* const slab = spare_slabs;
+    Extent* const extent = slab == nullptr ? nullptr : extents.find(shape.units);
+    if (extent == nullptr) return false;
+    spare_slabs = slab->next;
+    const std::uint64_t first = take_units(*extent, shape.units);
+    slab->slab_class = slab_class;
+    slab->free = shape.all();
+    slab->waiting = slab->used_elsewhere = slab->number = 0;
+    slab->begin = extent->at(first);
+    slab->shard = this;
+    slab->extent = extent;
+    extent->arena->set_owner(extent->first + first, shape.units, reinterpret_cast<std::uintptr_t>(slab));
+    open[slab_class].push(slab);
+    keep_bytes(slab->bytes());
+    return true;
+  }
   std::uint64_t number_of_a_free() {
     in_hand.is_used.store(true, std::memory_order_relaxed);
     return in_hand.number.load(std::memory_order_relaxed);
   }
-  void put_away(Slab* slab) {
-    open[slab->slab_class].remove(slab);
-    empty[slab->slab_class].push(slab);
+  void keep_bytes(Bytes change) {
+    kept_bytes.store(kept_bytes.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 };
 

@@ -71,23 +71,13 @@ inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 
 // Units of a run for `bytes`, rounded up to a class.
 constexpr std::uint64_t run_units(Bytes bytes) {
-  const std::uint64_t units = (bytes + kUnit - 1) / kUnit;
+  const std::uint64_t units = bytes <= kLeastRun ? kLeastRun / kUnit : (bytes + kUnit - 1) / kUnit;
   if (units < 32) return units;
   const std::uint64_t step = std::uint64_t{1} << (std::bit_width(units - 1) - 5);
   return round_up(units, step);
 }
 
-// Bins of runs by size. Requires: units == run_units(units * kUnit), 8 <= units.
-constexpr std::size_t run_bin(std::uint64_t units) {
-  if (units < 16) return static_cast<std::size_t>(units - 8);
-  const auto shift = static_cast<std::uint64_t>(std::bit_width(units)) - 5;
-  return static_cast<std::size_t>(8 + 16 * shift + ((units >> shift) - 16));
-}
-
-// Bins of whole pages: one to kMostPages.
+// Allocations of at most so many whole pages stay in hand.
 constexpr std::uint64_t kMostPages = 8;
-constexpr std::size_t kRunBins = 8 + 16 * 8;  // runs up to 4096 units, the largest page there may be
-constexpr std::size_t page_bin(std::uint64_t pages) { return kRunBins + static_cast<std::size_t>(pages) - 1; }
-constexpr std::size_t kBins = kRunBins + kMostPages;
 
 }  // namespace vpmm::small

@@ -13,7 +13,7 @@
 namespace vpmm::small {
 
 class Shard;
-struct Slab;
+struct Extent;
 
 // What this room keeps about an allocation of the pool: the arena in it, or the shard that keeps it. A shard writes it
 // under its own lock, while whoever has the pool's may look.
@@ -24,21 +24,25 @@ inline void set_holder(region::Region& region, void* holder) {
   std::atomic_ref<void*>(region.holder).store(holder, std::memory_order_relaxed);
 }
 
-// One page of the pool. `owners` names, for every unit, the slab around it, and for the first unit of a run the run.
-// The first bit tells which: set for a run. Written under the pool's lock, read under any shard's by whoever has a live
-// block in the unit, which cannot change meanwhile.
-constexpr std::uintptr_t kRunTag = 1;
+// One page of the pool. `owners` names, for every unit, the slab around it, or else the extent; the first bit tells
+// which: set for an extent. Written under the lock of the shard that has the extent, read under any by whoever has
+// something live in the unit, which cannot change meanwhile.
 struct Arena {
   AddressRange range;
   region::Region* page = nullptr;                 // its allocation in the pool
-  std::uint64_t occupied = 0;                     // slabs and runs in it
+  std::uint64_t occupied = 0;                     // extents in it
   std::atomic<std::uintptr_t>* owners = nullptr;  // by unit
-  std::uint32_t* requested = nullptr;             // by first unit of a run: what its user asked for
+  std::uint32_t* runs = nullptr;                  // by unit: of a live run that begins there, what its user asked for
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
+  void set_owner(std::uint64_t first, std::uint64_t units, std::uintptr_t owner) {
+    for (std::uint64_t unit = first; unit < first + units; ++unit) owners[unit].store(owner, std::memory_order_relaxed);
+  }
 };
+constexpr std::uintptr_t kExtentTag = 1;
+constexpr std::uint32_t kUsedElsewhere = std::uint32_t{1} << 31;  // in Arena::runs: record_use named another stream
 
-// Equal blocks cut from one run of units. Belongs to one shard, whose lock guards all that changes; shard and shape
+// Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and shape
 // change only while it holds no live block.
 // live = not free and not waiting
 struct alignas(64) Slab {
@@ -53,12 +57,13 @@ struct alignas(64) Slab {
   std::uint64_t slab_class = 0;
   // The next line, with the first blocks' slack.
   std::uint64_t number = 0;  // latest that a free of a block here carries; 0: none
-  region::Region* span = nullptr;
+  Extent* extent = nullptr;
   std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
 
   const SlabShape& shape() const { return kShapes[slab_class]; }
   std::uint64_t index_of(DevicePtr p) const { return shape().index_of(p - begin); }
   DevicePtr block(std::uint64_t index) const { return begin + index * shape().block; }
+  Bytes bytes() const { return shape().units * kUnit; }
   Bytes requested(std::uint64_t index) const { return shape().block - slack[index]; }
   bool is_live(std::uint64_t index) const {
     return index < shape().blocks && ((free | waiting) >> index & std::uint64_t{1}) == 0;

@@ -16,9 +16,10 @@ using region::Region;
 namespace {
 
 constexpr Bytes kIdleDivisor = 4;
-
-std::uintptr_t tagged(const Region* run) { return reinterpret_cast<std::uintptr_t>(run) | kRunTag; }
-std::uintptr_t tagged(const Slab* slab) { return reinterpret_cast<std::uintptr_t>(slab); }
+// A stream that has much takes a share of that at once, so that it seldom has to ask; one that has little takes what it
+// needs, so that many of them share a page.
+constexpr std::uint64_t kShareOfExtents = 64;
+constexpr std::uint64_t kSpareSlabs = 2;  // that a shard may cut without a call here
 
 bool earlier(const time::StampPart& a, const time::StampPart& b) {
   return a.timeline != b.timeline ? a.timeline < b.timeline : a.sequence < b.sequence;
@@ -54,9 +55,8 @@ bool SmallPool::serves(Bytes bytes, Bytes alignment, Bytes page_size) {
 Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
-  const std::uint64_t units = run_units(std::max(bytes, kLeastRun));
   const auto take = [&] {
-    return block ? take_block(*block, bytes, caller) : take_run(units, bytes, std::max(aligned, kUnit), caller);
+    return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
   };
   for (bool has_recalled = false;;) {
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
@@ -65,7 +65,7 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
     const bool is_idle = kept_in_arenas_bytes() * kIdleDivisor > arena_bytes();
     const bool has_page = !is_idle && (pool_.fits(page_size_, caller) || recall_one(caller, page_size_));
     if (!has_page && !std::exchange(has_recalled, true)) {
-      const bool is_back = recall();
+      const bool is_back = recall_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
@@ -83,55 +83,73 @@ Shard& SmallPool::shard_for(const Caller& caller) {
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {
   Shard& shard = shard_for(caller);
-  {
-    const SpinGuard guard(shard.lock);
-    const DevicePtr block = shard.take_block(slab_class, requested);
-    if (!is_null(block)) return block;
+  provide_slabs(shard);
+  for (;;) {
+    {
+      const SpinGuard guard(shard.lock);
+      const DevicePtr block = shard.take_block(slab_class, requested);
+      note(shard);
+      if (!is_null(block)) return block;
+    }
+    if (!take_extent(kShapes[slab_class].units, caller)) return {};
   }
-  Region* span = take_span(kShapes[slab_class].units * kUnit, kUnit, caller);
-  if (span == nullptr) return {};
-  Slab* slab = make_slab(span, slab_class, shard);
-  const SpinGuard guard(shard.lock);
-  shard.open[slab_class].push(slab);
-  return shard.take_block(slab_class, requested);
 }
 
-DevicePtr SmallPool::take_run(std::uint64_t units, Bytes requested, Bytes alignment, const Caller& caller) {
+DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& caller) {
   Shard& shard = shard_for(caller);
-  Region* run = nullptr;
-  if (alignment == kUnit) {
-    const SpinGuard guard(shard.lock);
-    run = shard.take_kept_run(requested);
+  const std::uint64_t units = run_units(requested);
+  while (alignment == kUnit) {
+    {
+      const SpinGuard guard(shard.lock);
+      const DevicePtr run = shard.take_run(requested);
+      note(shard);
+      if (!is_null(run)) return run;
+    }
+    if (!take_extent(units, caller)) return {};
   }
-  if (run == nullptr) {
-    run = take_span(units * kUnit, alignment, caller);
-    if (run == nullptr) return {};
-    ++most_live_;
-    Arena& arena = arena_at(run->range.begin);
-    arena.owners[arena.unit_of(run->range.begin)].store(tagged(run), std::memory_order_relaxed);
-  }
-  Arena& arena = arena_at(run->range.begin);
+  Region* const free = spans_.best_fit(units * kUnit, alignment, caller.own());
+  if (free == nullptr) return {};
+  const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, units * kUnit, alignment);
+  VPMM_CHECK(start.has_value(), spans_.picture());
+  Extent* const extent = cut_extent(free, {*start, units * kUnit}, caller);
   const SpinGuard guard(shard.lock);
-  arena.requested[arena.unit_of(run->range.begin)] = static_cast<std::uint32_t>(requested);
-  shard.tally.begin(requested, run->range.size);
-  ++shard.tally.allocations;
-  return run->range.begin;
+  shard.attach(extent);
+  const DevicePtr run = shard.begin_run(*extent, shard.take_units(*extent, units), requested);
+  note(shard);
+  return run;
 }
 
-// A run of units the caller may use at once; null: the pool has to give another page.
-Region* SmallPool::take_span(Bytes bytes, Bytes alignment, const Caller& caller) {
-  Region* free = spans_.best_fit(bytes, alignment, caller.own());
-  if (free == nullptr && recall_one(caller, bytes)) free = spans_.best_fit(bytes, alignment, caller.own());
-  if (free == nullptr) return nullptr;
-  const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, bytes, alignment);
-  VPMM_CHECK(start.has_value(), spans_.picture());
+// Units that the caller may use at once come into its hand. False: the pool has to give another page.
+bool SmallPool::take_extent(std::uint64_t units, const Caller& caller) {
+  Region* const free = spans_.best_fit(units * kUnit, kUnit, caller.own());
+  if (free == nullptr) return false;
+  Shard& shard = shard_for(caller);
+  const Bytes share = shard.extent_units / kShareOfExtents * kUnit;
+  const Bytes size = std::min(free->range.size, std::max(units * kUnit, share));
+  Extent* const extent = cut_extent(free, {free->range.begin, size}, caller);
+  const SpinGuard guard(shard.lock);
+  shard.attach(extent);
+  return true;
+}
+
+// Note [An extent is as complete as what it was cut from]
+// That may be memory which only the caller's stream may use yet: then it must not leave the hand as if it were
+// complete, even if nothing in it was ever used.
+Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
+  Extent* const extent = extents_.take();
+  extent->number = free->stamp.is_complete() ? 0 : free->stamp.parts().front().sequence;
   region::Tenant tenant;
-  tenant.requested = bytes;
+  tenant.requested = range.size;
   if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
   count_tenant(tenant.timeline, +1);
-  Region* span = spans_.allocate(free, {*start, bytes}, std::move(tenant));
-  ++arena_at(*start).occupied;
-  return span;
+  extent->span = spans_.allocate(free, range, std::move(tenant));
+  extent->arena = &arena_at(range.begin);
+  extent->first = static_cast<std::uint32_t>(extent->arena->unit_of(range.begin));
+  extent->units = static_cast<std::uint32_t>(range.size / kUnit);
+  extent->arena->set_owner(extent->first, extent->units, Shard::tagged(*extent));
+  ++extent->arena->occupied;
+  most_live_ += extent->units * kUnit / kLeastRun;
+  return extent;
 }
 
 // Note [What is left of an arena is as complete as the page was]
@@ -148,8 +166,7 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
     const auto units = static_cast<std::size_t>(page_size_ / kUnit);
     arena->owners = static_cast<std::atomic<std::uintptr_t>*>(
         unit_tables_.take(units * sizeof(std::atomic<std::uintptr_t>), alignof(std::atomic<std::uintptr_t>)));
-    arena->requested =
-        static_cast<std::uint32_t*>(unit_tables_.take(units * sizeof(std::uint32_t), alignof(std::uint32_t)));
+    arena->runs = static_cast<std::uint32_t*>(unit_tables_.take(units * sizeof(std::uint32_t), alignof(std::uint32_t)));
   }
   arena->range = page->range;
   arena->page = page;
@@ -162,26 +179,16 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   Region* flying = spans_.detach(spans_.smallest_hole(page_size_, kUnit), arena->range);
   spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
   ++arena_count_;
-  pages_.end(page_size_, page_size_);
-  --pages_.allocations;
+  pages_.was_none(page_size_, page_size_);
   return {};
 }
 
-Slab* SmallPool::make_slab(Region* span, std::size_t slab_class, Shard& shard) {
-  Slab* slab = slabs_.take();
-  slab->slab_class = slab_class;
-  slab->free = slab->shape().all();
-  slab->waiting = slab->used_elsewhere = slab->number = 0;
-  slab->begin = span->range.begin;
-  slab->shard = &shard;
-  slab->span = span;
-  ++shard.slab_count;
-  most_live_ += slab->shape().blocks;
-  Arena& arena = arena_at(slab->begin);
-  const std::uint64_t first = arena.unit_of(slab->begin);
-  for (std::uint64_t unit = first; unit < first + slab->shape().units; ++unit)
-    arena.owners[unit].store(tagged(slab), std::memory_order_relaxed);
-  return slab;
+void SmallPool::provide_slabs(Shard& shard) {
+  const SpinGuard guard(shard.lock);
+  if (shard.spare_slabs != nullptr) return;
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i) shard.add_spare(slabs_.take());
+  shard.slab_count += kSpareSlabs;
+  most_live_ += kSpareSlabs * kMostBlocks;
 }
 
 Shard& SmallPool::shard_of(time::Timeline& timeline) {
@@ -193,11 +200,13 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   } else {
     shard = unused_shards_.back();
     unused_shards_.pop_back();
+    shard->is_unused = false;
   }
   by_timeline_.emplace(timeline.id, shard);
   const SpinGuard guard(shard->lock);
   shard->timeline = timeline.id;
   shard->closings_left = 0;
+  shard->misses_seen = misses();
   shard->bytes_freed = 0;
   shard->in_hand.is_used.store(false);
   shard->in_hand.number.store(timeline.last + 1);
@@ -221,15 +230,14 @@ Arena& SmallPool::arena_at(DevicePtr p) const {
 }
 
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
-  Allocation found;
-  found.arena = PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
-  std::uint64_t unit = found.arena->unit_of(p);
-  std::uintptr_t owner = found.arena->owners[unit].load(std::memory_order_relaxed);
-  while (owner == 0 && unit > 0) owner = found.arena->owners[--unit].load(std::memory_order_relaxed);
+  const Arena& arena = *PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
+  std::uint64_t unit = arena.unit_of(p);
+  const std::uintptr_t owner = arena.owners[unit].load(std::memory_order_relaxed);
   if (owner == 0) return std::nullopt;
-  if ((owner & kRunTag) == 0) {
+  Allocation found;
+  if ((owner & kExtentTag) == 0) {
     found.slab = reinterpret_cast<Slab*>(owner);
-    if (!found.slab->span->range.contains(p)) return std::nullopt;
+    found.extent = found.slab->extent;
     found.index = found.slab->index_of(p);
     const SpinGuard guard(found.slab->shard->lock);
     if (!found.slab->is_live(found.index)) return std::nullopt;
@@ -238,11 +246,16 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
     found.timeline = found.slab->shard->timeline;
     return found;
   }
-  found.run = reinterpret_cast<Region*>(owner & ~kRunTag);
-  if (!found.run->range.contains(p) || is_kept(*found.run)) return std::nullopt;
-  found.range = found.run->range;
-  found.requested = found.arena->requested[unit];
-  found.timeline = found.run->tenant.timeline;
+  found.extent = reinterpret_cast<Extent*>(owner & ~kExtentTag);
+  const Extent& extent = *found.extent;
+  const SpinGuard guard(extent.shard->lock);
+  while (arena.runs[unit] == 0 && unit > extent.first) --unit;
+  found.index = unit - extent.first;
+  found.requested = arena.runs[unit] & ~kUsedElsewhere;
+  if (found.requested == 0) return std::nullopt;
+  found.range = {extent.at(found.index), run_units(found.requested) * kUnit};
+  found.timeline = extent.shard->timeline;
+  if (!found.range.contains(p)) return std::nullopt;
   return found;
 }
 
@@ -257,11 +270,11 @@ void SmallPool::record_use(const Allocation& allocation, time::Timeline& timelin
   if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
   uses.push_back(timeline.id);
   ++timeline.tenants;
+  const SpinGuard guard(allocation.extent->shard->lock);
   if (allocation.slab != nullptr) {
-    const SpinGuard guard(allocation.slab->shard->lock);
     allocation.slab->used_elsewhere |= std::uint64_t{1} << allocation.index;
   } else {
-    allocation.run->tenant.other_uses = uses;
+    allocation.extent->arena->runs[allocation.extent->first + allocation.index] |= kUsedElsewhere;
   }
 }
 
@@ -282,48 +295,44 @@ void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int chang
 
 void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stamp) {
   forget_uses(allocation);
-  const time::Stamp rest = timelines_.reduce(stamp);
-  if (allocation.slab == nullptr) {
-    Shard& shard = allocation.timeline && by_timeline_.contains(*allocation.timeline)
-                       ? *by_timeline_.at(*allocation.timeline)
-                       : *any_;
-    {
-      const SpinGuard guard(shard.lock);
-      shard.tally.end(allocation.requested, allocation.range.size);
-      ++shard.tally.deallocations;
-    }
-    end_run(allocation.run, rest);
-    return;
-  }
-  Slab* slab = allocation.slab;
-  Shard& shard = *slab->shard;
-  const bool is_own = rest.is_complete() || (shard.timeline && rest.is_only_on(*shard.timeline));
+  Slab* const slab = allocation.slab;
+  Extent& extent = *allocation.extent;
+  Shard& shard = *extent.shard;
+  Waiting waiting{slab, &extent, allocation.index, 0, timelines_.reduce(stamp)};
+  const bool is_own = waiting.stamp.is_complete() || (shard.timeline && waiting.stamp.is_only_on(*shard.timeline));
   {
     const SpinGuard guard(shard.lock);
-    slab->used_elsewhere &= ~(std::uint64_t{1} << allocation.index);
-    if (is_own) {
-      shard.give_block(slab, allocation.index);
-      return;
+    if (slab != nullptr) slab->used_elsewhere &= ~(std::uint64_t{1} << allocation.index);
+    if (is_own && slab != nullptr) shard.give_block(slab, allocation.index);
+    if (is_own && slab == nullptr) shard.give_run(extent, allocation.index);
+    if (!is_own && slab != nullptr) {
+      shard.tally.end(allocation.requested, allocation.range.size);
+      slab->waiting |= std::uint64_t{1} << allocation.index;
     }
-    shard.tally.end(allocation.requested, allocation.range.size);
-    ++shard.tally.deallocations;
-    slab->waiting |= std::uint64_t{1} << allocation.index;
+    if (!is_own && slab == nullptr) waiting.units = shard.end_run(extent, allocation.index);
+    note(shard);
   }
-  waiting_bytes_ += allocation.range.size;
-  wait_for({slab, allocation.index, rest});
+  if (!is_own) {
+    waiting_bytes_ += waiting.bytes();
+    wait_for(waiting);
+  } else if (!shard.timeline && &shard != any_) {
+    recall(shard);  // of a stream that is no more: nobody takes from it
+    retire_if_empty(shard);
+  }
 }
 
 void SmallPool::wait_for(const Waiting& waiting) {
   waiting_[waiting.stamp.parts().front()].push_back(waiting);
-  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.slab->shape().block;
+  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.bytes();
 }
 
 void SmallPool::set_free(const Waiting& waiting) {
-  Slab* slab = waiting.slab;
-  waiting_bytes_ -= slab->shape().block;
-  const SpinGuard guard(slab->shard->lock);
-  slab->waiting &= ~(std::uint64_t{1} << waiting.index);
-  slab->shard->set_free(slab, waiting.index);
+  waiting_bytes_ -= waiting.bytes();
+  Shard& shard = *waiting.extent->shard;
+  const SpinGuard guard(shard.lock);
+  if (waiting.slab == nullptr) return shard.give_units(*waiting.extent, waiting.index, waiting.units, 0);
+  waiting.slab->waiting &= ~(std::uint64_t{1} << waiting.index);
+  shard.set_free(waiting.slab, waiting.index);
 }
 
 void SmallPool::advance(const std::vector<time::StampPart>& done) {
@@ -336,7 +345,7 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
     for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
     waiting_.erase(first, last);
     for (Waiting& waiting : ready) {
-      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.slab->shape().block;
+      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes();
       waiting.stamp = timelines_.reduce(waiting.stamp);
       if (waiting.stamp.is_complete()) {
         set_free(waiting);
@@ -352,26 +361,13 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
     if (!give_arena_if_idle(free)) break;
 }
 
-void SmallPool::end_slab(Slab* slab, const time::Stamp& stamp) {
-  if (--slab->shard->slab_count == 0 && !slab->shard->timeline && slab->shard != any_)
-    unused_shards_.push_back(slab->shard);
-  most_live_ -= slab->shape().blocks;
-  Region* span = slab->span;
-  slabs_.give_back(slab);
-  give_span(span, stamp);
-}
-
-void SmallPool::end_run(Region* run, const time::Stamp& stamp) {
-  --most_live_;
-  give_span(run, stamp);
-}
-
-void SmallPool::give_span(Region* span, const time::Stamp& stamp) {
-  Arena& arena = arena_at(span->range.begin);
-  const std::uint64_t first = arena.unit_of(span->range.begin);
-  for (std::uint64_t unit = first; unit < first + span->range.size / kUnit; ++unit)
-    arena.owners[unit].store(0, std::memory_order_relaxed);
-  --arena.occupied;
+// One that left its shard, all free.
+void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
+  extent->arena->set_owner(extent->first, extent->units, 0);
+  --extent->arena->occupied;
+  most_live_ -= extent->units * kUnit / kLeastRun;
+  Region* const span = extent->span;
+  extents_.give_back(extent);
   count_tenant(span->tenant.timeline, -1);
   give_arena_if_idle(spans_.release(span, timelines_.reduce(stamp)));
 }
@@ -389,8 +385,7 @@ bool SmallPool::give_arena_if_idle(Region* free) {
   arena.page = nullptr;
   arenas_.give_back(&arena);
   --arena_count_;
-  pages_.begin(page_size_, page_size_);
-  --pages_.deallocations;
+  pages_.ended_none(page_size_, page_size_);
   return true;
 }
 

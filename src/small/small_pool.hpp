@@ -1,10 +1,11 @@
 // small: requests below a page: blocks and runs cut from pages of the pool, in hand of the streams that use them.
 //
-// Reads top-down as arenas (pages of the pool), spans (runs of units in them), slabs (equal blocks in a span) and
-// shards (what a stream has in hand). Spans keep stamps as the pool's ranges do, so memory moves between streams in the
-// same way; a block that other streams used waits for its stamp here.
+// Reads top-down as arenas (pages of the pool), extents (stretches of units in them, each of one stream), slabs and
+// runs (cut from an extent) and shards (what a stream has in hand). Free extents keep stamps as the pool's ranges do,
+// so memory moves between streams in the same way; a block or run that other streams used waits for its stamp here.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "pool/pool.hpp"
 #include "region/region_index.hpp"
 #include "small/directory.hpp"
+#include "small/extent.hpp"
 #include "small/shard.hpp"
 #include "small/slab.hpp"
 #include "time/timelines.hpp"
@@ -32,10 +34,9 @@ struct Allocation {
   AddressRange range;
   Bytes requested = 0;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream, or its context is gone
-  Arena* arena = nullptr;
-  Slab* slab = nullptr;  // null: a run
-  std::uint64_t index = 0;
-  region::Region* run = nullptr;
+  Slab* slab = nullptr;                      // null: a run
+  Extent* extent = nullptr;
+  std::uint64_t index = 0;  // of the block in the slab, or of the run's first unit in the extent
 };
 
 // Holds: every method runs under the context's lock, unless it says otherwise. Methods that take it may drop it.
@@ -65,51 +66,69 @@ class SmallPool {
   // What `timeline` has in hand; found or begun.
   Shard& shard_of(time::Timeline& timeline);
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
-  void enlist(const region::Region& pages, Bytes requested);
+  void enlist(region::Region& pages, Bytes requested);
   void delist(const region::Region& pages);
   Bytes requested_of(const region::Region& pages) const;
   Directory& directory() { return directory_; }
 
   // Takes back what shards keep and nobody uses. True: something came back.
   bool recall();
-  void recall(Shard& shard);
-  // The same for one allocation of the caller's own that is large enough, if it keeps one: the rest stays in hand.
+  // What the caller's own shard keeps, or else, where it is worth their trouble, what all others do: for whole pages,
+  // or for parts of them.
+  bool recall_for_pages(const pool::Caller& caller);
+  bool recall_for_parts(const pool::Caller& caller);
+  // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays in hand.
   bool recall_one(const pool::Caller& caller, Bytes size);
-  // Somebody missed: for a while every stream's frees are worth an event.
+  // Somebody missed: for a while the frees of every stream but this are worth an event.
   void want_events(const time::Timeline* except);
+  // How often that happened. Any thread, without a lock.
+  std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
   void advance(const std::vector<time::StampPart>& done);
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
   void retire_idle();
 
-  Tally tally();             // of all shards
-  std::int64_t take_high();  // most bytes requested since it was last called, over all shards; begins anew
-  Bytes idle_bytes();        // in arenas or kept, and nobody's
+  Tally tally();  // of all shards
+  // Most bytes that users of pages and parts of pages asked for at once since the last such call. Of other streams than
+  // the caller's, what they had at the end of their own last call through the pool's lock counts; `everywhere`, all of
+  // it does, which takes every shard's lock.
+  Bytes take_peak(const pool::Caller& caller);
+  Bytes take_peak_everywhere();
+  Bytes idle_bytes();  // in arenas or kept, and nobody's
   Bytes kept_in_arenas_bytes() { return idle_bytes() - kept_pages_bytes(); }
   Bytes kept_pages_bytes();  // of these, allocations of whole pages that shards keep
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
-  std::uint64_t most_live() const { return most_live_; }  // blocks and runs there can be without a new slab
+  std::uint64_t most_live() const { return most_live_; }  // blocks and runs there can be without a call here
   std::string validate();
 
  private:
+  // A block (index: in the slab) or units of a run (in the extent) that ended and may not be used again yet.
   struct Waiting {
     Slab* slab = nullptr;
+    Extent* extent = nullptr;
     std::uint64_t index = 0;
+    std::uint64_t units = 0;
     time::Stamp stamp;
+    Bytes bytes() const { return slab != nullptr ? slab->shape().block : units * kUnit; }
   };
   Shard& shard_for(const pool::Caller& caller);
   DevicePtr take_block(std::size_t slab_class, Bytes requested, const pool::Caller& caller);
-  DevicePtr take_run(std::uint64_t units, Bytes requested, Bytes alignment, const pool::Caller& caller);
-  region::Region* take_span(Bytes bytes, Bytes alignment, const pool::Caller& caller);
+  DevicePtr take_run(Bytes requested, Bytes alignment, const pool::Caller& caller);
+  bool take_extent(std::uint64_t units, const pool::Caller& caller);
+  Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller);
   Result<void> take_arena(MutexLock& lock, const pool::Caller& caller);
-  Slab* make_slab(region::Region* span, std::size_t slab_class, Shard& shard);
-  void end_slab(Slab* slab, const time::Stamp& stamp);
-  void end_run(region::Region* run, const time::Stamp& stamp);
-  void give_span(region::Region* span, const time::Stamp& stamp);
+  void provide_slabs(Shard& shard);
+  void end_extent(Extent* extent, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
-  static void end_shard(Shard& shard);
+  bool recall_for(const pool::Caller& caller, Bytes worth);
+  void recall(Shard& shard);
+  void end_shard(Shard& shard);
+  void retire_if_empty(Shard& shard);
   void leave_hand(Shard& shard, const Kept& pages);
+  void note(Shard& shard);
+  Bytes high_everywhere();
+  Bytes given_back_bytes() const { return spans_.bytes(region::RegionState::free) + pool_.idle_bytes(); }
   void wait_for(const Waiting& waiting);
   void set_free(const Waiting& waiting);
   void count_tenant(std::optional<time::TimelineId> timeline, int change);
@@ -126,6 +145,7 @@ class SmallPool {
   StableStore<Arena> arenas_;
   StableBytes unit_tables_;  // of the arenas
   std::uint64_t arena_count_ = 0;
+  StableStore<Extent> extents_;
   StableStore<Slab> slabs_;
   std::deque<Shard> shards_;
   std::vector<Shard*> unused_shards_;
@@ -136,7 +156,10 @@ class SmallPool {
   Bytes waiting_bytes_ = 0;
   std::map<DevicePtr, std::vector<time::TimelineId>> uses_;
   Tally pages_;  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
+  std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
+  Bytes peak_ = 0;
   std::uint64_t most_live_ = 0;
+  std::atomic<std::uint64_t> misses_{0};
 };
 
 }  // namespace vpmm::small

@@ -102,23 +102,6 @@ TEST(RunClass, there_are_at_most_sixteen_per_doubling) {
   }
 }
 
-// A bin holds runs of one size, so that whatever is in it serves whoever asks. No page of more than 4096 units is cut,
-// and a run is less than its page.
-TEST(RunClass, every_class_has_a_bin_of_its_own_in_order_and_pages_have_others) {
-  std::size_t next = 0;
-  for (std::uint64_t units = kLeastRun / kUnit; units < 4096; ++units) {
-    if (run_units(units * kUnit) != units) continue;
-    ASSERT_EQ(run_bin(units), next) << units;
-    ++next;
-  }
-  EXPECT_LE(next, kRunBins);
-  for (std::uint64_t pages = 1; pages <= kMostPages; ++pages) {
-    EXPECT_GE(page_bin(pages), kRunBins);
-    EXPECT_EQ(page_bin(pages), kRunBins + pages - 1);
-    EXPECT_LT(page_bin(pages), kBins);
-  }
-}
-
 TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
   for (Bytes bytes = 1; bytes <= kPage; bytes += 511)
     EXPECT_EQ(SmallPool::serves(bytes, 0, kPage), run_units(bytes) * kUnit < kPage) << bytes;
