@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "pool/pool.hpp"
 
@@ -24,9 +25,11 @@ struct Pool::Flight {
   };
   const Plan* plan = nullptr;
   Region* kept = nullptr;
-  Region* mapped = nullptr;      // part of a hole, to be filled
-  std::vector<Region*> sources;  // one per move
-  std::vector<Piece> pieces;     // moved chunks, then created ones; they tile plan->mapped
+  Region* mapped = nullptr;         // part of a hole, to be filled
+  std::vector<Region*> sources;     // one per move
+  std::vector<Piece> pieces;        // moved chunks, then created ones; they tile plan->mapped
+  std::uint64_t undone_chunks = 0;  // after a failure: were created
+  Bytes undone_bytes = 0;
 };
 
 Need Pool::need_of(const PageRequest& request, const Caller& caller) const {
@@ -42,15 +45,49 @@ Need Pool::need_of(const PageRequest& request, const Caller& caller) const {
 }
 
 Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
+  std::optional<Bytes> gpu_room;  // once it is known to be less than was wanted
   for (;;) {
-    const Need need = need_of(request, caller);
+    Need need = need_of(request, caller);
+    if (gpu_room) need.growth_room = std::min(need.growth_room, *gpu_room);
     std::variant<Plan, NoPlan> planned = planner_.plan(need, effort);
-    if (Plan* plan = std::get_if<Plan>(&planned)) return std::move(*plan);
+    if (Plan* plan = std::get_if<Plan>(&planned)) {
+      const Bytes created = plan->created_bytes();
+      if (created <= unasked_growth_) return std::move(*plan);
+      VPMM_TRY(ask_for_room(lock, created));
+      if (created > unasked_growth_) gpu_room = driver_free_;
+      continue;
+    }
     const NoPlan& failure = std::get<NoPlan>(planned);
     if (failure.reason == NoPlan::Reason::memory)
-      return Error{ErrorCode::out_of_memory, fmt::format("{} bytes are missing", failure.missing)};
+      return Error{ErrorCode::out_of_memory,
+                   fmt::format("{} bytes are missing{}", failure.missing, gpu_room ? " on the GPU" : "")};
     VPMM_TRY(add_reservation(lock, failure.missing + request.alignment - page_alignment()));
   }
+}
+
+// Note [The driver is asked before it is filled]
+// A plan that is too large for the GPU would create all that is free before the driver refuses, and take it from others
+// meanwhile. So nothing is created beyond what the driver says is free. It is asked again when half of that is used up
+// or a plan has failed: a few times while a pool grows, and often only where little is left. What its stream-ordered
+// pools hold unused it does not call free, but gives to a call that needs it: hence the try in one piece.
+Result<void> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
+  driver::MemInfo info;
+  const Result<void> asked = driver::checked(driver::Call::mem_get_info, driver_.mem_get_info(info));
+  if (!asked && asked.error().code == ErrorCode::poisoned) return asked.error();
+  driver_free_ = asked ? info.free : bytes;  // where it cannot say, the plan will show
+  unasked_growth_ = bytes <= driver_free_ ? std::max(bytes, driver_free_ / 2) : 0;
+  if (unasked_growth_ > 0) return {};
+  ++flights_;
+  lock.leave();
+  Result<driver::ChunkHandle> tried = mapper_.create(bytes);
+  const bool is_released = !tried || mapper_.release(tried.value()).ok();
+  lock.enter();
+  end_flight();
+  if (!tried && tried.error().code == ErrorCode::poisoned) return std::move(tried.error());
+  if (tried) note_peaks(1, bytes);
+  if (!is_released) orphans_.push_back(chunks_.add(tried.value(), bytes));
+  if (tried && is_released) driver_free_ = unasked_growth_ = bytes;
+  return {};
 }
 
 Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
@@ -73,7 +110,7 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
 // Below the largest footprint so far nothing is gained by giving cached memory back; past it, every cached byte is one
 // that the peak would carry for ever.
 bool Pool::grows_past_peak(const Plan& plan) const {
-  return chunks_.chunk_bytes() + other_bytes_ + plan.created_bytes() > peak_mapped_;
+  return chunks_.chunk_bytes() + other_bytes_ + plan.created_bytes() > counters_.peak_mapped_bytes;
 }
 
 Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller) {
@@ -101,12 +138,15 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   VPMM_TRY(queue_waits(plan.waits, caller));
   prove_moves(plan, caller);
   Flight flight = detach(plan);
+  unasked_growth_ -= std::min(unasked_growth_, plan.created_bytes());
   ++flights_;
   lock.leave();
   std::optional<Error> error = execute(flight);
   lock.enter();
   end_flight();
   if (!error) return publish(flight, request, caller);
+  unasked_growth_ = 0;
+  note_peaks(flight.undone_chunks, flight.undone_bytes);
   undo(flight);
   ++counters_.failed_plans;
   observe::log(observe::LogLevel::info, "plan undone: {}: {}", to_string(plan, page_size()), error->message);
@@ -162,7 +202,10 @@ std::optional<Error> Pool::execute(Flight& flight) {
   }
   for (std::size_t i = 0; i < ready; ++i) {
     Flight::Piece& piece = flight.pieces[i];
-    if (piece.chunk == nullptr) piece.is_held = !mapper_.release(piece.placement.handle);
+    if (piece.chunk != nullptr) continue;
+    ++flight.undone_chunks;
+    flight.undone_bytes += piece.placement.range.size;
+    piece.is_held = !mapper_.release(piece.placement.handle);
   }
   return error;
 }

@@ -39,7 +39,8 @@ Pool::~Pool() = default;
 
 Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, const Caller& caller) {
   Result<DevicePtr> result = attempt(lock, request, caller, Effort::by_policy);
-  if (!result && result.error().code == ErrorCode::out_of_memory) result = allocate_short(lock, request, caller);
+  if (!result && result.error().code == ErrorCode::out_of_memory)
+    result = allocate_short(lock, request, caller, std::move(result));
   if (result) ++counters_.allocations;
   if (!result) ++counters_.failed_allocations;
   return result;
@@ -241,16 +242,18 @@ Bytes Pool::quarantined_bytes() const {
   return bytes;
 }
 
-void Pool::note_peaks() {
+// A chunk counts while it exists, so those of a plan that was undone count, too.
+void Pool::note_peaks(std::uint64_t undone_chunks, Bytes undone_bytes) {
   peak_used_ = std::max(peak_used_, used_bytes());
-  peak_mapped_ = std::max(peak_mapped_, chunks_.chunk_bytes() + other_bytes_);
-  counters_.peak_chunks = std::max(counters_.peak_chunks, chunks_.chunk_count());
+  counters_.peak_mapped_bytes =
+      std::max(counters_.peak_mapped_bytes, chunks_.chunk_bytes() + undone_bytes + other_bytes_);
+  counters_.peak_chunks = std::max(counters_.peak_chunks, chunks_.chunk_count() + undone_chunks);
   counters_.peak_mappings = std::max(counters_.peak_mappings, chunks_.mapping_count());
 }
 
 void Pool::reset_peaks() {
   peak_used_ = used_bytes();
-  peak_mapped_ = chunks_.chunk_bytes() + other_bytes_;
+  counters_.peak_mapped_bytes = chunks_.chunk_bytes() + other_bytes_;
   counters_.peak_chunks = chunks_.chunk_count();
   counters_.peak_mappings = chunks_.mapping_count();
 }

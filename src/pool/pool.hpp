@@ -57,8 +57,8 @@ struct PageRequest {
 struct Relief {
   std::function<bool(MutexLock&)> drain_deferred;
   // Takes back what streams keep for their own next requests, before anything is mapped for `caller`. Keeps the lock.
-  // Asked again while it says that something came back: what is nearest first, in the end all that is worth the trouble,
-  // or, when memory runs out (`is_short`), everything.
+  // Asked again while it says that something came back: what is nearest first, in the end all that is worth the
+  // trouble, or, when memory runs out (`is_short`), everything.
   std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
   // Whether pages would come back if what was cut from them became complete.
   std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
@@ -143,6 +143,7 @@ class Pool {
   Result<DevicePtr> build(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   Result<Plan> make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller);
+  Result<void> ask_for_room(MutexLock& lock, Bytes bytes);
   bool grows_past_peak(const Plan& plan) const;
   Result<void> queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller);
   void prove_moves(const Plan& plan, const Caller& caller);
@@ -154,7 +155,8 @@ class Pool {
   time::Stamp surplus_stamp(const Plan& plan, const Caller& caller);
   bool is_complete(const Plan& plan) const;
   // shortage.cpp: what is tried, in order, when memory runs out
-  Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller,
+                                   Result<DevicePtr> result);
   Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
   Result<bool> make_room(MutexLock& lock, const PageRequest& request);
   bool wait_for_flights(MutexLock& lock);
@@ -173,7 +175,7 @@ class Pool {
   Need need_of(const PageRequest& request, const Caller& caller) const;
   Bytes growth_room() const;
   Bytes quarantined_bytes() const;
-  void note_peaks();
+  void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0);
   void end_flight();
 
   driver::Driver& driver_;
@@ -189,7 +191,8 @@ class Pool {
   std::optional<Bytes> capacity_;
   Bytes other_bytes_ = 0;
   Bytes peak_used_ = 0;
-  Bytes peak_mapped_ = 0;  // chunks and other_bytes_ together
+  Bytes driver_free_ = 0;     // of the GPU, as the driver last said
+  Bytes unasked_growth_ = 0;  // may be created before it is asked again
   // What the driver refused to take back; sweeps try again, and it counts as quarantined until then.
   std::map<DevicePtr, Bytes> stuck_;  // mappings whose unmap failed; they are zombies
   std::vector<vm::Chunk*> orphans_;   // chunks without mapping whose release failed

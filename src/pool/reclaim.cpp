@@ -194,6 +194,8 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (wanted <= chunks_.chunk_bytes()) return {};
   const Bytes missing = wanted - chunks_.chunk_bytes();
   if (missing > growth_room()) return Error{ErrorCode::out_of_memory, "the capacity limit does not allow it"};
+  if (missing > unasked_growth_) VPMM_TRY(ask_for_room(lock, missing));
+  if (missing > unasked_growth_) return Error{ErrorCode::out_of_memory, "the GPU has less free"};
   Region* hole = nullptr;
   while ((hole = index_.smallest_hole(missing, page_alignment())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
   Plan plan;

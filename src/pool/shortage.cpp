@@ -41,21 +41,25 @@ void Pool::want_proof(const PageRequest& request, const Caller& caller) {
 
 // The order of the specification of running out (docs/architecture.md): what is on its way back, zombies, every idle
 // chunk, chunks made anew, caches, waits on the GPU, waits of the host. The out-of-memory callback is the context's,
-// after all of these.
-Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller) {
-  Result<DevicePtr> result = Error{ErrorCode::out_of_memory, {}};
+// after all of these. Nothing is attempted again that no step has helped.
+Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller,
+                                       Result<DevicePtr> result) {
   const bool has_drained = relief_.drain_deferred(lock);
   if (wait_for_flights(lock) || has_drained) result = attempt(lock, request, caller, Effort::by_policy);
   if (!is_shortage(result)) return result;
-  VPMM_TRY(sweep(lock, chunks_.mapping_count()));
-  result = attempt(lock, request, caller, Effort::move_first);
+  const Bytes held = chunks_.chunk_bytes();
+  const std::uint64_t mappings = chunks_.mapping_count();
+  VPMM_TRY(sweep(lock, mappings));
+  bool is_back = chunks_.chunk_bytes() != held || chunks_.mapping_count() != mappings;
+  while (relief_.recall && relief_.recall(caller, request.size, true)) is_back = true;
+  if (is_back || idle_bytes() > 0) result = attempt(lock, request, caller, Effort::move_first);
   if (!is_shortage(result)) return result;
   VPMM_TRY_ASSIGN(const bool has_room, make_room(lock, request));
   if (has_room) result = attempt(lock, request, caller, Effort::grow_only);
   if (!is_shortage(result)) return result;
   if (relief_.give_back_caches(lock)) result = attempt(lock, request, caller, Effort::move_first);
   if (!is_shortage(result)) return result;
-  if (caller.may_queue()) result = attempt(lock, request, caller, Effort::wait_too);
+  if (caller.may_queue() && index_.pending_bytes() > 0) result = attempt(lock, request, caller, Effort::wait_too);
   while (is_shortage(result)) {
     VPMM_TRY_ASSIGN(const bool has_waited, wait_for_oldest(lock, caller));
     if (!has_waited) break;

@@ -185,7 +185,36 @@ TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range
   world.wait();
   expect_error(world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::out_of_memory,
                {"asked for 14680064", "live 4194304", "free 10485760", "pending 0", "largest free range 6291456",
-                "CUDA_ERROR_OUT_OF_MEMORY"});
+                "2097152 bytes are missing on the GPU"});
+}
+
+TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
+  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    const DevicePtr live = world.allocate(kPage, stream);
+    const std::uint64_t created = world.calls().count(Call::mem_create);
+    expect_error(world.pool().allocate({200 * kGiB, 0, stream}), ErrorCode::out_of_memory);
+    expect_error(world.pool().preallocate(200 * kGiB), ErrorCode::out_of_memory);
+    EXPECT_EQ(world.calls().count(Call::mem_create), created + 2) << "each is tried in one piece, once";
+    EXPECT_EQ(world.calls().count(Call::mem_release), 0u);
+    EXPECT_EQ(world.statistics().failed_plans, 0u);
+    EXPECT_EQ(world.statistics().peak_mapped_bytes, world.statistics().mapped_bytes);
+    world.deallocate(live, stream);
+  }
+}
+
+TEST(OutOfMemory, chunks_of_a_plan_that_was_undone_count_in_the_peaks) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.faults().set_plan({{Call::mem_map}, 1, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, 10 * kPage);
+  EXPECT_EQ(world.statistics().peak_chunks, 10u);
+  EXPECT_EQ(world.statistics().failed_plans, 1u) << "no step helped, so it was not tried again";
+  world.pool().reset_peaks();
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, 0u);
 }
 
 TEST(OutOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {

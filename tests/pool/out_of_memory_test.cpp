@@ -2,6 +2,7 @@
 // other processes hold half of.
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -24,13 +25,20 @@ enum class Limit { capacity, others };
 class HookedDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
+  std::function<CuResult()> on_create;
   std::function<CuResult()> on_map;
   std::function<CuResult()> on_release;
+  std::map<Call, std::uint64_t> counts;
 
  private:
   std::optional<CuResult> before(Call call) override {
-    const std::function<CuResult()>& hook = call == Call::mem_map ? on_map : on_release;
-    if ((call != Call::mem_map && call != Call::mem_release) || !hook) return std::nullopt;
+    ++counts[call];
+    static const std::function<CuResult()> none;
+    const std::function<CuResult()>& hook = call == Call::mem_create    ? on_create
+                                            : call == Call::mem_map     ? on_map
+                                            : call == Call::mem_release ? on_release
+                                                                        : none;
+    if (!hook) return std::nullopt;
     const CuResult result = hook();
     return result == CuResult::success ? std::nullopt : std::optional(result);
   }
@@ -185,6 +193,91 @@ TEST_P(OutOfMemorySteps, memory_that_no_event_covers_gets_one_of_the_whole_conte
   give_back_pending(take(kPages, b), b, Closed::no);
   take(kPages, a);
   EXPECT_EQ(figures().host_waits, 1u);
+}
+
+// --- what is not tried ---------------------------------------------------------------------------------------------
+
+TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
+  open();
+  take(1, a);
+  const std::uint64_t created = driver.counts[Call::mem_create];
+  EXPECT_FALSE(allocate(kPages, a).ok());
+  EXPECT_FALSE(pool->preallocate(lock, (kPages + 1) * kPage).ok());
+  EXPECT_LE(driver.counts[Call::mem_create], created + 2) << "each in one piece at most, and once";
+  EXPECT_EQ(driver.counts[Call::mem_release], 0u);
+  EXPECT_EQ(figures().failed_plans, 0u);
+}
+
+TEST_P(OutOfMemorySteps, a_plan_that_the_driver_refused_is_not_carried_out_again_when_nothing_came_back) {
+  driver.on_create = [] { return CuResult::out_of_memory; };
+  open();
+  EXPECT_FALSE(allocate(kPages / 2, a).ok());
+  EXPECT_EQ(driver.counts[Call::mem_create], 1u);
+  EXPECT_EQ(figures().failed_plans, 1u);
+  driver.on_create = nullptr;
+}
+
+TEST_P(OutOfMemorySteps, of_several_plans_the_one_that_the_gpu_has_room_for_is_carried_out) {
+  open();
+  take_every_other_page();
+  take(kPages / 2, a);
+  EXPECT_EQ(figures().failed_plans, 0u);
+  EXPECT_EQ(figures().chunks_moved, kPages / 2);
+}
+
+class DriverRoom : public PoolFixture<HookedDriver> {
+ protected:
+  static constexpr Bytes kGpuPages = 1000;
+  DriverRoom() : PoolFixture(options()) { open(); }
+  static driver::sim::SimOptions options() {
+    driver::sim::SimOptions options;
+    options.capacity = kGpuPages * kPage;
+    return options;
+  }
+  bool is_held = true;  // memory that the driver would give to a call
+};
+
+TEST_F(DriverRoom, the_driver_is_asked_when_half_of_what_was_free_is_used_up) {
+  for (Bytes pages = 0; pages < kGpuPages; ++pages) take(1, a);
+  EXPECT_LE(driver.counts[Call::mem_get_info], 11u) << "a thousand halved ten times is nothing";
+  EXPECT_GE(driver.counts[Call::mem_get_info], 2u);
+}
+
+// The driver gives what its stream-ordered pools hold unused to a call that needs it, and does not call it free.
+TEST_F(DriverRoom, what_the_driver_does_not_call_free_is_tried_for_in_one_piece) {
+  driver::ChunkHandle unused{};
+  expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, unused));
+  driver.on_create = [&] { return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success; };
+  take(20, a);
+  EXPECT_EQ(figures().failed_plans, 0u);
+  EXPECT_EQ(figures().chunks, 20u);
+  driver.on_create = nullptr;
+}
+
+TEST_F(DriverRoom, a_try_that_the_driver_would_not_take_back_is_offered_again) {
+  driver::ChunkHandle unused{};
+  expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, unused));
+  driver.on_create = [&] { return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success; };
+  driver.on_release = [] { return CuResult::unknown; };
+  EXPECT_FALSE(allocate(20, a).ok());
+  EXPECT_EQ(figures().quarantined_bytes, 20 * kPage);
+  EXPECT_EQ(figures().peak_mapped_bytes, 20 * kPage);
+  driver.on_create = driver.on_release = nullptr;
+  take(20, a);
+  EXPECT_TRUE(pool->settle(lock).ok());
+  EXPECT_EQ(figures().quarantined_bytes, 0u);
+}
+
+TEST_F(DriverRoom, it_is_asked_anew_when_a_plan_has_failed) {
+  take(1, a);
+  driver::ChunkHandle others{};
+  expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, others));
+  EXPECT_FALSE(allocate(20, a).ok());
+  EXPECT_EQ(figures().failed_plans, 1u) << "another process took what was free";
+  EXPECT_FALSE(allocate(20, a).ok());
+  EXPECT_EQ(figures().failed_plans, 1u);
+  expect(sim.mem_release(others));
+  take(20, a);
 }
 
 INSTANTIATE_TEST_SUITE_P(Limits, OutOfMemorySteps, testing::Values(Limit::capacity, Limit::others),
