@@ -1,4 +1,7 @@
-// property tests: several threads with one pool, streams of their own, and memory that one allocates and another frees.
+// property tests: several threads with a pool per device, streams of their own, memory that one allocates and another
+// frees, and resets while all of them pause.
+//
+// VPMM_SOAK_OPERATIONS: a tenth of it is done here. VPMM_SEED: replays one seed.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +14,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -45,6 +49,10 @@ class Exchange {
     loans_.pop_front();
     return loan;
   }
+  std::deque<Loan> take_all() VPMM_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return std::exchange(loans_, {});
+  }
 
  private:
   Mutex mutex_;
@@ -53,25 +61,25 @@ class Exchange {
 
 class Crew {
  public:
-  explicit Crew(const Scene& scene) : sim_(scene.sim) {
+  explicit Crew(const Scene& scene)
+      : sim_(scene.sim), devices_(static_cast<std::size_t>(scene.sim.device_count)), page_(*scene.config.page_size) {
     expect(sim_.init() == CuResult::success, "init");
-    expect(sim_.device_primary_ctx_retain(0, context_) == CuResult::success, "retain");
-    expect(sim_.ctx_set_current(context_) == CuResult::success, "set current");
-    auto created = context::Context::create(sim_, 0, scene.config);
-    expect(created.ok(), "create");
-    if (created) pool_ = std::move(created).value();
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      enter(i);
+      auto created = context::Context::create(sim_, static_cast<int>(i), scene.config);
+      expect(created.ok(), "create");
+      if (created) devices_[i].pool = std::move(created).value();
+    }
   }
 
-  void run(std::uint64_t seed, std::size_t threads, int operations) {
-    std::vector<std::thread> workers;
-    std::latch all_there(static_cast<std::ptrdiff_t>(threads));
-    for (std::size_t i = 0; i < threads; ++i)
-      workers.emplace_back([&, i] {
-        Worker worker(*this, seed * 100 + i);
-        all_there.arrive_and_wait();
-        worker.run(operations);
-      });
-    for (std::thread& worker : workers) worker.join();
+  // In phases, between which everybody pauses and a device may be reset.
+  void run(std::uint64_t seed, std::size_t threads, int steps, int phases) {
+    std::mt19937_64 random(seed);
+    for (int phase = 0; phase < phases; ++phase) {
+      work(seed * 1000 + static_cast<std::uint64_t>(phase) * 100, threads, steps / phases);
+      for (std::size_t i = 0; i < devices_.size() && phase + 1 < phases; ++i)
+        if (random() % 3 != 0) reset(i, random() % 2 == 0);
+    }
     finish();
   }
   std::string failure() {
@@ -80,10 +88,16 @@ class Crew {
   }
 
  private:
+  struct Device {
+    driver::ContextHandle context{};
+    std::unique_ptr<context::Context> pool;
+    Exchange exchange;
+  };
+
   class Worker {
    public:
-    Worker(Crew& crew, std::uint64_t seed) : crew_(crew), random_(seed) {
-      crew_.expect(sim().ctx_set_current(crew_.context_) == CuResult::success, "set current");
+    Worker(Crew& crew, Device& device, std::uint64_t seed) : crew_(crew), device_(device), random_(seed) {
+      crew_.expect(sim().ctx_set_current(device_.context) == CuResult::success, "set current");
       for (std::size_t i = 0; i < streams_.size(); ++i) {
         crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, streams_[i]) == CuResult::success,
                      "stream");
@@ -95,12 +109,12 @@ class Crew {
     }
     void run(int operations) {
       for (int i = 0; i < operations; ++i) step();
-      for (const Loan& loan : mine_) crew_.exchange_.give(loan);
+      for (const Loan& loan : mine_) device_.exchange.give(loan);
     }
 
    private:
     driver::sim::SimDriver& sim() { return crew_.sim_; }
-    context::Context& pool() { return *crew_.pool_; }
+    context::Context& pool() { return *device_.pool; }
     std::uint64_t below(std::uint64_t n) { return random_() % n; }
     StreamHandle stream() { return streams_[below(streams_.size())]; }
 
@@ -211,11 +225,11 @@ class Crew {
     }
 
     void hand_over() {
-      if (const auto loan = draw_mine()) crew_.exchange_.give(*loan);
+      if (const auto loan = draw_mine()) device_.exchange.give(*loan);
     }
 
     void free_taken() {
-      const auto loan = crew_.exchange_.take();
+      const auto loan = device_.exchange.take();
       if (!loan) return;
       read(*loan);
       const StreamHandle own = stream();
@@ -280,6 +294,7 @@ class Crew {
     }
 
     Crew& crew_;
+    Device& device_;
     std::mt19937_64 random_;
     std::array<StreamHandle, 3> streams_{};
     std::array<std::unique_ptr<context::BoundStream>, 3> bound_;
@@ -292,16 +307,62 @@ class Crew {
     if (failure_.empty()) failure_ = what;
   }
 
+  void enter(std::size_t number) {
+    Device& at = devices_[number];
+    expect(sim_.device_primary_ctx_retain(static_cast<int>(number), at.context) == CuResult::success, "retain");
+    expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
+  }
+
+  void work(std::uint64_t seed, std::size_t threads, int steps) {
+    std::vector<std::thread> workers;
+    std::latch all_there(static_cast<std::ptrdiff_t>(threads));
+    for (std::size_t i = 0; i < threads; ++i)
+      workers.emplace_back([&, i] {
+        Worker worker(*this, devices_[i % devices_.size()], seed + i);
+        all_there.arrive_and_wait();
+        worker.run(steps);
+      });
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  // What is lent out lives on with its contents, on a new stream; but not what the driver's own pool gave.
+  void reset(std::size_t number, bool is_foreign) {
+    Device& at = devices_[number];
+    expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
+    if (is_foreign) {
+      sim_.run_until_idle();
+      expect(sim_.device_primary_ctx_reset(static_cast<int>(number)) == CuResult::success, "reset by somebody else");
+    } else {
+      const auto result = at.pool->reset();
+      expect(result.ok(), result ? "" : result.error().message.c_str());
+    }
+    enter(number);
+    expect(at.pool->memory_info().ok(), "memory_info after a reset");
+    StreamHandle home{};
+    expect(sim_.stream_create(driver::StreamFlags::non_blocking, home) == CuResult::success, "stream");
+    for (Loan loan : at.exchange.take_all()) {
+      if (!at.pool->query(loan.ptr)) {
+        expect(loan.bytes < page_, "a reset lost memory of the pool");
+        continue;
+      }
+      loan.home = home;
+      loan.has_tenant = false;
+      at.exchange.give(loan);
+    }
+  }
+
   void finish() {
-    while (const auto loan = exchange_.take()) expect(pool_->deallocate(loan->ptr, std::nullopt).ok(), "deallocate");
-    sim_.run_until_idle();
-    expect(pool_->synchronize().ok(), "synchronize");
-    expect(pool_->trim(0).ok(), "trim");
-    const std::string broken = pool_->validate();
-    expect(broken.empty(), broken.c_str());
-    const observe::Statistics left = pool_->statistics();
-    expect(left.live_allocations == 0, "allocations are left");
-    pool_.reset();
+    for (Device& at : devices_) {
+      expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
+      while (const auto loan = at.exchange.take()) expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
+      sim_.run_until_idle();
+      expect(at.pool->synchronize().ok(), "synchronize");
+      expect(at.pool->trim(0).ok(), "trim");
+      const std::string broken = at.pool->validate();
+      expect(broken.empty(), broken.c_str());
+      expect(at.pool->statistics().live_allocations == 0, "allocations are left");
+      at.pool.reset();
+    }
     const driver::sim::Census census = sim_.census();
     expect((census.chunks | census.mappings | census.reservations | census.pool_allocations | census.events) == 0,
            "the driver still holds something of the pool's");
@@ -311,18 +372,22 @@ class Crew {
   }
 
   driver::sim::SimDriver sim_;
-  driver::ContextHandle context_{};
-  std::unique_ptr<context::Context> pool_;
-  Exchange exchange_;
+  std::vector<Device> devices_;
+  const Bytes page_;
   std::atomic<std::uint64_t> misread_{0};
   Mutex mutex_;
   std::string failure_ VPMM_GUARDED_BY(mutex_);
 };
 
+constexpr std::uint64_t kStepsPerThread = 400;
+constexpr std::uint64_t kLeastSeeds = 16;
+constexpr std::uint64_t kShareOfSoak = 10;  // one in so many operations
+
+// Streams here are non-blocking, and memory is freed without a stream while they use it. `legacy` forbids that, and
+// `allocating_stream` where another thread has moved the memory on.
 Scene scene_for_threads(std::uint64_t seed) {
   Dice dice(seed);
   Scene scene = dice.scene();
-  scene.sim.device_count = 1;
   scene.sim.vmm_supported = true;
   scene.sim.schedule = seed % 2 == 0 ? driver::sim::Schedule::timed : driver::sim::Schedule::random;
   scene.config.va_size = 4 * kGiB;
@@ -335,12 +400,17 @@ TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_beh
   const char* const fixed = std::getenv("VPMM_SEED");
   const std::uint64_t first = fixed != nullptr ? std::stoull(fixed) : 1;
   const char* const soak = std::getenv("VPMM_SOAK_OPERATIONS");
-  const std::uint64_t seeds = 16 + (soak == nullptr ? 0 : std::stoull(soak) / 100'000);
-  const std::uint64_t last = fixed != nullptr ? first : seeds;
-  for (std::uint64_t seed = first; seed <= last && !HasFailure(); ++seed) {
+  const std::uint64_t wanted = soak == nullptr ? 0 : std::stoull(soak) / kShareOfSoak;
+  const auto is_over = [&](std::uint64_t seed, std::uint64_t done) {
+    return fixed != nullptr ? seed > first : seed > kLeastSeeds && done >= wanted;
+  };
+  std::uint64_t done = 0;
+  for (std::uint64_t seed = first; !is_over(seed, done) && !HasFailure(); ++seed) {
     const Scene scene = scene_for_threads(seed);
     Crew crew(scene);
-    crew.run(seed, 2 + seed % 7, 400);
+    const std::uint64_t threads = 2 + seed % 7;
+    crew.run(seed, threads, static_cast<int>(kStepsPerThread), 1 + static_cast<int>(seed % 4));
+    done += threads * kStepsPerThread;
     EXPECT_EQ(crew.failure(), "") << "Try again: VPMM_SEED=" << seed
                                   << " vpmm_test_property --gtest_filter=PoolThreads.*\n"
                                   << to_code(scene);
