@@ -25,16 +25,11 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) SpinLock {
     for (int spins = 0;; ++spins) {
       if (!held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire)) return;
       if (spins < kSpins) {
-        pause();
+        spin_pause();
       } else {
         std::this_thread::yield();
       }
     }
-  }
-  static void pause() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
   }
 
   std::atomic<bool> held_{false};

@@ -120,7 +120,7 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
   }
   pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
   VPMM_TRY_ASSIGN(const DevicePtr begin, pool_->allocate(lock, pages, caller));
-  if (caller.own()) small_->enlist(*pool_->owner(begin), request.bytes);
+  if (caller.own()) small_->enlist(*pool_->owner(begin), request.bytes, small_->shard_of(*caller.timeline));
   return begin;
 }
 

@@ -82,9 +82,10 @@ class DeviceContext final : public Context {
   bool is_ever_in_hand(Bytes bytes, Bytes alignment) const;
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
-  bool keep_locked(small::Shard& shard, DevicePtr ptr, driver::StreamHandle stream);
-  bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, driver::StreamHandle stream);
-  bool may_keep(small::Shard& shard, AddressRange range, driver::StreamHandle stream);
+  bool keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
+  bool keep_locked(small::Shard& shard, DevicePtr ptr, const Stream& stream);
+  bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream);
+  bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);
   bool is_event_due(small::Shard& shard, Bytes freed) const;
   void refresh_fast_path();
   void answer_attention(const pool::Caller& caller);
@@ -143,6 +144,7 @@ class DeviceContext final : public Context {
   bool may_record_context_event() const;
   bool prove_everything();
   bool prove_now();
+  bool learn();
   time::Timeline& everybody();
   bool is_proof_due();
   bool trim_somm(MutexLock& lock);

@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "base/thread_local.hpp"
 #include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
@@ -30,7 +29,7 @@ namespace {
 // Others that missed want events for this stream's frees: one for at least so many bytes, not sooner than that after
 // the last, and only so many, so that a program in a steady state pays for none.
 constexpr Bytes kBytesPerEvent = 4 * kMiB;
-constexpr std::uint64_t kEventIntervalNs = 50'000;
+constexpr std::uint64_t kEventIntervalNs = 100'000;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
 // The streams this thread called with, by the last bits of their ids.
@@ -40,7 +39,7 @@ struct Remembered {
   Shard* shard = nullptr;
 };
 constexpr std::size_t kRemembered = 8;
-VPMM_FAST_THREAD_LOCAL constinit thread_local std::array<Remembered, kRemembered> remembered{};
+constinit thread_local std::array<Remembered, kRemembered> remembered{};
 
 Remembered& slot_of(std::uint64_t instance, std::uint64_t stream) {
   return remembered[static_cast<std::size_t>((instance + stream) % kRemembered)];
@@ -129,8 +128,32 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
   return keep_locked(shard, ptr, known.stream);
 }
 
+// Note [A free may go by the handle]
+// Handles are used again, so which stream an *allocation* is for is asked every time. A free that names the handle by
+// which the stream of that very allocation called last need not ask: whether it is still that stream, or a later one
+// with its handle, the memory goes where the first would have put it. Only that stream's own later work takes it from
+// there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
+// which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
+// before the capture is over. What must be known is that the context was not reset by others meanwhile.
+bool DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
+  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return false;
+  Shard* const shard = small_->shard_around(ptr);
+  if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
+    return false;
+  driver::ContextId id{};
+  const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
+  if (!inner_driver_.has(driver::Call::ctx_get_id) || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
+      id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
+    return false;
+  const SpinGuard guard(shard->lock);
+  if (shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream) ||
+      shard->wants_attention.load(std::memory_order_relaxed))
+    return false;
+  return keep_locked(*shard, ptr, std::nullopt);  // of the two streams it may be
+}
+
 // What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
-bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandle stream) {
+bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, const Stream& stream) {
   PageEntry* const entry = small_->directory().at(ptr);
   if (entry == nullptr) return false;
   const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
@@ -151,6 +174,7 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
     return true;
   }
   Slab* const slab = reinterpret_cast<Slab*>(inside);
+  __builtin_prefetch(&slab->slack);  // with many slabs a miss, beside that of the first line
   if (slab->shard != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
@@ -159,7 +183,7 @@ bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, driver::StreamHandl
   return true;
 }
 
-bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, driver::StreamHandle stream) {
+bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream) {
   const std::uint64_t pages = region.range.size / pool_->page_size();
   if (pages > small::kMostPages || config_.page_chunks) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
@@ -172,10 +196,14 @@ bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr p
 }
 
 // False: others wait for an event on this stream, and this free is the one to record it at.
-bool DeviceContext::may_keep(Shard& shard, AddressRange range, driver::StreamHandle stream) {
+bool DeviceContext::may_keep(Shard& shard, AddressRange range, const Stream& stream) {
   if (is_event_due(shard, range.size)) return false;
   ++shard.activity;
-  if (observer_ != nullptr) observer_->on_deallocate(range, stream);
+  if (observer_ == nullptr) return true;
+  if (stream)
+    observer_->on_deallocate(range, *stream);
+  else
+    observer_->on_deallocate_any_stream(range);
   return true;
 }
 
@@ -208,6 +236,9 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
   }
   const std::uint64_t stream = shard.stream.load(std::memory_order_relaxed);
   if (stream != 0) slot_of(instance_, stream) = {instance_, stream, &shard};
+  const bool is_primary = caller.timeline->context_id == timelines_.primary_id();
+  if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
+    shard.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }
 
 // --- public calls
@@ -227,6 +258,7 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
+  if (stream && keep_by_handle(ptr, *stream)) return {};
   if (stream) {
     const Known caller = known(*stream);
     if (caller.shard != nullptr && keep_in_hand(caller, ptr)) return {};

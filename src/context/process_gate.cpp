@@ -14,8 +14,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include "base/thread_local.hpp"
-
 #include "context/recordings.hpp"
 
 namespace vpmm::context {
@@ -42,7 +40,7 @@ struct ThreadEntries {
   Counter* counter = nullptr;
   std::int64_t depth = 0;  // of this thread's own nested entries
 };
-VPMM_FAST_THREAD_LOCAL constinit thread_local ThreadEntries this_thread{};
+constinit thread_local ThreadEntries this_thread{};
 
 Counter& shared_counter() noexcept { return counters.back(); }
 

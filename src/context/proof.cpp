@@ -13,7 +13,9 @@ using Everything = time::Timelines::Everything;
 
 namespace {
 
-constexpr std::size_t kTimelinesAskedPerCall = 8;  // bounded, so that no call stalls for others
+// Bounded, so that no call stalls for others: of every call through the lock, and of one that finds no memory.
+constexpr std::size_t kTimelinesAskedPerCall = 2;
+constexpr std::size_t kTimelinesAskedPerMiss = 16;
 constexpr Bytes kAnyStreamPendingLeast = 64 * kMiB;
 constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
 
@@ -34,6 +36,14 @@ Result<void> DeviceContext::settle(MutexLock& lock) {
   if (somm_ != nullptr) VPMM_TRY(somm_->settle(lock));
   if (pool_ != nullptr) VPMM_TRY(pool_->settle(lock));
   return {};
+}
+
+// True: something became complete that was not known to be.
+bool DeviceContext::learn() {
+  const Result<std::vector<time::StampPart>> done = noted(timelines_.poll(kTimelinesAskedPerMiss));
+  if (!done || done.value().empty()) return false;
+  pool_->advance(done.value());
+  return true;
 }
 
 // A context-wide event breaks every capture of the context, so it is not for times of capture. Captures of blocking

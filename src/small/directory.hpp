@@ -19,6 +19,7 @@ namespace vpmm::small {
 // What stands at a page: nothing, an arena, or an allocation of whole pages that begins here.
 struct PageEntry {
   std::atomic<std::uintptr_t> owner;  // first bit set: an Arena, otherwise a Region
+  std::atomic<Shard*> shard;          // of a Region: which stream's it is
 
   static bool is_arena(std::uintptr_t owner) { return (owner & 1) != 0; }
   static Arena* arena(std::uintptr_t owner) { return reinterpret_cast<Arena*>(owner & ~std::uintptr_t{1}); }

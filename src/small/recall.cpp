@@ -23,7 +23,7 @@ constexpr Bytes kKeptPartsDivisor = 16;
 // --- allocations of whole pages
 // -----------------------------------------------------------------------------------------
 
-void SmallPool::enlist(Region& pages, Bytes requested) {
+void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
   PageEntry* entry = directory_.at(pages.range.begin);
   if (entry == nullptr) {
     for (const AddressRange& reservation : pool_.reservations())
@@ -32,6 +32,7 @@ void SmallPool::enlist(Region& pages, Bytes requested) {
     if (entry == nullptr) return;
   }
   pages.asked = requested;
+  entry->shard.store(&shard, std::memory_order_relaxed);
   entry->owner.store(PageEntry::of(&pages), std::memory_order_relaxed);
 }
 
@@ -183,6 +184,7 @@ void SmallPool::retire_idle() {
 void SmallPool::end_shard(Shard& shard) {
   const SpinGuard guard(shard.lock);
   shard.stream.store(0, std::memory_order_relaxed);
+  shard.handle.store(kNoHandle, std::memory_order_relaxed);
   shard.timeline.reset();
 }
 

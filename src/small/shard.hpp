@@ -53,6 +53,8 @@ struct Tally {
   }
 };
 
+constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
+
 // An allocation of whole pages that its stream freed, and the number of that free.
 struct Kept {
   region::Region* region = nullptr;
@@ -71,8 +73,10 @@ class alignas(64) Shard {
   SpinLock lock;
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
   std::atomic<bool> wants_attention{false};
-  bool wants_event = false;                  // one is due
-  std::atomic<std::uint64_t> stream{0};      // StreamId; 0: any-stream, or out of service
+  bool wants_event = false;              // one is due
+  std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
+  // By which the stream called last, if it is one of the primary context.
+  std::atomic<std::uint64_t> handle{kNoHandle};
   std::optional<time::TimelineId> timeline;  // none: any-stream, or out of service
   bool is_unused = false;                    // waits for another stream; guarded by the pool's lock
   std::uint64_t activity = 0;                // calls served here

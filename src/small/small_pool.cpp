@@ -223,6 +223,19 @@ bool SmallPool::is_arena(const Region& page) {
   return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
 }
 
+Shard* SmallPool::shard_around(DevicePtr p) const {
+  const PageEntry* const entry = directory_.at(p);
+  if (entry == nullptr) return nullptr;
+  const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
+  if (owner == 0) return nullptr;
+  if (!PageEntry::is_arena(owner)) return entry->shard.load(std::memory_order_relaxed);
+  const Arena& arena = *PageEntry::arena(owner);
+  const std::uintptr_t inside = arena.owners[arena.unit_of(p)].load(std::memory_order_relaxed);
+  if (inside == 0) return nullptr;
+  if ((inside & kExtentTag) != 0) return reinterpret_cast<Extent*>(inside & ~kExtentTag)->shard;
+  return reinterpret_cast<Slab*>(inside)->shard;
+}
+
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
   VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));

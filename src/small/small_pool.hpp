@@ -54,6 +54,9 @@ class SmallPool {
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const;
+  // In whose hand it is or was allocated from; null: not known without the pool's lock. Any thread, without a lock: of
+  // a live allocation the answer stands, of anything else it may be anything.
+  Shard* shard_around(DevicePtr p) const;
   static bool is_arena(const region::Region& page);
   static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
@@ -66,7 +69,7 @@ class SmallPool {
   // What `timeline` has in hand; found or begun.
   Shard& shard_of(time::Timeline& timeline);
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
-  void enlist(region::Region& pages, Bytes requested);
+  void enlist(region::Region& pages, Bytes requested, Shard& shard);
   void delist(const region::Region& pages);
   Bytes requested_of(const region::Region& pages) const;
   Directory& directory() { return directory_; }

@@ -371,6 +371,7 @@ TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
     world.deallocate(first, quick);
     world.deallocate(second, quick);
     world.wait();
+    world.sim().advance_host_ns(1'000'000);  // long enough after the last event of `slow` for another
     world.use(pending, pages.pending * kPage, slow, kLongNs);
     world.deallocate(pending, slow);
     ASSERT_EQ(world.picture(), "[-8][-" + std::to_string(pages.pending) + "][1][-8][1]");

@@ -91,14 +91,14 @@ TEST_P(SmallCapture, other_streams_stay_warm_and_break_nothing) {
   const DevicePtr captured = world.allocate(5000, a);
   world.use(captured, 5000, a);
   warm(5000, b);
-  const std::uint64_t slow = world.calls().count(Call::ctx_get_id);
+  const std::uint64_t slow = world.calls().count(Call::ctx_get_current);
   const std::uint64_t recorded = events();
   for (int i = 0; i < 10; ++i) {
     const DevicePtr ptr = world.allocate(5000, b);
     world.use(ptr, 5000, b);
     world.deallocate(ptr, b);
   }
-  EXPECT_EQ(world.calls().count(Call::ctx_get_id), slow);
+  EXPECT_EQ(world.calls().count(Call::ctx_get_current), slow);
   EXPECT_EQ(events(), recorded);
   const GraphHandle graph = end_capture(world, a);
   destroy(world, graph, launch(world, graph, a));

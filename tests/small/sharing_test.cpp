@@ -84,9 +84,9 @@ TEST_P(Sharing, a_recorded_use_is_forgotten_with_its_allocation) {
     world.wait();
     std::vector<DevicePtr> live;
     for (int i = 0; i < 70; ++i) live.push_back(world.allocate(bytes, a));
-    const std::uint64_t slow = world.calls().count(Call::ctx_get_id);
+    const std::uint64_t slow = world.calls().count(Call::ctx_get_current);
     for (const DevicePtr one : live) world.deallocate(one, a);
-    EXPECT_EQ(world.calls().count(Call::ctx_get_id), slow) << bytes << ": nobody else uses any of them";
+    EXPECT_EQ(world.calls().count(Call::ctx_get_current), slow) << bytes << ": nobody else uses any of them";
     world.wait();
   }
 }
