@@ -82,7 +82,8 @@ class DeviceContext final : public Context {
   bool is_ever_in_hand(Bytes bytes, Bytes alignment) const;
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
-  bool keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
+  enum class Kept { yes, no, not_asked };
+  Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
   bool keep_locked(small::Shard& shard, DevicePtr ptr, const Stream& stream);
   bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream);
   bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);

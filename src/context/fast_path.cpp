@@ -135,21 +135,21 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
 // which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
 // before the capture is over. What must be known is that the context was not reset by others meanwhile.
-bool DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
-  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return false;
+DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
+  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
   Shard* const shard = small_->shard_around(ptr);
   if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
-    return false;
+    return Kept::not_asked;
   driver::ContextId id{};
   const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
   if (!inner_driver_.has(driver::Call::ctx_get_id) || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
       id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
-    return false;
+    return Kept::no;
   const SpinGuard guard(shard->lock);
-  if (shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream) ||
-      shard->wants_attention.load(std::memory_order_relaxed))
-    return false;
-  return keep_locked(*shard, ptr, std::nullopt);  // of the two streams it may be
+  const bool is_in_service = shard->handle.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(stream) &&
+                             !shard->wants_attention.load(std::memory_order_relaxed);
+  // Of the two streams it may be, neither is named.
+  return is_in_service && keep_locked(*shard, ptr, std::nullopt) ? Kept::yes : Kept::no;
 }
 
 // What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
@@ -258,8 +258,9 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && keep_by_handle(ptr, *stream)) return {};
-  if (stream) {
+  const Kept kept = stream ? keep_by_handle(ptr, *stream) : Kept::no;
+  if (kept == Kept::yes) return {};
+  if (kept == Kept::not_asked) {
     const Known caller = known(*stream);
     if (caller.shard != nullptr && keep_in_hand(caller, ptr)) return {};
   }
