@@ -145,7 +145,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_threshold(text, c.release_threshold); },
      [](const Config& c) { return show_optional(c.release_threshold); }},
     {"VPMM_MAX_MAPPINGS", "a number, 16 or more",
-     "most mappings alive at once; the system limits all processes together",
+     "mappings from which on the pool grows by single chunks instead of moving memory",
      [](Config& c, std::string_view text) { return set_count(text, kFewestMappings, c.max_mappings); },
      [](const Config& c) { return std::to_string(c.max_mappings); }},
     {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"", "most memory the pool may map; none: what the GPU has",
