@@ -15,7 +15,7 @@ namespace {
 
 // Less of what all shards together keep is not worth taking it from streams that will soon want it again: for whole
 // pages, of what is mapped; for parts of pages, of what is cut.
-constexpr Bytes kKeptDivisor = 256;
+constexpr Bytes kKeptDivisor = 64;
 constexpr Bytes kKeptPartsDivisor = 16;
 
 }  // namespace
@@ -101,6 +101,48 @@ bool SmallPool::recall_one(const Caller& caller, Bytes size) {
   }
   timelines_.claim(*caller.timeline, kept.number, kept.region->range.size);
   pool_.deallocate(kept.region, time::Stamp({caller.timeline->id, kept.number}));
+  return true;
+}
+
+bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
+  const std::uint64_t wanted = (size + page_size_ - 1) / page_size_;
+  const auto any_other = [&](const auto& gives) {
+    for (const auto& [id, shard] : by_timeline_) {
+      const time::Timeline* const timeline = timelines_.find(id);
+      if (timeline == nullptr || timeline == caller.timeline) continue;
+      if (shard->kept_bytes.load(std::memory_order_relaxed) >= size && gives(*shard, timeline->complete)) return true;
+    }
+    return false;
+  };
+  for (std::uint64_t count = wanted; count <= kMostPages; ++count)
+    if (any_other([&](Shard& shard, std::uint64_t complete) { return recall_pages_of(shard, count, complete); }))
+      return true;
+  return wanted == 1 &&
+         any_other([&](Shard& shard, std::uint64_t complete) { return recall_extent_of(shard, complete); });
+}
+
+bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t count, std::uint64_t complete) {
+  Kept kept;
+  {
+    const SpinGuard guard(shard.lock);
+    if (shard.pages[count].empty() || shard.pages[count].front().number > complete) return false;
+    kept = shard.take_oldest_pages(count);
+    leave_hand(shard, kept);
+    note(shard);
+  }
+  pool_.deallocate(kept.region, {});
+  return true;
+}
+
+bool SmallPool::recall_extent_of(Shard& shard, std::uint64_t complete) {
+  Extent* extent = nullptr;
+  {
+    const SpinGuard guard(shard.lock);
+    extent = shard.extents.find(page_size_ / kUnit);
+    if (extent == nullptr || extent->number > complete) return false;
+    shard.detach(extent);
+  }
+  end_extent(extent, {});
   return true;
 }
 

@@ -216,6 +216,13 @@ class alignas(64) Shard {
     leave(last);
     return last.region;
   }
+  // The first that was freed of those there are. Requires: there is one.
+  Kept take_oldest_pages(std::uint64_t count) {
+    const Kept oldest = pages[count].front();
+    pages[count].erase(pages[count].begin());
+    leave(oldest);
+    return oldest;
+  }
   // Of pages that were in hand.
   void leave(const Kept& kept) {
     keep_bytes(-kept.region->range.size);

@@ -82,6 +82,8 @@ class SmallPool {
   bool recall_for_parts(const pool::Caller& caller);
   // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays in hand.
   bool recall_one(const pool::Caller& caller, Bytes size);
+  // One such allocation, or a whole page that was cut, that another stream keeps and is known to be done with.
+  bool recall_from_others(const pool::Caller& caller, Bytes size);
   // Somebody missed: for a while the frees of every stream but this are worth an event.
   void want_events(const time::Timeline* except);
   // How often that happened. Any thread, without a lock.
@@ -125,6 +127,8 @@ class SmallPool {
   void end_extent(Extent* extent, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
   bool recall_for(const pool::Caller& caller, Bytes worth);
+  bool recall_pages_of(Shard& shard, std::uint64_t count, std::uint64_t complete);
+  bool recall_extent_of(Shard& shard, std::uint64_t complete);
   void recall(Shard& shard);
   void end_shard(Shard& shard);
   void retire_if_empty(Shard& shard);
