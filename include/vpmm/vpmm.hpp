@@ -320,6 +320,7 @@ class memory_pool : public pool_ref {
     std::swap(static_cast<pool_ref&>(*this), static_cast<pool_ref&>(other));
     return *this;
   }
+  // Only a process-wide pool is refused, and this is none.
   ~memory_pool() { (void)vpmm_pool_destroy(handle()); }
 
  private:
@@ -435,6 +436,7 @@ inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_str
 class capture_guard {
  public:
   explicit capture_guard(pool_ref pool) : pool_(pool) { check(vpmm_capture_begin(pool_.handle())); }
+  // Fails only without a begin, and without it the constructor threw.
   ~capture_guard() { (void)vpmm_capture_end(pool_.handle()); }
   capture_guard(const capture_guard&) = delete;
   capture_guard& operator=(const capture_guard&) = delete;

@@ -14,6 +14,7 @@ class ContextScope {
     changed_ = result_ == CuResult::success;
   }
   ~ContextScope() {
+    // It was current a moment ago. If it is gone since, nothing better can be made current.
     if (changed_) driver_.ctx_set_current(previous_);
   }
   ContextScope(const ContextScope&) = delete;
@@ -32,10 +33,12 @@ class ContextScope {
 // do with the capture, breaks a capture in global or thread-local mode unless the querying thread's mode is relaxed.
 class RelaxedCaptureScope {
  public:
+  // Where the mode cannot be exchanged, it stays, and the calls inside report what they meet.
   explicit RelaxedCaptureScope(Driver& driver) : driver_(driver) {
     exchanged_ = driver_.thread_exchange_stream_capture_mode(mode_) == CuResult::success;
   }
   ~RelaxedCaptureScope() {
+    // The call just worked the other way round; it has no reason to fail but a broken context.
     if (exchanged_) driver_.thread_exchange_stream_capture_mode(mode_);
   }
   RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;

@@ -26,6 +26,7 @@ constexpr std::uint64_t kLongestUnflushedUs = 1'000'000;
 class TraceWriter::GzipSink {
  public:
   GzipSink(std::string path, gzFile file) : path_(std::move(path)), file_(file) {}
+  // Who wants to know calls close() first.
   ~GzipSink() { static_cast<void>(close()); }
   GzipSink(const GzipSink&) = delete;
   GzipSink& operator=(const GzipSink&) = delete;
@@ -72,7 +73,7 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path
   if (file == nullptr) {
     return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, std::strerror(errno))};
   }
-  gzbuffer(file, kBufferBytes);
+  gzbuffer(file, kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
   auto sink = std::make_unique<GzipSink>(path, file);
   sink->write("op,id,bytes,stream,time_us\n");
   sink->flush();

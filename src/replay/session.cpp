@@ -16,6 +16,7 @@ Result<std::unique_ptr<Session>> Session::open(driver::Driver& driver, std::size
 
 Session::~Session() {
   if (!retained_) return;
+  // The replay has told its errors; what a broken context does not give back ends with the process.
   driver_.ctx_synchronize();
   for (const driver::StreamHandle stream : streams_) driver_.stream_destroy(stream);
   driver_.ctx_set_current(previous_);
@@ -46,7 +47,7 @@ Result<void> Session::order(Order order) {
   VPMM_TRY(checked(Call::event_create, driver_.event_create(event)));
   auto result = checked(Call::event_record, driver_.event_record(event, stream(order.before)));
   if (result) result = checked(Call::stream_wait_event, driver_.stream_wait_event(stream(order.after), event));
-  // A stream that waits for an event keeps what it needs of it.
+  // A stream that waits for an event keeps what it needs of it. An event that stays costs a few bytes.
   driver_.event_destroy(event);
   return result;
 }

@@ -29,7 +29,7 @@ Result<std::unique_ptr<UseChecker>> UseChecker::create(driver::Driver& driver,
 }
 
 UseChecker::~UseChecker() {
-  driver_.ctx_synchronize();
+  driver_.ctx_synchronize();  // finish() has told its errors; what stays ends with the process
   for (const Batch& batch : batches_) driver_.event_destroy(batch.complete);
   if (host_memory_ != nullptr) driver_.mem_free_host(host_memory_);
 }

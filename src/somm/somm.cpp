@@ -37,7 +37,7 @@ Result<void> Somm::open() {
   if (ready)
     ready = driver::checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
   if (!ready) {
-    driver_.mem_pool_destroy(pool);
+    driver_.mem_pool_destroy(pool);  // `ready` is the error to tell
     return ready;
   }
   pool_ = pool;
@@ -59,7 +59,7 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
   if (done && !stream) {
     // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
     done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
-    if (!done) driver_.mem_free_async(begin, on);
+    if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
   }
   lock.enter();
   if (!done) return std::move(done.error());
@@ -169,6 +169,7 @@ void Somm::forget() {
 void Somm::release_everything() {
   if (!pool_) return;
   const RelaxedCaptureScope relaxed(driver_);
+  // Nobody is left to tell of a failure, and each step is right without the one before.
   for (const auto& [begin, block] : blocks_) driver_.mem_free_async(begin, own_stream_);
   for (const Pending& pending : pending_) driver_.mem_free_async(pending.begin, own_stream_);
   driver_.stream_synchronize(own_stream_);

@@ -33,6 +33,7 @@ void EventPool::forget_context(driver::ContextId id) { spares_.erase(static_cast
 
 void EventPool::destroy_spares() {
   for (auto& [context, spares] : spares_) {
+    // One that the driver does not take back ends with its context.
     for (const driver::EventHandle handle : spares) driver_.event_destroy(handle);
     spares.clear();
   }
