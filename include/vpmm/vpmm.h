@@ -125,7 +125,7 @@ typedef enum vpmm_region_state {
 typedef struct vpmm_region {
   void* begin;
   uint64_t bytes;
-  uint64_t requested; /* allocated: what was asked for */
+  uint64_t requested; /* allocated: what was asked for; in a page cut for smaller requests, by all that live there */
   int state;          /* vpmm_region_state */
   int complete;       /* free, zombie: 1 when nothing pending stands against it */
 } vpmm_region;

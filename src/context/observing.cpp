@@ -214,12 +214,21 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   snapshot.reservations = pool_->reservations();
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  const auto live_by_page = small_->live_by_page();
   pool_->for_each_region([&](const region::Region& region) {
-    observe::RegionSnapshot picture{
-        region.range, kind_of(region.state), region.tenant.requested, region.stamp.is_complete(), {}};
+    observe::RegionSnapshot picture;
+    picture.range = region.range;
+    picture.kind = kind_of(region.state);
+    picture.complete = region.stamp.is_complete();
     if (small::SmallPool::is_kept(region)) {
       picture.kind = kind_of(RegionState::free);
       picture.complete = false;  // nobody has asked
+    } else if (small::SmallPool::is_arena(region)) {
+      const auto live = live_by_page.find(&region);
+      picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
+      picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
+    } else if (region.state == RegionState::allocated) {
+      picture.requested = small_->requested_of(region);
     }
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);

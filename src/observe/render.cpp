@@ -59,6 +59,9 @@ std::string stamp_text(const RegionSnapshot& region) {
     return region.stamp.empty() ? "pending" : "pending: " + region.stamp;
   }
   if (region.kind != ' ') return region.stamp;
+  if (region.small_allocations)
+    return fmt::format("cut for requests below a page: {} live, asked for {}", *region.small_allocations,
+                       region.requested);
   return fmt::format("asked for {}{}{}", region.requested, region.stamp.empty() ? "" : ", ", region.stamp);
 }
 
@@ -76,6 +79,7 @@ Json json_of(const RegionSnapshot& region) {
   Json json = json_of(region.range);
   json["state"] = state_name(region.kind);
   if (region.kind == ' ') json["requested_bytes"] = region.requested;
+  if (region.small_allocations) json["small_allocations"] = *region.small_allocations;
   if (region.kind == '-' || region.kind == '~') json["complete"] = region.complete;
   if (!region.stamp.empty()) json["stamp"] = region.stamp;
   return json;

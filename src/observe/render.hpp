@@ -14,7 +14,8 @@ std::string picture(const PoolSnapshot& snapshot);
 
 // Every figure, one per line: name, value, meaning.
 std::string to_text(const Statistics& statistics);
-// The figures, the picture, then every region in ascending address order: address, bytes, notation, stamp.
+// The figures, the picture, then every region in ascending address order: address, bytes, notation, what was asked for,
+// stamp.
 std::string to_text(const PoolSnapshot& snapshot);
 
 // One JSON object; the keys are the names in statistics.def. No line breaks.

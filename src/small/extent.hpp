@@ -26,7 +26,7 @@ struct alignas(64) Extent {
   std::uint32_t longest = 0;  // most free units side by side
   std::uint64_t number = 0;   // latest that a free of something here carries; 0: none
   Arena* arena = nullptr;
-  region::Region* span = nullptr;
+  region::Region* span = nullptr;  // null: not in use
 
   bool is_free() const { return free_units == units; }
   DevicePtr at(std::uint64_t unit) const { return arena->range.begin + (first + unit) * kUnit; }

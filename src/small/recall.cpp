@@ -18,6 +18,30 @@ namespace {
 constexpr Bytes kKeptDivisor = 64;
 constexpr Bytes kKeptPartsDivisor = 16;
 
+// Holds: its shard's lock.
+SmallPool::Live live_in(const Extent& extent) {
+  SmallPool::Live live;
+  const std::uint64_t end = extent.first + extent.units;
+  for (std::uint64_t unit = extent.first; unit < end && !extent.is_free();) {
+    const std::uintptr_t owner = extent.arena->owners[unit].load(std::memory_order_relaxed);
+    if ((owner & kExtentTag) == 0) {
+      const Slab& slab = *reinterpret_cast<const Slab*>(owner);
+      for (std::uint64_t i = 0; i < slab.shape().blocks; ++i) {
+        if (!slab.is_live(i)) continue;
+        ++live.allocations;
+        live.requested += slab.requested(i);
+      }
+      unit += slab.shape().units;
+      continue;
+    }
+    const Bytes requested = extent.arena->runs[unit] & ~kUsedElsewhere;
+    live.allocations += requested == 0 ? 0 : 1;
+    live.requested += requested;
+    unit += requested == 0 ? 1 : run_units(requested);
+  }
+  return live;
+}
+
 }  // namespace
 
 // --- allocations of whole pages
@@ -51,7 +75,9 @@ void SmallPool::delist(const Region& pages) {
 Bytes SmallPool::requested_of(const Region& pages) const {
   const PageEntry* entry = directory_.at(pages.range.begin);
   const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == PageEntry::of(&pages);
-  return is_listed ? pages.asked : pages.tenant.requested;
+  if (!is_listed) return pages.tenant.requested;
+  const SpinGuard guard(entry->shard.load(std::memory_order_relaxed)->lock);
+  return pages.asked;
 }
 
 // --- taking back
@@ -301,6 +327,23 @@ Bytes SmallPool::kept_pages_bytes() {
     bytes += shard.kept_pages_bytes;
   }
   return bytes;
+}
+
+std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
+  std::unordered_map<const Region*, Live> pages;
+  for (const Extent* extent : extents_.all()) {
+    if (extent->span == nullptr) continue;
+    Live live;
+    {
+      const SpinGuard guard(extent->shard->lock);
+      live = live_in(*extent);
+    }
+    if (live.allocations == 0) continue;
+    Live& page = pages[extent->arena->page];
+    page.allocations += live.allocations;
+    page.requested += live.requested;
+  }
+  return pages;
 }
 
 // What the pool's index calls allocated, less what is.

@@ -379,7 +379,7 @@ void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
   extent->arena->set_owner(extent->first, extent->units, 0);
   --extent->arena->occupied;
   most_live_ -= extent->units * kUnit / kLeastRun;
-  Region* const span = extent->span;
+  Region* const span = std::exchange(extent->span, nullptr);
   extents_.give_back(extent);
   count_tenant(span->tenant.timeline, -1);
   give_arena_if_idle(spans_.release(span, timelines_.reduce(stamp)));

@@ -105,6 +105,12 @@ class SmallPool {
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
   std::uint64_t most_live() const { return most_live_; }  // blocks and runs there can be without a call here
+  // Blocks and runs that are live, by the page of the pool that they are cut from. Pages without any are left out.
+  struct Live {
+    std::uint64_t allocations = 0;
+    Bytes requested = 0;
+  };
+  std::unordered_map<const region::Region*, Live> live_by_page() const;
   std::string validate();
 
  private:

@@ -94,6 +94,21 @@ TEST_F(Observing, snapshot_lists_regions_in_ascending_order) {
   EXPECT_EQ(allocated, 4 * kMiB);
 }
 
+TEST_F(Observing, snapshot_and_dump_show_what_is_live_in_a_page_that_is_cut) {
+  for (int i = 0; i < 3; ++i) allocate(1000);
+  std::size_t count = 0;
+  vpmm_region first;
+  ASSERT_EQ(vpmm_snapshot(pool_, &first, 1, &count), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(first.state, VPMM_REGION_ALLOCATED);
+  EXPECT_EQ(first.bytes, 2 * kMiB);
+  EXPECT_EQ(first.requested, 3000U);
+  char* text = nullptr;
+  ASSERT_EQ(vpmm_dump_text(pool_, &text), VPMM_OK);
+  const std::string dump = take(text);
+  EXPECT_NE(dump.find("[1]         cut for requests below a page: 3 live, asked for 3000\n"), std::string::npos)
+      << dump;
+}
+
 TEST_F(Observing, snapshot_fills_no_more_than_fits_and_says_how_many_there_are) {
   allocate(2 * kMiB);
   std::size_t all = 0;

@@ -16,12 +16,16 @@ using driver::Call;
 void expect_identities(PoolWorld& world) {
   const observe::Statistics now = world.statistics();
   const observe::PoolSnapshot snapshot = world.pool().snapshot();
-  Bytes free = 0, holes = 0, zombies = 0, allocated = 0;
+  Bytes free = 0, holes = 0, zombies = 0, allocated = 0, requested = 0;
+  std::uint64_t live = 0;
   for (const observe::RegionSnapshot& region : snapshot.regions) {
     if (region.kind == '-') free += region.range.size;
     if (region.kind == '*') holes += region.range.size;
     if (region.kind == '~') zombies += region.range.size;
-    if (region.kind == ' ') allocated += region.range.size;
+    if (region.kind != ' ') continue;
+    allocated += region.range.size;
+    requested += region.requested;
+    live += region.small_allocations.value_or(1);
   }
   EXPECT_EQ(now.free_bytes, free);
   EXPECT_EQ(now.hole_bytes, holes);
@@ -33,6 +37,8 @@ void expect_identities(PoolWorld& world) {
   EXPECT_LE(now.small_free_bytes, now.small_bytes);
   if (now.stream_ordered_bytes == 0) {
     EXPECT_EQ(now.allocated_bytes + now.small_free_bytes, allocated) << "whole pages, and what is cut from them";
+    EXPECT_EQ(now.live_bytes, requested);
+    EXPECT_EQ(now.live_allocations, live);
   }
   EXPECT_LE(now.pending_bytes, now.free_bytes + now.small_free_bytes + now.stream_ordered_bytes);
   EXPECT_LE(now.largest_free_bytes, now.free_bytes);

@@ -95,15 +95,18 @@ TEST(PoolText, lists_every_region_with_address_size_notation_and_stamp) {
   pool.pages('-', 2);
   pool.last().complete = false;
   pool.last().stamp = "timeline 3 up to 17 (stream 9)";
-  pool.pages('-', 3).pages('*', 4);
+  pool.pages('-', 3).pages('*', 4).pages(' ', 1);
+  pool.last().requested = 3000;
+  pool.last().small_allocations = 3;
   const std::string text = to_text(pool.snapshot());
   const std::string expected =
-      "picture, in pages: [1][-2][-3]\n"
-      "4 regions\n"
+      "picture, in pages: [1][-2][-3][*4][1]\n"
+      "5 regions\n"
       "  0x10000000           2097152  [1]         asked for 1234, stream 9\n"
       "  0x10200000           4194304  [-2]        pending: timeline 3 up to 17 (stream 9)\n"
       "  0x10600000           6291456  [-3]        complete\n"
-      "  0x10c00000           8388608  [*4]\n";
+      "  0x10c00000           8388608  [*4]\n"
+      "  0x11400000           2097152  [1]         cut for requests below a page: 3 live, asked for 3000\n";
   ASSERT_GE(text.size(), expected.size());
   EXPECT_EQ(text.substr(text.size() - expected.size()), expected);
 }
@@ -115,21 +118,25 @@ TEST(PoolJson, holds_the_statistics_by_name_and_the_regions_in_order) {
   pool.pages('~', 2);
   pool.last().complete = false;
   pool.last().stamp = "timeline 1 up to 2 (stream 5)";
+  pool.pages(' ', 1);
+  pool.last().small_allocations = 0;
   pool.snapshot().statistics.mapped_bytes = 42;
   const auto json = nlohmann::json::parse(to_json(pool.snapshot()));
   EXPECT_EQ(json["driver"], "sim");
   EXPECT_EQ(json["policy"], "page");
   EXPECT_EQ(json["page_size"], kPage);
-  EXPECT_EQ(json["picture"], "[1][~2]");
+  EXPECT_EQ(json["picture"], "[1][~2][1]");
   EXPECT_EQ(json["statistics"]["mapped_bytes"], 42);
   EXPECT_EQ(json["statistics"].size(), statistic_list().size());
-  ASSERT_EQ(json["regions"].size(), 2u);
+  ASSERT_EQ(json["regions"].size(), 3u);
   EXPECT_EQ(
       json["regions"][0],
       (nlohmann::json{{"address", "0x10000000"}, {"bytes", kPage}, {"state", "allocated"}, {"requested_bytes", 7}}));
   EXPECT_EQ(json["regions"][1]["state"], "zombie");
   EXPECT_EQ(json["regions"][1]["complete"], false);
   EXPECT_EQ(json["regions"][1]["stamp"], "timeline 1 up to 2 (stream 5)");
+  EXPECT_EQ(json["regions"][2]["small_allocations"], 0);
+  EXPECT_EQ(json["regions"][2]["requested_bytes"], 0);
 }
 
 TEST(PoolJson, survives_a_stamp_that_is_not_text) {

@@ -39,6 +39,18 @@ class Ledger {
     EXPECT_EQ(now.allocated_bytes + now.free_bytes + now.small_free_bytes, now.mapped_bytes);
     EXPECT_LE(now.small_free_bytes, now.small_bytes);
   }
+  // The regions show all that is live, cut from pages or not.
+  void expect_equal(const observe::PoolSnapshot& now) const {
+    Bytes requested = 0;
+    std::uint64_t allocations = 0;
+    for (const observe::RegionSnapshot& region : now.regions) {
+      if (region.kind != ' ') continue;
+      requested += region.requested;
+      allocations += region.small_allocations.value_or(1);
+    }
+    EXPECT_EQ(requested, bytes_);
+    EXPECT_EQ(allocations, live_.size());
+  }
 
  private:
   struct One {
@@ -67,7 +79,10 @@ class Figures : public SmallTest {
   void end(std::size_t index, context::Stream stream) {
     ASSERT_TRUE(world.pool().deallocate(ledger.freed(index), stream).ok());
   }
-  void check() { ledger.expect_equal(world.statistics()); }
+  void check() {
+    ledger.expect_equal(world.statistics());
+    ledger.expect_equal(world.pool().snapshot());
+  }
 };
 
 TEST_P(Figures, of_one_stream_are_exact_after_every_warm_call) {
@@ -128,6 +143,31 @@ TEST_P(Figures, a_kept_region_counts_as_what_its_present_user_asked_for) {
     check();
     world.wait();
     check();
+  }
+}
+
+TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
+  std::vector<DevicePtr> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(world.allocate(1000, a));
+  const DevicePtr run = world.allocate(200 * kKiB, a);
+  const DevicePtr shorter = world.allocate(150 * kKiB, a);
+  world.use(blocks[1], 1000, a, kLongNs);
+  world.use(shorter, 150 * kKiB, a, kLongNs);
+  ASSERT_TRUE(world.pool().record_use(run, b).ok()) << "its mark is no part of its size";
+  world.deallocate(blocks[0], a);  // in hand
+  world.deallocate(blocks[1], b);  // these wait for both streams
+  world.deallocate(shorter, b);
+  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  const observe::RegionSnapshot& page = snapshot.regions.front();
+  ASSERT_EQ(page.range.size, kPage);
+  EXPECT_EQ(page.kind, ' ');
+  EXPECT_EQ(page.small_allocations, 3u);
+  EXPECT_EQ(page.requested, 2000 + 200 * kKiB);
+  const DevicePtr whole = world.allocate(kPage + 1, a);
+  for (const observe::RegionSnapshot& region : world.pool().snapshot().regions) {
+    if (region.range.begin == whole) {
+      EXPECT_EQ(region.small_allocations, std::nullopt);
+    }
   }
 }
 
