@@ -41,7 +41,7 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   Result<void> retained =
       driver::checked(Call::graph_retain_user_object, driver_.graph_retain_user_object(info.graph, object));
   if (!retained) {
-    driver_.user_object_release(object);
+    driver_.user_object_release(object);  // `retained` is the error to tell
     return retained;
   }
   kept_[capture];

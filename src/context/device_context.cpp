@@ -143,6 +143,7 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
     result = once();
   }
   const Bytes reserved_before = std::exchange(somm_reserved_, somm_->reserved_bytes());
+  // Only what was idle stays mapped when this fails, and the request has its memory.
   if (result && somm_reserved_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
@@ -234,6 +235,7 @@ void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {
 bool DeviceContext::drain_deferred(MutexLock& lock) {
   for (const std::uint64_t capture : captures_.take_ended()) release_capture(capture);
   if (deferred_.empty()) return false;
+  // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
   for (const std::uint64_t address : deferred_.take_all())
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
   if (is_proof_due()) prove_everything();

@@ -325,6 +325,7 @@ Result<void> DeviceContext::read_capture(Caller& caller) {
 void DeviceContext::leave(const Caller& caller) {
   answer_attention(caller);
   if (caller.may_queue()) {
+    // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
     if (timelines_.is_due(*caller.timeline))
       static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr && is_proof_due()) {

@@ -2,9 +2,9 @@
 //
 // Note [The gate is tested before any lock]
 // In a child, a lock may be held for ever by a thread that fork() did not copy, and CUDA does not work at all. At exit,
-// CUDA unloads while other threads still run. So every public call passes the gate first: one atomic increment, one
-// atomic load. What a closed gate means is the caller's: a free does nothing and succeeds, everything else fails with
-// process_ending.
+// CUDA unloads while other threads still run. So every public call passes the gate first: a store to the thread's
+// own counter, and a load. What a closed gate means is the caller's: a free does nothing and succeeds, everything else
+// fails with process_ending.
 #pragma once
 
 #include "base/result.hpp"
