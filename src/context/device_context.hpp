@@ -84,7 +84,7 @@ class DeviceContext final : public Context {
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   enum class Kept { yes, no, not_asked };
   Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
-  bool keep_locked(small::Shard& shard, DevicePtr ptr, const Stream& stream);
+  bool keep_locked(const small::SmallPool::Location& at, DevicePtr ptr, const Stream& stream);
   bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream);
   bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);
   bool is_event_due(small::Shard& shard, Bytes freed) const;

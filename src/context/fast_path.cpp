@@ -20,16 +20,16 @@ namespace vpmm::context {
 
 using driver::CuResult;
 using small::Extent;
-using small::PageEntry;
 using small::Shard;
 using small::Slab;
+using Location = small::SmallPool::Location;
 
 namespace {
 
 // Others that missed want events for this stream's frees: one for at least so many bytes, not sooner than that after
 // the last, and only so many, so that a program in a steady state pays for none.
-constexpr Bytes kBytesPerEvent = 4 * kMiB;
-constexpr std::uint64_t kEventIntervalNs = 100'000;
+constexpr Bytes kBytesPerEvent = 8 * kMiB;
+constexpr std::uint64_t kEventIntervalNs = 200'000;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
 // The streams this thread called with, by the last bits of their ids.
@@ -121,11 +121,13 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
 
 bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
   Shard& shard = *known.shard;
+  const Location at = small_->locate(ptr);
+  if (at.shard != &shard) return false;
   const SpinGuard guard(shard.lock);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
     return false;
-  return keep_locked(shard, ptr, known.stream);
+  return keep_locked(at, ptr, known.stream);
 }
 
 // Note [A free may go by the handle]
@@ -137,7 +139,8 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // before the capture is over. What must be known is that the context was not reset by others meanwhile.
 DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
-  Shard* const shard = small_->shard_around(ptr);
+  const Location at = small_->locate(ptr);
+  Shard* const shard = at.shard;
   if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
     return Kept::not_asked;
   driver::ContextId id{};
@@ -149,32 +152,24 @@ DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamH
   const bool is_in_service = shard->handle.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(stream) &&
                              !shard->wants_attention.load(std::memory_order_relaxed);
   // Of the two streams it may be, neither is named.
-  return is_in_service && keep_locked(*shard, ptr, std::nullopt) ? Kept::yes : Kept::no;
+  return is_in_service && keep_locked(at, ptr, std::nullopt) ? Kept::yes : Kept::no;
 }
 
 // What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
-bool DeviceContext::keep_locked(Shard& shard, DevicePtr ptr, const Stream& stream) {
-  PageEntry* const entry = small_->directory().at(ptr);
-  if (entry == nullptr) return false;
-  const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
-  if (owner == 0) return false;
-  if (!PageEntry::is_arena(owner)) return keep_pages(shard, *PageEntry::region(owner), ptr, stream);
-  const small::Arena& arena = *PageEntry::arena(owner);
-  const std::uint64_t unit = arena.unit_of(ptr);
-  const std::uintptr_t inside = arena.owners[unit].load(std::memory_order_relaxed);
-  if (inside == 0) return false;
-  if ((inside & small::kExtentTag) != 0) {
-    Extent& extent = *reinterpret_cast<Extent*>(inside & ~small::kExtentTag);
-    if (extent.shard != &shard || !extent.contains(unit)) return false;
-    const std::uint32_t run = arena.runs[unit];
-    if (run == 0 || (run & small::kUsedElsewhere) != 0 || extent.at(unit - extent.first) != ptr) return false;
-    const Bytes size = small::run_units(run) * small::kUnit;
-    if (!may_keep(shard, {ptr, size}, stream)) return false;
-    shard.give_run(extent, unit - extent.first);
+// Holds: the lock of the shard that was found.
+bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream& stream) {
+  Shard& shard = *at.shard;
+  if (at.pages != nullptr) return keep_pages(shard, *at.pages, ptr, stream);
+  if (at.extent != nullptr) {
+    Extent& extent = *at.extent;
+    if (extent.shard != &shard || !extent.contains(at.unit)) return false;
+    const std::uint32_t run = extent.arena->runs[at.unit];
+    if (run == 0 || (run & small::kUsedElsewhere) != 0 || extent.at(at.unit - extent.first) != ptr) return false;
+    if (!may_keep(shard, {ptr, small::run_units(run) * small::kUnit}, stream)) return false;
+    shard.give_run(extent, at.unit - extent.first);
     return true;
   }
-  Slab* const slab = reinterpret_cast<Slab*>(inside);
-  __builtin_prefetch(&slab->slack);  // with many slabs a miss, beside that of the first line
+  Slab* const slab = at.slab;
   if (slab->shard != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;

@@ -223,17 +223,30 @@ bool SmallPool::is_arena(const Region& page) {
   return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
 }
 
-Shard* SmallPool::shard_around(DevicePtr p) const {
+SmallPool::Location SmallPool::locate(DevicePtr p) const {
+  Location found;
   const PageEntry* const entry = directory_.at(p);
-  if (entry == nullptr) return nullptr;
+  if (entry == nullptr) return found;
   const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
-  if (owner == 0) return nullptr;
-  if (!PageEntry::is_arena(owner)) return entry->shard.load(std::memory_order_relaxed);
+  if (owner == 0) return found;
+  if (!PageEntry::is_arena(owner)) {
+    found.pages = PageEntry::region(owner);
+    found.shard = entry->shard.load(std::memory_order_relaxed);
+    return found;
+  }
   const Arena& arena = *PageEntry::arena(owner);
-  const std::uintptr_t inside = arena.owners[arena.unit_of(p)].load(std::memory_order_relaxed);
-  if (inside == 0) return nullptr;
-  if ((inside & kExtentTag) != 0) return reinterpret_cast<Extent*>(inside & ~kExtentTag)->shard;
-  return reinterpret_cast<Slab*>(inside)->shard;
+  found.unit = arena.unit_of(p);
+  const std::uintptr_t inside = arena.owners[found.unit].load(std::memory_order_relaxed);
+  if (inside == 0) return found;
+  if ((inside & kExtentTag) != 0) {
+    found.extent = reinterpret_cast<Extent*>(inside & ~kExtentTag);
+    found.shard = found.extent->shard;
+  } else {
+    found.slab = reinterpret_cast<Slab*>(inside);
+    __builtin_prefetch(&found.slab->slack);  // with many slabs a miss, beside that of the first line
+    found.shard = found.slab->shard;
+  }
+  return found;
 }
 
 Arena& SmallPool::arena_at(DevicePtr p) const {

@@ -54,9 +54,16 @@ class SmallPool {
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const;
-  // In whose hand it is or was allocated from; null: not known without the pool's lock. Any thread, without a lock: of
-  // a live allocation the answer stands, of anything else it may be anything.
-  Shard* shard_around(DevicePtr p) const;
+  // What an address belongs to, as far as it can be told without the pool's lock. Any thread, without a lock: of a live
+  // allocation the answer stands, of anything else it may be anything.
+  struct Location {
+    Shard* shard = nullptr;  // whose it is; null: not known
+    Slab* slab = nullptr;    // one of these three
+    Extent* extent = nullptr;
+    region::Region* pages = nullptr;
+    std::uint64_t unit = 0;  // of the arena
+  };
+  Location locate(DevicePtr p) const;
   static bool is_arena(const region::Region& page);
   static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
