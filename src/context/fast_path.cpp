@@ -277,7 +277,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
       out[i] = slow.value();
       continue;
     }
-    static_cast<void>(deallocate_many(out.first(i), stream));
+    static_cast<void>(deallocate_many(out.first(i), stream));  // `slow` is the error to tell
     std::fill(out.begin(), out.end(), DevicePtr{});
     return std::move(slow.error());
   }
