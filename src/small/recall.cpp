@@ -86,11 +86,13 @@ Bytes SmallPool::requested_of(const Region& pages) const {
 bool SmallPool::recall() {
   peak_ = std::max(peak_, high_everywhere());  // while the pool's index still says what it said beside them
   const Bytes idle = given_back_bytes();
+  const std::uint64_t arenas = arena_count_;
   for (Shard& shard : shards_) {
     recall(shard);
     retire_if_empty(shard);
   }
-  return given_back_bytes() != idle;
+  give_idle_arenas();
+  return given_back_bytes() != idle || arena_count_ != arenas;
 }
 
 bool SmallPool::recall_for_pages(const Caller& caller) {

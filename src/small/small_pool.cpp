@@ -382,7 +382,11 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
     if (const auto on = waiting_on_.find(part.timeline); on != waiting_on_.end() && on->second == 0)
       waiting_on_.erase(on);
   }
-  // Complete neighbours became one; a free range of a page is a whole arena.
+  give_idle_arenas();
+}
+
+// Complete neighbours became one, or a new arena was not needed after all: a free range of a page is a whole arena.
+void SmallPool::give_idle_arenas() {
   while (Region* free = spans_.best_fit(page_size_, kUnit, std::nullopt))
     if (!give_arena_if_idle(free)) break;
 }

@@ -139,6 +139,7 @@ class SmallPool {
   void provide_slabs(Shard& shard);
   void end_extent(Extent* extent, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
+  void give_idle_arenas();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   bool recall_pages_of(Shard& shard, std::uint64_t count, std::uint64_t complete);
   bool recall_extent_of(Shard& shard, std::uint64_t complete);

@@ -398,11 +398,12 @@ Scene scene_for_threads(std::uint64_t seed) {
 
 TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_behind) {
   const char* const fixed = std::getenv("VPMM_SEED");
-  const std::uint64_t first = fixed != nullptr ? std::stoull(fixed) : 1;
+  const char* const begin = fixed != nullptr ? fixed : std::getenv("VPMM_SOAK_FIRST_SEED");
+  const std::uint64_t first = begin != nullptr ? std::stoull(begin) : 1;
   const char* const soak = std::getenv("VPMM_SOAK_OPERATIONS");
   const std::uint64_t wanted = soak == nullptr ? 0 : std::stoull(soak) / kShareOfSoak;
   const auto is_over = [&](std::uint64_t seed, std::uint64_t done) {
-    return fixed != nullptr ? seed > first : seed > kLeastSeeds && done >= wanted;
+    return fixed != nullptr ? seed > first : seed >= first + kLeastSeeds && done >= wanted;
   };
   std::uint64_t done = 0;
   for (std::uint64_t seed = first; !is_over(seed, done) && !HasFailure(); ++seed) {
