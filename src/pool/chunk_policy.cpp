@@ -19,6 +19,7 @@ class PagePolicy final : public ChunkPolicy {
   Waiting waiting() const override { return Waiting::before_moves; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
+  bool sets_apart(const Demand&, std::int64_t) const override { return false; }
 
  private:
   Bytes page_size_;
@@ -27,6 +28,7 @@ class PagePolicy final : public ChunkPolicy {
 // What VPMM_PREFER stands for.
 struct Taste {
   Bytes budget_permille;  // growth without moving: so much mapped over the largest use
+  Bytes apart_permille;   // and so much more for small requests with a chunk of their own
   Bytes chunks;           // a new chunk is the shortfall by this
   Bytes least_divisor;    // but at least mapped memory by this
   Placement placement;
@@ -35,26 +37,35 @@ struct Taste {
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 32, 4096, Placement::anywhere, Waiting::after_moves};
-    case Prefer::balanced: return {20, 16, 1024, Placement::ends, Waiting::never};
-    case Prefer::latency: return {100, 8, 100, Placement::ends, Waiting::never};
+    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves};
+    case Prefer::balanced: return {15, 5, 20, 512, Placement::ends, Waiting::never};
+    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never};
   }
   return {};
 }
+
+// The first growth of a pool is one chunk: 1 GiB costs 75 us so, and 200 us in pieces of this size (cudaMalloc: 80 us).
+// Later on larger chunks would pin more than they save.
+constexpr Bytes kLargestLaterChunk = 256 * kMiB;
+
+// A request is small for a pool when it is at most this share of what is mapped.
+constexpr Bytes kSmallShare = 1024;
 
 // Note [Footprint budget]
 // A created chunk costs what a moved one does, but moving costs one call per chunk and creating one per shortfall. So
 // while mapped memory stays within the budget over the largest use ever seen, grow; from there on, move, and search all
 // free ranges for the place that keeps most chunks whole. A share of the shortfall per chunk keeps chunks large where
 // requests are, and small enough that one of them partly in use does not pin much; a share of mapped memory at least,
-// for what a chunk that small could pin is not worth a call.
+// for what a chunk that small could pin is not worth a call. A small request that would pin as much as it takes is
+// better off with a chunk of its own, which later serves others of its size.
 // docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:
   AdaptivePolicy(const Config& config, Bytes page_size)
       : taste_(taste_of(config.prefer)),
         page_size_(page_size),
-        chunk_max_(std::max(round_down(config.chunk_max, page_size), page_size)) {}
+        first_most_(std::max(round_down(config.chunk_max, page_size), page_size)),
+        later_most_(std::min(first_most_, std::max(round_down(kLargestLaterChunk, page_size), page_size))) {}
   const char* name() const override { return "adaptive"; }
 
   Bytes grow_first(const Demand& demand) const override { return breaks_budget(demand) ? 0 : demand.missing; }
@@ -62,7 +73,7 @@ class AdaptivePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
     const Bytes part = mapped == 0 ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
     const Bytes least = std::max(page_size_, round_down((mapped + shortfall) / taste_.least_divisor, page_size_));
-    const Bytes size = std::min(std::max(part, least), chunk_max_);
+    const Bytes size = std::min(std::max(part, least), mapped == 0 ? first_most_ : later_most_);
     std::vector<Bytes> sizes;
     for (Bytes left = shortfall; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, size));
     return sizes;
@@ -73,16 +84,21 @@ class AdaptivePolicy final : public ChunkPolicy {
   Placement placement(Bytes mapped, Bytes peak_used) const override {
     return breaks_budget({0, 0, mapped, peak_used}) ? Placement::anywhere : taste_.placement;
   }
+  bool sets_apart(const Demand& demand, std::int64_t pinned) const override {
+    return pinned >= static_cast<std::int64_t>(demand.request) && demand.request <= demand.mapped / kSmallShare &&
+           !breaks_budget(demand, taste_.apart_permille);
+  }
 
  private:
-  bool breaks_budget(const Demand& demand) const {
-    const Bytes budget = demand.peak_used + demand.peak_used / 1000 * taste_.budget_permille;
-    return demand.mapped + demand.missing > budget;
+  bool breaks_budget(const Demand& demand, Bytes extra_permille = 0) const {
+    const Bytes permille = taste_.budget_permille + extra_permille;
+    return demand.mapped + demand.missing > demand.peak_used + demand.peak_used / 1000 * permille;
   }
 
   Taste taste_;
   Bytes page_size_;
-  Bytes chunk_max_;
+  Bytes first_most_;
+  Bytes later_most_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // pool: chunk policy: when to move idle chunks, when to create new ones, of what size, and where requests are put.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,8 @@ class ChunkPolicy {
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;
+  // Is a request that fits given a chunk of its own, because its best place would pin `pinned` bytes?
+  virtual bool sets_apart(const Demand& demand, std::int64_t pinned) const = 0;
 };
 
 // `page`: the specification read literally. `adaptive`: chunks sized by the shortfall within a footprint budget.

@@ -84,6 +84,37 @@ void Planner::take_chunks(Region* from, Bytes wanted, Harvest& harvest) const {
   harvest.moves.push_back(std::move(move));
 }
 
+// Note [The last chunk is the one that fits best]
+// Chunks move whole, so the last one of a harvest may be larger than what is wanted of it, and its rest is pinned. Of
+// all ranges that give nothing yet, the smallest chunk that is large enough takes its place.
+void Planner::refit_last(Bytes wanted, const Region* except, const Need& need, Harvest& harvest) const {
+  if (harvest.bytes <= wanted) return;
+  Move& last = harvest.moves.back();
+  const vm::Mapping surplus = last.chunks.back();
+  const Bytes needed = wanted - (harvest.bytes - surplus.chunk->size);
+  const auto gives_already = [&](const Region* free) {
+    return std::any_of(harvest.moves.begin(), harvest.moves.end(), [&](const Move& move) { return move.from == free; });
+  };
+  vm::Mapping best = surplus;
+  Region* from = nullptr;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (free == except || !is_usable(*free, need.own) || free->range.size < needed || gives_already(free)) return true;
+    chunks_.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
+      if (mapping.chunk->size < needed || mapping.chunk->size >= best.chunk->size) return true;
+      best = mapping;
+      from = free;
+      return best.chunk->size > needed;
+    });
+    return best.chunk->size > needed;
+  });
+  if (from == nullptr) return;
+  harvest.bytes -= surplus.chunk->size - best.chunk->size;
+  last.range.size -= surplus.chunk->size;
+  last.chunks.pop_back();
+  if (last.chunks.empty()) harvest.moves.pop_back();
+  harvest.moves.push_back({from, best.range(), from->stamp, {best}});
+}
+
 Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort) const {
   Harvest harvest;
   const auto collect = [&](auto&& admits) {
@@ -94,6 +125,7 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
     });
   };
   collect([&](const Region& free) { return is_usable(free, need.own); });
+  refit_last(wanted, except, need, harvest);
   if (harvest.bytes < wanted && may_wait(need, effort))
     collect([&](const Region& free) { return !is_usable(free, need.own) && is_waitable(free, need.own); });
   return harvest;
@@ -137,7 +169,8 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     add_waits(kept->stamp, need.own, plan.waits);
   }
   Bytes created = missing;
-  if (effort != Effort::grow_only) {
+  const bool is_one_chunk = effort == Effort::grow_only || effort == Effort::apart;
+  if (!is_one_chunk) {
     created = effort == Effort::by_policy ? policy_.grow_first(demand(need, missing)) : 0;
     Harvest found = harvest(missing - created, kept, need, effort);
     if (found.bytes < missing - created) created = missing - found.bytes;
@@ -146,14 +179,14 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   }
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
-    plan.creates =
-        effort == Effort::grow_only ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
+    plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
   const Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
   if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
 }
 
 std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const {
+  if (effort == Effort::apart) return fill(nullptr, need, effort);
   std::optional<Bytes> least;  // the smallest shortage of memory met on the way
   for (Region* kept : extensible(need, effort)) {
     std::variant<Plan, NoPlan> result = fill(kept, need, effort);

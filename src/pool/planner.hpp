@@ -20,6 +20,7 @@ enum class Effort {
   move_first,  // every idle chunk before a new one
   wait_too,    // and chunks that other streams still use, with waits of the GPU
   grow_only,   // new chunks alone, as few as can be: the number of mappings is at its limit
+  apart,       // one new chunk for the request alone, although it fits elsewhere
 };
 
 struct Need {
@@ -66,6 +67,7 @@ class Planner {
   bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
   std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
   void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
+  void refit_last(Bytes wanted, const region::Region* except, const Need& need, Harvest& harvest) const;
   Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;
   std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort) const;
   bool place(Plan& plan, Bytes bytes, const Need& need) const;

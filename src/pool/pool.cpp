@@ -47,10 +47,16 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 }
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
-  Region* found = take_fit(request, caller);
+  std::optional<Place> place = find_place(request, caller);
   const bool is_short = effort != Effort::by_policy;
-  while (found == nullptr && relief_.recall && relief_.recall(caller, request.size, is_short))
-    found = take_fit(request, caller);
+  if (place && !is_short && is_set_apart(request, caller, *place)) {
+    Result<DevicePtr> made = build(lock, request, caller, Effort::apart);
+    if (made || made.error().code != ErrorCode::out_of_memory) return made;
+    place = find_place(request, caller);
+  }
+  while (!place && relief_.recall && relief_.recall(caller, request.size, is_short))
+    place = find_place(request, caller);
+  Region* found = place ? take_fit(*place, request, caller) : nullptr;
   if (found == nullptr) {
     was_complete_ = false;
     VPMM_TRY_ASSIGN(found, take_run(request, caller, Waits::none));
@@ -69,11 +75,21 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.
-Region* Pool::take_fit(const PageRequest& request, const Caller& caller) {
+std::optional<Place> Pool::find_place(const PageRequest& request, const Caller& caller) const {
   Region* free = index_.best_fit(request.size, request.alignment, caller.own());
-  if (free == nullptr) return nullptr;
+  if (free == nullptr) return std::nullopt;
   VPMM_CHECK(region::RegionIndex::aligned_start(*free, request.size, request.alignment), index_.picture());
-  const Place place = place_in(free, request, caller);
+  return place_in(free, request, caller);
+}
+
+// Only where nothing has to be asked or given up for the new chunk.
+bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const {
+  const Need need = need_of(request, caller);
+  return policy_->sets_apart({need.size, need.size, need.mapped, need.peak_used}, place.pinned) &&
+         need.size <= std::min(need.growth_room, unasked_growth_) && chunks_.mapping_count() < config_.max_mappings;
+}
+
+Region* Pool::take_fit(const Place& place, const PageRequest& request, const Caller& caller) {
   was_complete_ = place.free->stamp.is_complete();
   region::Tenant tenant = tenant_of(request, caller);
   count_tenant(tenant, +1);

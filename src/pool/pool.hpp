@@ -130,7 +130,9 @@ class Pool {
 
  private:
   // phase 1 and 1.5
-  region::Region* take_fit(const PageRequest& request, const Caller& caller);
+  std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
+  bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
+  region::Region* take_fit(const Place& place, const PageRequest& request, const Caller& caller);
   Place place_in(region::Region* best_fit, const PageRequest& request, const Caller& caller) const;
   enum class Waits { none, some };
   Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Waits waits_allowed);

@@ -18,7 +18,7 @@ std::unique_ptr<ChunkPolicy> page_policy() {
   return make_chunk_policy(config, kPage);
 }
 
-std::unique_ptr<ChunkPolicy> adaptive_policy(Bytes chunk_max = 256 * kMiB) {
+std::unique_ptr<ChunkPolicy> adaptive_policy(Bytes chunk_max = Config{}.chunk_max) {
   Config config;
   config.chunk_max = chunk_max;
   return make_chunk_policy(config, kPage);
@@ -34,7 +34,19 @@ TEST(PagePolicy, never_grows_while_idle_memory_would_do) {
 }
 
 TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(100 * kPage, 0), std::vector<Bytes>{100 * kPage});
+  for (const Bytes size : {100 * kPage, kGiB, 3 * kGiB})
+    EXPECT_EQ(adaptive_policy()->chunk_sizes(size, 0), std::vector<Bytes>{size});
+}
+
+TEST(AdaptivePolicy, later_chunks_are_256_MiB_at_most) {
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * kGiB, 64 * kGiB), std::vector<Bytes>(256, 256 * kMiB));
+  Config config;
+  config.chunk_max = 2 * kGiB;
+  EXPECT_EQ(make_chunk_policy(config, kGiB)->chunk_sizes(2 * kGiB, 64 * kGiB), std::vector<Bytes>(2, kGiB))
+      << "a page is larger";
+  EXPECT_EQ(make_chunk_policy(config, 96 * kMiB)->chunk_sizes(480 * kMiB, 256 * kGiB),
+            (std::vector<Bytes>{192 * kMiB, 192 * kMiB, 96 * kMiB}))
+      << "whole pages";
 }
 
 TEST(AdaptivePolicy, no_chunk_is_larger_than_the_setting) {
@@ -63,6 +75,23 @@ TEST(AdaptivePolicy, grows_while_mapped_memory_stays_within_the_budget_over_the_
   const auto policy = adaptive_policy();
   EXPECT_EQ(policy->grow_first({kPage, kPage, 99 * kPage, 100 * kPage}), kPage);
   EXPECT_EQ(policy->grow_first({50 * kPage, 50 * kPage, 100 * kPage, 100 * kPage}), 0u);
+  EXPECT_EQ(policy->grow_first({15 * kPage, 15 * kPage, 1000 * kPage, 1000 * kPage}), 15 * kPage);
+  EXPECT_EQ(policy->grow_first({17 * kPage, 17 * kPage, 1000 * kPage, 1000 * kPage}), 0u);
+}
+
+TEST(AdaptivePolicy, a_small_request_is_set_apart_where_it_would_pin_as_much_as_it_takes) {
+  const auto apart = [](const ChunkPolicy& policy, Bytes pages, std::int64_t pinned, Bytes mapped) {
+    return policy.sets_apart({pages * kPage, pages * kPage, mapped * kPage, 10'000 * kPage},
+                             pinned * static_cast<std::int64_t>(kPage));
+  };
+  const auto policy = adaptive_policy();
+  EXPECT_TRUE(apart(*policy, 8, 8, 10'000));
+  EXPECT_FALSE(apart(*policy, 8, 7, 10'000)) << "pins less than it takes";
+  EXPECT_FALSE(apart(*policy, 8, -8, 10'000)) << "uses up what is pinned";
+  EXPECT_FALSE(apart(*policy, 10, 100, 10'000)) << "not small: more than 1/1024 of what is mapped";
+  EXPECT_TRUE(apart(*policy, 8, 8, 10'192)) << "beyond the budget of 1.5 %, within 2 %";
+  EXPECT_FALSE(apart(*policy, 8, 8, 10'193)) << "beyond 2 %";
+  EXPECT_FALSE(apart(*page_policy(), 8, 8, 10'000));
 }
 
 TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
@@ -72,8 +101,8 @@ TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
 }
 
 TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, kGiB), std::vector<Bytes>(8, 2 * kMiB));
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 32 * kGiB), std::vector<Bytes>{16 * kMiB});
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 512 * kMiB), std::vector<Bytes>(8, 2 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 4 * kGiB), std::vector<Bytes>(2, 8 * kMiB));
 }
 
 TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_waits) {
@@ -87,7 +116,7 @@ TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_w
   EXPECT_EQ(preferring(Prefer::balanced)->grow_first(demand), 0u);
   EXPECT_EQ(preferring(Prefer::latency)->grow_first(demand), 5 * kPage);
   EXPECT_EQ(preferring(Prefer::footprint)->chunk_sizes(kGiB, kGiB).size(), 32u);
-  EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 16u);
+  EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 20u);
   EXPECT_EQ(preferring(Prefer::latency)->chunk_sizes(kGiB, kGiB).size(), 8u);
   EXPECT_EQ(preferring(Prefer::footprint)->waiting(), Waiting::after_moves);
   EXPECT_EQ(preferring(Prefer::balanced)->waiting(), Waiting::never);

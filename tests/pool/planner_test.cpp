@@ -182,6 +182,38 @@ TEST_F(AdaptivePlans, a_chunk_that_is_partly_in_use_stays_where_it_is) {
       << "the three free pages fit, but as a plan nothing moves";
 }
 
+TEST_F(AdaptivePlans, the_last_chunk_moved_is_the_one_that_fits_best) {
+  map_free(0, {8, 8});
+  allocated(16, 1);
+  map_free(17, {4});
+  allocated(21, 1);
+  map_free(22, {3});
+  allocated(25, 1);
+  map_free(26, {1});
+  allocated(27, 1);
+  EXPECT_EQ(text(tight(10)), "10 = move 8 of [-16] move 3 of [-3] at 28");
+  EXPECT_EQ(text(tight(2)), "2 = move 3 of [-3] at 28");
+  EXPECT_EQ(text(tight(12)), "12 = move 8 of [-16] move 4 of [-4] at 28");
+  EXPECT_EQ(text(tight(13)), "13 = move 16 of [-16] at 28") << "no other chunk has five";
+}
+
+TEST_F(AdaptivePlans, the_chunk_that_fits_best_is_not_one_that_others_use_or_that_is_partly_in_use) {
+  map_free(0, {8});
+  allocated(8, 1);
+  map_free(9, {2}, pending(other));
+  allocated(11, 1);
+  index.allocate(map_free(12, {3}), {page(12), kPage}, region::Tenant{kPage, own.timeline->id, {}, 0});
+  allocated(15, 1);
+  EXPECT_EQ(text(tight(2)), "2 = move 8 of [-8] at 16");
+}
+
+TEST_F(AdaptivePlans, a_chunk_apart_is_new_and_of_the_request_alone) {
+  map_free(0, {8});
+  allocated(8, 1);
+  map_free(9, {2});
+  EXPECT_EQ(text(need(4), Effort::apart), "4 = create 4 at 11");
+}
+
 TEST_F(AdaptivePlans, within_the_budget_it_grows_although_idle_chunks_could_move) {
   free(0, 2);
   allocated(2, 1);
