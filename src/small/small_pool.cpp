@@ -83,8 +83,8 @@ Shard& SmallPool::shard_for(const Caller& caller) {
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {
   Shard& shard = shard_for(caller);
-  provide_slabs(shard);
   for (;;) {
+    provide_slabs(shard);  // every time: another thread of the stream may have cut them meanwhile
     {
       const SpinGuard guard(shard.lock);
       const DevicePtr block = shard.take_block(slab_class, requested);
