@@ -159,24 +159,30 @@ class DeviceContext final : public Context {
   observe::Statistics figures() const;
 
   driver::Driver& inner_driver_;
-  mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
   const driver::DeviceOrdinal device_;
   const pool::Config config_;
   const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
-  const bool serves_small_;  // requests below a page come from the pool
+  const bool serves_small_;       // requests below a page come from the pool
+  const bool has_context_ids_;    // the driver can tell a context from one that had its address before
+  const Bytes page_size_;         // of the pool, if there is one
+  const std::uint64_t instance_;  // no other context of the process ever has the same
 
-  mutable Mutex mutex_;
+  alignas(64) mutable Mutex mutex_;
+  mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
+  time::Timelines timelines_;
+  // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
+  alignas(64) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
+  // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
+  std::unique_ptr<small::SmallPool> small_;
+  mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
   std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet
   std::atomic<std::uint64_t> primary_id_{0};  // ContextId
   std::atomic<bool> is_poisoned_{false};
+  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
+  std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   // --- all below under mutex_ ---
-  time::Timelines timelines_;
-  std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
-  std::unique_ptr<small::SmallPool>
-      small_;  // null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only
-  mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
-  Captures captures_;
+  alignas(64) Captures captures_;
   std::uint64_t announced_captures_ = 0;
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
@@ -199,9 +205,6 @@ class DeviceContext final : public Context {
   std::uint64_t host_waits_ = 0;
   std::shared_ptr<observe::TraceWriter> recording_;
   // --- lock-free ---
-  const std::uint64_t instance_;          // no other context of the process ever has the same
-  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
-  std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   DeferredList deferred_;
 };
 

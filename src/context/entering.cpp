@@ -108,15 +108,17 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
                              const DeviceTraits& traits)
     : inner_driver_(driver),
-      driver_(driver),
       device_(device),
       config_(config),
       traits_(traits),
       observer_(driver.memory_observer()),
       serves_small_(cuts_pages(config, traits)),
+      has_context_ids_(driver.has(Call::ctx_get_id)),
+      page_size_(config.page_size.value_or(traits.granularity)),
+      instance_(next_instance.fetch_add(1)),
+      driver_(driver),
       timelines_(driver_, closing_rule(config)),
-      captures_(driver_),
-      instance_(next_instance.fetch_add(1)) {
+      captures_(driver_) {
   observe::set_log_level(log_level_of(config.log));
   capacity_ = config.capacity;
   pool::Relief relief;
@@ -144,9 +146,8 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };
-  const Bytes page_size = config.page_size.value_or(traits.granularity);
   if (traits.has_vmm && config.pool_enabled)
-    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size, timelines_, std::move(relief));
+    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
   if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, [this] { return prove_now(); });
   if (traits.has_memory_pools && !serves_small_) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }

@@ -52,8 +52,12 @@ bool is_default(driver::StreamHandle stream) {
 }  // namespace
 
 void DeviceContext::refresh_fast_path() {
-  is_fast_.store(small_ != nullptr && primary_.load() != 0 && !is_poisoned_.load() && !recording_);
-  may_capture_.store(announced_captures_ != 0 || !seen_capturing_.empty());
+  // Only a change is written: every other thread reads them on every call.
+  const auto note = [](std::atomic<bool>& flag, bool is_set) {
+    if (flag.load(std::memory_order_relaxed) != is_set) flag.store(is_set);
+  };
+  note(is_fast_, small_ != nullptr && primary_.load() != 0 && !is_poisoned_.load() && !recording_);
+  note(may_capture_, announced_captures_ != 0 || !seen_capturing_.empty());
 }
 
 DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
@@ -64,7 +68,7 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
     driver::ContextId id{};
     const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
     if (inner_driver_.ctx_get_current(current) != CuResult::success || current != primary) return {};
-    if (!inner_driver_.has(driver::Call::ctx_get_id) || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
+    if (!has_context_ids_ || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
         id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
       return {};
   }
@@ -82,13 +86,13 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
 // ----------------------------------------------------------------------------------------------------------
 
 bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
-  return pool_ != nullptr && bytes <= small::kMostPages * pool_->page_size() && alignment <= small::kGrain &&
+  return pool_ != nullptr && bytes <= small::kMostPages * page_size_ && alignment <= small::kGrain &&
          (alignment & (alignment - 1)) == 0;
 }
 
 DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   Shard& shard = *known.shard;
-  const Bytes page = pool_->page_size();
+  const Bytes page = page_size_;
   const bool is_small = serves_small_ && small::SmallPool::serves(bytes, 0, page);
   DevicePtr begin{};
   Bytes size = 0;
@@ -145,7 +149,7 @@ DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamH
     return Kept::not_asked;
   driver::ContextId id{};
   const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
-  if (!inner_driver_.has(driver::Call::ctx_get_id) || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
+  if (!has_context_ids_ || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
       id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
     return Kept::no;
   const SpinGuard guard(shard->lock);
@@ -172,14 +176,14 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
   Slab* const slab = at.slab;
   if (slab->shard != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
-  if (!slab->is_live(index) || slab->block(index) != ptr || (slab->used_elsewhere >> index & 1) != 0) return false;
-  if (!may_keep(shard, {ptr, slab->shape().block}, stream)) return false;
+  if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return false;
+  if (!may_keep(shard, {ptr, slab->block_bytes()}, stream)) return false;
   shard.give_block(slab, index);
   return true;
 }
 
 bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream) {
-  const std::uint64_t pages = region.range.size / pool_->page_size();
+  const std::uint64_t pages = region.range.size / page_size_;
   if (pages > small::kMostPages || config_.page_chunks) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)

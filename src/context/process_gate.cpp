@@ -36,37 +36,39 @@ constinit std::atomic<bool> handlers_registered{false};
 constinit std::atomic<bool> has_membarrier{false};
 constinit std::array<Counter, kCounters> counters{};
 
-struct ThreadEntries {
-  Counter* counter = nullptr;
-  std::int64_t depth = 0;  // of this thread's own nested entries
-};
-constinit thread_local ThreadEntries this_thread{};
+constinit thread_local Counter* this_thread_counter = nullptr;
+constinit thread_local std::int64_t shared_entries = 0;  // of this thread, among those of the shared counter
 
 Counter& shared_counter() noexcept { return counters.back(); }
 
 // Runs when a thread ends that owns a counter. What it still enters after that counts with the shared ones.
 struct CounterReturn {
   ~CounterReturn() {
-    Counter& counter = *this_thread.counter;
-    this_thread.counter = &shared_counter();
-    if (this_thread.depth != 0) return;  // it ends inside a call, whose exit counts there: the counter is lost
+    Counter& counter = *this_thread_counter;
+    this_thread_counter = &shared_counter();
+    if (counter.entries.load(std::memory_order_relaxed) != 0) return;  // it ends inside a call: the counter is lost
     counter.is_owned.store(false, std::memory_order_release);
   }
 };
 
 void claim_counter() noexcept {
-  this_thread.counter = &shared_counter();
+  this_thread_counter = &shared_counter();
   for (std::size_t i = 0; i + 1 < kCounters; ++i) {
     if (counters[i].is_owned.load(std::memory_order_relaxed) || counters[i].is_owned.exchange(true)) continue;
-    this_thread.counter = &counters[i];
+    this_thread_counter = &counters[i];
     thread_local const CounterReturn at_thread_end;
     static_cast<void>(at_thread_end);
     return;
   }
 }
 
+std::int64_t entries_of_this_thread() noexcept {
+  const bool has_own = this_thread_counter != nullptr && this_thread_counter != &shared_counter();
+  return shared_entries + (has_own ? this_thread_counter->entries.load(std::memory_order_relaxed) : 0);
+}
+
 std::int64_t entries_of_other_threads() noexcept {
-  std::int64_t entries = -this_thread.depth;
+  std::int64_t entries = -entries_of_this_thread();
   for (const Counter& counter : counters) entries += counter.entries.load(std::memory_order_seq_cst);
   return entries;
 }
@@ -116,26 +118,29 @@ void register_handlers() noexcept {
 }  // namespace
 
 GateEntry::GateEntry() noexcept {
-  if (!handlers_registered.load(std::memory_order_acquire)) register_handlers();
-  if (this_thread.counter == nullptr) claim_counter();
-  std::atomic<std::int64_t>& entries = this_thread.counter->entries;
-  if (this_thread.counter == &shared_counter()) {
-    entries.fetch_add(1, std::memory_order_seq_cst);
+  if (this_thread_counter == nullptr) {
+    if (!handlers_registered.load(std::memory_order_acquire)) register_handlers();
+    claim_counter();
+  }
+  Counter& counter = *this_thread_counter;
+  entries_ = &counter.entries;
+  if (&counter == &shared_counter()) {
+    ++shared_entries;
+    entries_->fetch_add(1, std::memory_order_seq_cst);
   } else {
-    entries.store(entries.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    entries_->store(entries_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     fence_of_entry();
   }
-  ++this_thread.depth;
   open_ = gate.load(std::memory_order_seq_cst) == Gate::open;
 }
 
+// Leaves the counter it entered: that of a thread that ends inside a call stays its own.
 GateEntry::~GateEntry() {
-  --this_thread.depth;
-  std::atomic<std::int64_t>& entries = this_thread.counter->entries;
-  if (this_thread.counter == &shared_counter()) {
-    entries.fetch_sub(1, std::memory_order_release);
+  if (entries_ == &shared_counter().entries) {
+    --shared_entries;
+    entries_->fetch_sub(1, std::memory_order_release);
   } else {
-    entries.store(entries.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    entries_->store(entries_->load(std::memory_order_relaxed) - 1, std::memory_order_release);
   }
 }
 

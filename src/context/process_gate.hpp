@@ -7,6 +7,9 @@
 // fails with process_ending.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "base/result.hpp"
 
 namespace vpmm::context {
@@ -22,6 +25,7 @@ class GateEntry {
   bool open() const { return open_; }
 
  private:
+  std::atomic<std::int64_t>* entries_;  // where this one counts
   bool open_;
 };
 
