@@ -11,22 +11,9 @@
 #include <new>
 
 #include "base/address.hpp"
-#include "region/region.hpp"
-#include "small/slab.hpp"
+#include "small/arena.hpp"
 
 namespace vpmm::small {
-
-// What stands at a page: nothing, an arena, or an allocation of whole pages that begins here.
-struct PageEntry {
-  std::atomic<std::uintptr_t> owner;  // first bit set: an Arena, otherwise a Region
-  std::atomic<Shard*> shard;          // of a Region: which stream's it is
-
-  static bool is_arena(std::uintptr_t owner) { return (owner & 1) != 0; }
-  static Arena* arena(std::uintptr_t owner) { return reinterpret_cast<Arena*>(owner & ~std::uintptr_t{1}); }
-  static region::Region* region(std::uintptr_t owner) { return reinterpret_cast<region::Region*>(owner); }
-  static std::uintptr_t of(const Arena* arena) { return reinterpret_cast<std::uintptr_t>(arena) | 1; }
-  static std::uintptr_t of(const region::Region* region) { return reinterpret_cast<std::uintptr_t>(region); }
-};
 
 // One table per reservation, an entry per page; entries never written cost address space only. Covers the first few
 // reservations of a pool: memory elsewhere takes the way through the pool's lock.
@@ -44,6 +31,11 @@ class Directory {
       if (offset < table.range.size) return &table.entries.get()[shift_ >= 0 ? offset >> shift_ : offset / page_size_];
     }
     return nullptr;
+  }
+
+  // How far into its page. Any thread, without a lock.
+  Bytes in_page(DevicePtr p) const {
+    return shift_ >= 0 ? to_integer(p) & (page_size_ - 1) : to_integer(p) % page_size_;
   }
 
   // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.

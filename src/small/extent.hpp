@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "region/region.hpp"
-#include "small/slab.hpp"
+#include "small/arena.hpp"
 
 namespace vpmm::small {
 

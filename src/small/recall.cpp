@@ -23,15 +23,14 @@ SmallPool::Live live_in(const Extent& extent) {
   SmallPool::Live live;
   const std::uint64_t end = extent.first + extent.units;
   for (std::uint64_t unit = extent.first; unit < end && !extent.is_free();) {
-    const std::uintptr_t owner = extent.arena->owners[unit].load(std::memory_order_relaxed);
-    if ((owner & kExtentTag) == 0) {
-      const Slab& slab = *reinterpret_cast<const Slab*>(owner);
-      for (std::uint64_t i = 0; i < slab.shape().blocks; ++i) {
+    if (const Slab* const cut = extent.arena->owners[unit].load(std::memory_order_relaxed).slab()) {
+      const Slab& slab = *cut;
+      for (std::uint64_t i = 0; i < slab.blocks; ++i) {
         if (!slab.is_live(i)) continue;
         ++live.allocations;
         live.requested += slab.requested(i);
       }
-      unit += slab.shape().units;
+      unit += slab.units;
       continue;
     }
     const Bytes requested = extent.arena->runs[unit] & ~kUsedElsewhere;
@@ -40,6 +39,10 @@ SmallPool::Live live_in(const Extent& extent) {
     unit += requested == 0 ? 1 : run_units(requested);
   }
   return live;
+}
+
+bool is_entered(const Arena& arena, Owner owner) {
+  return arena.entry == nullptr || arena.entry->owner.load(std::memory_order_relaxed) == owner;
 }
 
 }  // namespace
@@ -56,16 +59,15 @@ void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
     if (entry == nullptr) return;
   }
   pages.asked = requested;
-  entry->shard.store(&shard, std::memory_order_relaxed);
-  entry->owner.store(PageEntry::of(&pages), std::memory_order_relaxed);
+  entry->enter(pages, &shard);
 }
 
 // The index counts what the first user asked for; from here on nobody does.
 void SmallPool::delist(const Region& pages) {
   PageEntry* entry = directory_.at(pages.range.begin);
-  if (entry == nullptr || entry->owner.load(std::memory_order_relaxed) == 0) return;
+  if (entry == nullptr || entry->owner.load(std::memory_order_relaxed).is_none()) return;
   pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
-  entry->owner.store(0, std::memory_order_relaxed);
+  entry->owner.store(Owner{}, std::memory_order_relaxed);
   const auto found = pages.tenant.timeline ? by_timeline_.find(*pages.tenant.timeline) : by_timeline_.end();
   if (found == by_timeline_.end()) return;
   const SpinGuard guard(found->second->lock);
@@ -74,9 +76,9 @@ void SmallPool::delist(const Region& pages) {
 
 Bytes SmallPool::requested_of(const Region& pages) const {
   const PageEntry* entry = directory_.at(pages.range.begin);
-  const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == PageEntry::of(&pages);
+  const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == Owner(&pages);
   if (!is_listed) return pages.tenant.requested;
-  const SpinGuard guard(entry->shard.load(std::memory_order_relaxed)->lock);
+  const SpinGuard guard(entry->shard()->lock);
   return pages.asked;
 }
 
@@ -177,7 +179,8 @@ bool SmallPool::recall_extent_of(Shard& shard, std::uint64_t complete) {
 // The index counts them as allocated until the pool has them back. Holds: the shard's lock.
 void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
   shard.tally.ended_none(pages.region->tenant.requested, pages.region->range.size);
-  if (PageEntry* entry = directory_.at(pages.region->range.begin)) entry->owner.store(0, std::memory_order_relaxed);
+  if (PageEntry* entry = directory_.at(pages.region->range.begin))
+    entry->owner.store(Owner{}, std::memory_order_relaxed);
 }
 
 // Note [What leaves a hand is stamped as it was freed]
@@ -392,6 +395,9 @@ std::string SmallPool::validate_shard(Shard& shard) {
       if (slab->free == 0) return "a full slab is listed as open";
       if (slab->shard != &shard || slab->slab_class != c) return "a slab stands in a list that is not its own";
       if ((slab->free & slab->waiting) != 0) return "a block is free and waiting";
+      if (slab->has_uses != (slab->used_elsewhere != 0)) return "a slab's note of uses elsewhere is wrong";
+      const Owner owner = slab->units == shard.page_units ? Owner(slab) : Owner(slab->extent->arena);
+      if (!is_entered(*slab->extent->arena, owner)) return "a slab's page names another owner";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";
     }
@@ -400,6 +406,7 @@ std::string SmallPool::validate_shard(Shard& shard) {
   shard.extents.for_each([&](const Extent* extent) {
     if (extent->is_free()) kept += extent->units * kUnit;
     if (extent->shard != &shard) broken = "an extent stands in a list that is not its own";
+    if (!is_entered(*extent->arena, Owner(extent->arena))) broken = "an extent's page names another owner";
     if (broken.empty()) broken = extent->validate();
   });
   if (!broken.empty()) return broken;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/spin_lock.hpp"
@@ -70,6 +71,8 @@ struct Kept {
 // that two streams share none.
 class alignas(64) Shard {
  public:
+  explicit Shard(Bytes page_size) : page_units(page_size / kUnit) {}
+
   SpinLock lock;
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
   std::atomic<bool> wants_attention{false};
@@ -87,10 +90,12 @@ class alignas(64) Shard {
   std::uint64_t closed_ns = 0;      // when the last of them was asked for
   Bytes bytes_freed = 0;            // since somebody looked whether one is due
   Tally tally;
-  std::int64_t requested_noted = 0;                     // of the tally; guarded by the pool's lock
-  std::array<SlabList, kSlabClasses> open{};            // with a free block; of several none is empty
-  std::array<std::vector<Kept>, kMostPages + 1> pages;  // whole pages, by their number; last freed last
+  std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
+  std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
+  std::array<std::uint64_t, kSlabClasses> slab_units{};  // in slabs of the class
+  std::array<std::vector<Kept>, kMostPages + 1> pages;   // whole pages, by their number; last freed last
   ExtentLists extents;
+  const std::uint64_t page_units;
   Slab* spare_slabs = nullptr;       // linked by `next`
   std::uint64_t slab_count = 0;      // spare ones too
   std::uint64_t extent_count = 0;    // extents that name this shard
@@ -108,13 +113,13 @@ class alignas(64) Shard {
     const auto index = static_cast<std::uint64_t>(std::countr_zero(slab->free));
     slab->free &= slab->free - 1;
     if (slab->free == 0) list.remove(slab);
-    slab->slack[index] = static_cast<std::uint16_t>(slab->shape().block - requested);
-    tally.begin(requested, slab->shape().block);
+    slab->slack[index] = static_cast<std::uint16_t>(slab->block_bytes() - requested);
+    tally.begin(requested, slab->block_bytes());
     return slab->block(index);
   }
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) {
-    tally.end(slab->requested(index), slab->shape().block);
+    tally.end(slab->requested(index), slab->block_bytes());
     slab->number = number_of_a_free();
     set_free(slab, index);
   }
@@ -142,8 +147,9 @@ class alignas(64) Shard {
     open[slab->slab_class].remove(slab);
     Extent& extent = *slab->extent;
     const std::uint64_t first = extent.arena->unit_of(slab->begin) - extent.first;
-    extent.arena->set_owner(extent.first + first, slab->shape().units, tagged(extent));
-    give_units(extent, first, slab->shape().units, slab->number);
+    slab_units[slab->slab_class] -= slab->units;
+    extent.arena->set_owner(extent.first + first, slab->units, Owner(&extent));
+    give_units(extent, first, slab->units, slab->number);
     add_spare(slab);
   }
 
@@ -236,24 +242,31 @@ class alignas(64) Shard {
     set_holder(*region, this);
   }
 
-  static std::uintptr_t tagged(const Extent& extent) { return reinterpret_cast<std::uintptr_t>(&extent) | kExtentTag; }
-
  private:
   // False: no units, or no record for another slab, in hand.
   bool cut_slab(std::size_t slab_class) {
+    if (spare_slabs == nullptr) return false;
     const SlabShape& shape = kShapes[slab_class];
-    Slab* const slab = spare_slabs;
-    Extent* const extent = slab == nullptr ? nullptr : extents.find(shape.units);
+    SlabSize size = slab_size(shape, slab_units[slab_class], page_units);
+    Extent* extent = extents.find(size.units);
+    if (extent == nullptr && size.units > shape.units) {
+      size = {shape.units, shape.blocks};
+      extent = extents.find(size.units);
+    }
     if (extent == nullptr) return false;
-    spare_slabs = slab->next;
-    const std::uint64_t first = take_units(*extent, shape.units);
-    slab->slab_class = slab_class;
-    slab->free = shape.all();
+    Slab* const slab = std::exchange(spare_slabs, spare_slabs->next);
+    slab->slab_class = static_cast<std::uint16_t>(slab_class);
+    slab->units = static_cast<std::uint16_t>(size.units);
+    slab->blocks = static_cast<std::uint16_t>(size.blocks);
+    slab->free = slab->all();
     slab->waiting = slab->used_elsewhere = slab->number = 0;
-    slab->begin = extent->at(first);
+    slab->has_uses = false;
     slab->shard = this;
     slab->extent = extent;
-    extent->arena->set_owner(extent->first + first, shape.units, reinterpret_cast<std::uintptr_t>(slab));
+    const std::uint64_t first = take_units(*extent, size.units);
+    slab->begin = extent->at(first);
+    slab_units[slab_class] += size.units;
+    extent->arena->set_owner(extent->first + first, size.units, Owner(slab));
     open[slab_class].push(slab);
     keep_bytes(slab->bytes());
     return true;

@@ -1,6 +1,7 @@
 // small: which sizes requests are rounded to, and how blocks are cut.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -20,7 +21,7 @@ constexpr Bytes kGrain = 256;
 constexpr Bytes kLeastRun = 8 * kUnit;
 constexpr std::size_t kSlabClasses = 55;
 constexpr std::uint64_t kMostBlocks = 64;
-constexpr std::uint64_t kMostSlabUnits = 16;
+constexpr std::uint64_t kMostSlabUnits = 16;              // of a stream's first slabs of a class
 constexpr Bytes kLeastPage = 2 * kMostSlabUnits * kUnit;  // smaller pages are not cut
 
 // Requires: 0 < bytes <= block_size(kSlabClasses - 1).
@@ -45,8 +46,9 @@ struct SlabShape {
   std::uint64_t blocks = 0;
   std::uint64_t inverse = 0;  // of `block`, times 2^40, rounded up: index = offset * inverse >> 40
   constexpr std::uint64_t index_of(Bytes offset) const { return offset * inverse >> 40; }
-  constexpr std::uint64_t all() const { return blocks == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << blocks) - 1; }
 };
+
+constexpr bool is_nearly_cut(std::uint64_t units, Bytes cut) { return (units * kUnit - cut) * 32 <= units * kUnit; }
 
 // The fewest units of which at most a 32nd stays uncut.
 constexpr SlabShape shape_of(Bytes block) {
@@ -56,7 +58,7 @@ constexpr SlabShape shape_of(Bytes block) {
     const std::uint64_t blocks = fitting < kMostBlocks ? fitting : kMostBlocks;
     if (blocks == 0) continue;
     best = {block, units, blocks, ((std::uint64_t{1} << 40) + block - 1) / block};
-    if ((units * kUnit - blocks * block) * 32 <= units * kUnit) break;
+    if (is_nearly_cut(units, blocks * block)) break;
   }
   return best;
 }
@@ -68,6 +70,29 @@ constexpr std::array<SlabShape, kSlabClasses> make_shapes() {
 }
 
 inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
+
+// Note [Slabs grow with what there is]
+// A record of a slab is a cache miss when there are many, and classes of large blocks have one or a few in a slab of
+// the least size. So a stream that has much of a class cuts the next slab twice, four times ... as large, or a whole
+// page: at most a 32nd of what it has of the class, and 64 blocks.
+constexpr std::uint64_t kSlabShare = 32;
+
+struct SlabSize {
+  std::uint64_t units = 0;
+  std::uint64_t blocks = 0;
+};
+
+// Of the next slab where the stream has so many units in slabs of the class.
+constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class, std::uint64_t page_units) {
+  const std::uint64_t most = units_of_class / kSlabShare;
+  const std::uint64_t in_a_page = page_units * kUnit / shape.block;
+  const bool fills_page = in_a_page <= kMostBlocks && is_nearly_cut(page_units, in_a_page * shape.block);
+  if (page_units <= most && fills_page) return {page_units, in_a_page};
+  SlabSize size{shape.units, shape.blocks};
+  while (2 * size.blocks <= kMostBlocks && 2 * size.units <= std::min(most, page_units))
+    size = {2 * size.units, 2 * size.blocks};
+  return size;
+}
 
 // Units of a run for `bytes`, rounded up to a class.
 constexpr std::uint64_t run_units(Bytes bytes) {

@@ -42,7 +42,7 @@ SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function
       page_size_(pool.page_size()),
       directory_(page_size_),
       spans_(kUnit),
-      any_(&shards_.emplace_back()),
+      any_(&shards_.emplace_back(page_size_)),
       waiting_(earlier) {}
 
 bool SmallPool::serves(Bytes bytes, Bytes alignment, Bytes page_size) {
@@ -146,7 +146,7 @@ Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& ca
   extent->arena = &arena_at(range.begin);
   extent->first = static_cast<std::uint32_t>(extent->arena->unit_of(range.begin));
   extent->units = static_cast<std::uint32_t>(range.size / kUnit);
-  extent->arena->set_owner(extent->first, extent->units, Shard::tagged(*extent));
+  extent->arena->set_owner(extent->first, extent->units, Owner(extent));
   ++extent->arena->occupied;
   most_live_ += extent->units * kUnit / kLeastRun;
   return extent;
@@ -164,17 +164,17 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   Arena* arena = arenas_.take();
   if (arena->owners == nullptr) {
     const auto units = static_cast<std::size_t>(page_size_ / kUnit);
-    arena->owners = static_cast<std::atomic<std::uintptr_t>*>(
-        unit_tables_.take(units * sizeof(std::atomic<std::uintptr_t>), alignof(std::atomic<std::uintptr_t>)));
+    arena->owners = static_cast<std::atomic<Owner>*>(
+        unit_tables_.take(units * sizeof(std::atomic<Owner>), alignof(std::atomic<Owner>)));
     arena->runs = static_cast<std::uint32_t*>(unit_tables_.take(units * sizeof(std::uint32_t), alignof(std::uint32_t)));
   }
   arena->range = page->range;
   arena->page = page;
-  set_holder(*page, reinterpret_cast<void*>(PageEntry::of(arena)));
+  set_arena_in(*page, *arena);
   for (const AddressRange& reservation : pool_.reservations())
     if (reservation.contains(begin)) directory_.cover(reservation);
-  if (PageEntry* entry = directory_.at(begin); entry != nullptr)
-    entry->owner.store(PageEntry::of(arena), std::memory_order_relaxed);
+  arena->entry = directory_.at(begin);
+  if (arena->entry != nullptr) arena->entry->owner.store(Owner(arena), std::memory_order_relaxed);
   spans_.add_reservation(arena->range);
   Region* flying = spans_.detach(spans_.smallest_hole(page_size_, kUnit), arena->range);
   spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
@@ -196,7 +196,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   if (found != by_timeline_.end()) return *found->second;
   Shard* shard = nullptr;
   if (unused_shards_.empty()) {
-    shard = &shards_.emplace_back();
+    shard = &shards_.emplace_back(page_size_);
   } else {
     shard = unused_shards_.back();
     unused_shards_.pop_back();
@@ -219,60 +219,59 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
 // --- whose an address is
 // ----------------------------------------------------------------------------------------------
 
-bool SmallPool::is_arena(const Region& page) {
-  return PageEntry::is_arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
-}
+bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
 
 SmallPool::Location SmallPool::locate(DevicePtr p) const {
   Location found;
   const PageEntry* const entry = directory_.at(p);
   if (entry == nullptr) return found;
-  const std::uintptr_t owner = entry->owner.load(std::memory_order_relaxed);
-  if (owner == 0) return found;
-  if (!PageEntry::is_arena(owner)) {
-    found.pages = PageEntry::region(owner);
-    found.shard = entry->shard.load(std::memory_order_relaxed);
+  const Owner owner = entry->owner.load(std::memory_order_relaxed);
+  if (owner.region() != nullptr) {
+    found.pages = owner.region();
+    found.shard = entry->shard();
     return found;
   }
-  const Arena& arena = *PageEntry::arena(owner);
-  found.unit = arena.unit_of(p);
-  const std::uintptr_t inside = arena.owners[found.unit].load(std::memory_order_relaxed);
-  if (inside == 0) return found;
-  if ((inside & kExtentTag) != 0) {
-    found.extent = reinterpret_cast<Extent*>(inside & ~kExtentTag);
-    found.shard = found.extent->shard;
-  } else {
-    found.slab = reinterpret_cast<Slab*>(inside);
-    __builtin_prefetch(&found.slab->slack);  // with many slabs a miss, beside that of the first line
-    found.shard = found.slab->shard;
+  Owner inside = owner;
+  if (const Arena* const arena = owner.arena()) {
+    found.unit = arena->unit_of(p);
+    inside = arena->owners[found.unit].load(std::memory_order_relaxed);
+  } else if (owner.slab() != nullptr) {
+    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
+    const auto slab_class = std::min(entry->detail.load(std::memory_order_relaxed), kSlabClasses - 1);
+    const std::uint64_t index = kShapes[slab_class].index_of(directory_.in_page(p));
+    __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
   }
+  found.slab = inside.slab();
+  found.extent = inside.extent();
+  if (found.slab != nullptr) found.shard = found.slab->shard;
+  if (found.extent != nullptr) found.shard = found.extent->shard;
   return found;
 }
 
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
   VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
-  return *PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(*page)));
+  return *arena_in(*page);
 }
 
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
-  const Arena& arena = *PageEntry::arena(reinterpret_cast<std::uintptr_t>(holder_of(page)));
+  const Arena& arena = *arena_in(page);
   std::uint64_t unit = arena.unit_of(p);
-  const std::uintptr_t owner = arena.owners[unit].load(std::memory_order_relaxed);
-  if (owner == 0) return std::nullopt;
+  const Owner owner = arena.owners[unit].load(std::memory_order_relaxed);
+  if (owner.is_none()) return std::nullopt;
   Allocation found;
-  if ((owner & kExtentTag) == 0) {
-    found.slab = reinterpret_cast<Slab*>(owner);
+  found.slab = owner.slab();
+  if (found.slab != nullptr) {
     found.extent = found.slab->extent;
     found.index = found.slab->index_of(p);
     const SpinGuard guard(found.slab->shard->lock);
     if (!found.slab->is_live(found.index)) return std::nullopt;
-    found.range = {found.slab->block(found.index), found.slab->shape().block};
+    found.range = {found.slab->block(found.index), found.slab->block_bytes()};
     found.requested = found.slab->requested(found.index);
     found.timeline = found.slab->shard->timeline;
     return found;
   }
-  found.extent = reinterpret_cast<Extent*>(owner & ~kExtentTag);
+  found.extent = owner.extent();
   const Extent& extent = *found.extent;
   const SpinGuard guard(extent.shard->lock);
   while (arena.runs[unit] == 0 && unit > extent.first) --unit;
@@ -298,7 +297,7 @@ void SmallPool::record_use(const Allocation& allocation, time::Timeline& timelin
   ++timeline.tenants;
   const SpinGuard guard(allocation.extent->shard->lock);
   if (allocation.slab != nullptr) {
-    allocation.slab->used_elsewhere |= std::uint64_t{1} << allocation.index;
+    allocation.slab->set_used_elsewhere(allocation.index, true);
   } else {
     allocation.extent->arena->runs[allocation.extent->first + allocation.index] |= kUsedElsewhere;
   }
@@ -328,7 +327,7 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
   const bool is_own = waiting.stamp.is_complete() || (shard.timeline && waiting.stamp.is_only_on(*shard.timeline));
   {
     const SpinGuard guard(shard.lock);
-    if (slab != nullptr) slab->used_elsewhere &= ~(std::uint64_t{1} << allocation.index);
+    if (slab != nullptr) slab->set_used_elsewhere(allocation.index, false);
     if (is_own && slab != nullptr) shard.give_block(slab, allocation.index);
     if (is_own && slab == nullptr) shard.give_run(extent, allocation.index);
     if (!is_own && slab != nullptr) {
@@ -393,7 +392,7 @@ void SmallPool::give_idle_arenas() {
 
 // One that left its shard, all free.
 void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
-  extent->arena->set_owner(extent->first, extent->units, 0);
+  extent->arena->set_owner(extent->first, extent->units, Owner{});
   --extent->arena->occupied;
   most_live_ -= extent->units * kUnit / kLeastRun;
   Region* const span = std::exchange(extent->span, nullptr);
@@ -408,8 +407,7 @@ bool SmallPool::give_arena_if_idle(Region* free) {
   const time::Stamp stamp = timelines_.reduce(free->stamp);
   spans_.attach_hole(spans_.detach(free, arena.range));
   spans_.remove_reservation(arena.range);
-  if (PageEntry* entry = directory_.at(arena.range.begin); entry != nullptr)
-    entry->owner.store(0, std::memory_order_relaxed);
+  if (arena.entry != nullptr) arena.entry->owner.store(Owner{}, std::memory_order_relaxed);
   set_holder(*arena.page, nullptr);
   pool_.deallocate(arena.page, stamp);
   arena.page = nullptr;

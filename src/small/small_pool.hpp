@@ -128,7 +128,7 @@ class SmallPool {
     std::uint64_t index = 0;
     std::uint64_t units = 0;
     time::Stamp stamp;
-    Bytes bytes() const { return slab != nullptr ? slab->shape().block : units * kUnit; }
+    Bytes bytes() const { return slab != nullptr ? slab->block_bytes() : units * kUnit; }
   };
   Shard& shard_for(const pool::Caller& caller);
   DevicePtr take_block(std::size_t slab_class, Bytes requested, const pool::Caller& caller);
@@ -161,8 +161,8 @@ class SmallPool {
   time::Timelines& timelines_;
   const std::function<bool()> prove_;
   const Bytes page_size_;
-  Directory directory_;
-  region::RegionIndex spans_;
+  Directory directory_;                    // read without a lock, so that nothing that changes stands on its lines
+  alignas(64) region::RegionIndex spans_;  // of the arenas
   StableStore<Arena> arenas_;
   StableBytes unit_tables_;  // of the arenas
   std::uint64_t arena_count_ = 0;

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 #include "small/directory.hpp"
+#include "small/extent.hpp"
 
 namespace vpmm::small {
 namespace {
@@ -24,7 +26,7 @@ TEST(Directory, has_an_entry_for_each_page_that_every_address_inside_it_finds) {
       ASSERT_NE(entry, nullptr);
       EXPECT_EQ(directory.at(begin + 1), entry);
       EXPECT_EQ(directory.at(begin + (page - 1)), entry);
-      EXPECT_EQ(entry->owner.load(), 0u) << "nothing stands there yet";
+      EXPECT_TRUE(entry->owner.load().is_none()) << "nothing stands there yet";
       entries.insert(entry);
     }
     EXPECT_EQ(entries.size(), 10u);
@@ -46,10 +48,11 @@ TEST(Directory, covering_again_keeps_what_was_written) {
   const AddressRange reservation{at(64 * kPage), 10 * kPage};
   directory.cover(reservation);
   PageEntry* entry = directory.at(reservation.begin + 3 * kPage);
-  entry->owner.store(42);
+  const Arena arena;
+  entry->owner.store(Owner(&arena));
   directory.cover(reservation);
   EXPECT_EQ(directory.at(reservation.begin + 3 * kPage), entry);
-  EXPECT_EQ(entry->owner.load(), 42u);
+  EXPECT_EQ(entry->owner.load().arena(), &arena);
 }
 
 TEST(Directory, covers_the_first_sixteen_reservations_and_says_so_of_the_next) {
@@ -65,13 +68,35 @@ TEST(Directory, covers_the_first_sixteen_reservations_and_says_so_of_the_next) {
   EXPECT_EQ(directory.at(at(5000 * kPage)), nullptr);
 }
 
-TEST(PageEntry, tells_an_arena_from_an_allocation_of_whole_pages) {
-  Arena arena;
-  region::Region region;
-  EXPECT_TRUE(PageEntry::is_arena(PageEntry::of(&arena)));
-  EXPECT_EQ(PageEntry::arena(PageEntry::of(&arena)), &arena);
-  EXPECT_FALSE(PageEntry::is_arena(PageEntry::of(&region)));
-  EXPECT_EQ(PageEntry::region(PageEntry::of(&region)), &region);
+TEST(Directory, how_far_into_its_page_an_address_is) {
+  for (const Bytes page : {kPage, 3 * kMiB}) {
+    const Directory directory(page);
+    EXPECT_EQ(directory.in_page(at(12 * page)), 0u);
+    EXPECT_EQ(directory.in_page(at(12 * page) + 777), 777u);
+    EXPECT_EQ(directory.in_page(at(13 * page) - 1), page - 1);
+  }
+}
+
+TEST(Owner, is_of_one_kind_and_no_other) {
+  const Slab slab;
+  const Extent extent;
+  const Arena arena;
+  const region::Region region;
+  const auto kinds = [](Owner owner) {
+    return std::vector<bool>{owner.slab() != nullptr, owner.extent() != nullptr, owner.arena() != nullptr,
+                             owner.region() != nullptr};
+  };
+  EXPECT_TRUE(Owner{}.is_none());
+  EXPECT_EQ(kinds(Owner{}), (std::vector{false, false, false, false}));
+  EXPECT_EQ(kinds(Owner(&slab)), (std::vector{true, false, false, false}));
+  EXPECT_EQ(kinds(Owner(&extent)), (std::vector{false, true, false, false}));
+  EXPECT_EQ(kinds(Owner(&arena)), (std::vector{false, false, true, false}));
+  EXPECT_EQ(kinds(Owner(&region)), (std::vector{false, false, false, true}));
+  EXPECT_EQ(Owner(&slab).slab(), &slab);
+  EXPECT_EQ(Owner(&extent).extent(), &extent);
+  EXPECT_EQ(Owner(&arena).arena(), &arena);
+  EXPECT_EQ(Owner(&region).region(), &region);
+  EXPECT_FALSE(Owner(&region).is_none());
 }
 
 }  // namespace

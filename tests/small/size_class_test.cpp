@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "small/size_class.hpp"
+#include "small/slab.hpp"
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {
@@ -64,20 +65,45 @@ TEST(SlabShape, at_most_a_thirty_second_of_a_slab_is_never_cut) {
     EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit) << shape.block;
 }
 
-TEST(SlabShape, all_has_a_bit_for_every_block_and_no_other) {
-  for (const SlabShape& shape : kShapes) {
-    EXPECT_EQ(static_cast<std::uint64_t>(std::popcount(shape.all())), shape.blocks);
-    EXPECT_EQ(static_cast<std::uint64_t>(std::bit_width(shape.all())), shape.blocks);
+TEST(Slab, all_has_a_bit_for_every_block_and_no_other) {
+  for (std::uint16_t blocks = 1; blocks <= kMostBlocks; ++blocks) {
+    Slab slab;
+    slab.blocks = blocks;
+    EXPECT_EQ(static_cast<std::uint64_t>(std::popcount(slab.all())), blocks);
+    EXPECT_EQ(static_cast<std::uint64_t>(std::bit_width(slab.all())), blocks);
   }
 }
 
-TEST(SlabShape, the_index_of_every_offset_is_the_quotient) {
+TEST(SlabShape, the_index_of_every_offset_in_a_page_is_the_quotient) {
   for (const SlabShape& shape : kShapes) {
     SCOPED_TRACE(shape.block);
     std::uint64_t wrong = 0;
-    for (Bytes offset = 0; offset < shape.units * kUnit; ++offset)
-      wrong += shape.index_of(offset) == offset / shape.block ? 0 : 1;
+    for (Bytes begin = 0; begin < kMostBlocks * shape.block; begin += shape.block)
+      for (const Bytes offset : {begin, begin + 1, begin + shape.block / 2, begin + shape.block - 1})
+        wrong += shape.index_of(offset) == offset / shape.block ? 0 : 1;
     EXPECT_EQ(wrong, 0u);
+  }
+}
+
+TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_64_blocks_in_a_page) {
+  for (const Bytes page : {kLeastPage, kPage, 3 * kMiB}) {
+    for (const SlabShape& shape : kShapes) {
+      SCOPED_TRACE(shape.block);
+      EXPECT_EQ(slab_size(shape, 0, page / kUnit).units, shape.units) << "the first slab is the smallest";
+      std::uint64_t most = 0;
+      for (std::uint64_t units = 0; units <= std::uint64_t{1} << 20; units = 2 * units + 1) {
+        const SlabSize size = slab_size(shape, units, page / kUnit);
+        EXPECT_LE(size.units, std::max(shape.units, units / kSlabShare)) << "of what there is";
+        EXPECT_LE(size.units * kUnit, page);
+        EXPECT_LE(size.blocks, kMostBlocks);
+        EXPECT_LE(size.blocks * shape.block, size.units * kUnit);
+        EXPECT_LE((size.units * kUnit - size.blocks * shape.block) * 32, size.units * kUnit) << "hardly any is not cut";
+        EXPECT_GE(size.units, most) << "never less for more";
+        most = size.units;
+      }
+      EXPECT_TRUE(most * 2 * kUnit > page || most * kUnit / shape.block * 2 > kMostBlocks)
+          << "in the end nearly as many as there can be";
+    }
   }
 }
 

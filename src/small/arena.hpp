@@ -1,0 +1,101 @@
+// small: a page of the pool that small requests are cut from, and what owns which part of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/address.hpp"
+#include "region/region.hpp"
+#include "small/slab.hpp"
+
+namespace vpmm::small {
+
+struct Arena;
+
+// What memory belongs to: nothing, a slab, an extent, an arena or an allocation of whole pages. One word, so that it is
+// read without a lock.
+class Owner {
+ public:
+  Owner() = default;
+  explicit Owner(const Slab* slab) : bits_(reinterpret_cast<std::uintptr_t>(slab) | kSlab) {}
+  explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | kExtent) {}
+  explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | kArena) {}
+  explicit Owner(const region::Region* pages) : bits_(reinterpret_cast<std::uintptr_t>(pages) | kRegion) {}
+
+  bool is_none() const { return bits_ == 0; }
+  // Null where it is another's.
+  Slab* slab() const { return as<Slab>(kSlab); }
+  Extent* extent() const { return as<Extent>(kExtent); }
+  Arena* arena() const { return as<Arena>(kArena); }
+  region::Region* region() const { return as<region::Region>(kRegion); }
+  bool operator==(const Owner&) const = default;
+
+ private:
+  // In the last bits, which are free: all of these are aligned to more.
+  enum Kind : std::uintptr_t { kNothing, kSlab, kExtent, kArena, kRegion, kKinds = 7 };
+  template <typename T>
+  T* as(Kind kind) const {
+    return (bits_ & kKinds) == kind ? reinterpret_cast<T*>(bits_ & ~std::uintptr_t{kKinds}) : nullptr;
+  }
+
+  std::uintptr_t bits_ = 0;
+};
+
+// What stands at a page: nothing, an arena, the slab that fills one, or an allocation of whole pages that begins here.
+struct PageEntry {
+  std::atomic<Owner> owner;
+  std::atomic<std::uintptr_t> detail;  // of an allocation of whole pages: its Shard; of a slab: its class
+
+  void enter(const region::Region& pages, const Shard* shard) {
+    detail.store(reinterpret_cast<std::uintptr_t>(shard), std::memory_order_relaxed);
+    owner.store(Owner(&pages), std::memory_order_relaxed);
+  }
+  void enter(const Slab& slab) {
+    detail.store(slab.slab_class, std::memory_order_relaxed);
+    owner.store(Owner(&slab), std::memory_order_relaxed);
+  }
+  Shard* shard() const { return reinterpret_cast<Shard*>(detail.load(std::memory_order_relaxed)); }
+};
+
+// What this room keeps about an allocation of the pool: the arena in it (with the last bit set), or the shard that
+// keeps it. A shard writes it under its own lock, while whoever has the pool's may look.
+inline void* holder_of(const region::Region& region) {
+  return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
+}
+inline void set_holder(region::Region& region, void* holder) {
+  std::atomic_ref<void*>(region.holder).store(holder, std::memory_order_relaxed);
+}
+
+// Null: it is not cut, or kept by a shard.
+inline Arena* arena_in(const region::Region& page) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(holder_of(page));
+  return (bits & 1) != 0 ? reinterpret_cast<Arena*>(bits & ~std::uintptr_t{1}) : nullptr;
+}
+inline void set_arena_in(region::Region& page, const Arena& arena) {
+  set_holder(page, reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&arena) | 1));
+}
+
+// One page of the pool. `owners` names, for every unit, the slab around it, or else the extent. Written under the lock
+// of the shard that has the extent, read under any by whoever has something live in the unit, which cannot change
+// meanwhile.
+struct alignas(64) Arena {
+  AddressRange range;
+  region::Region* page = nullptr;        // its allocation in the pool
+  PageEntry* entry = nullptr;            // of the page; null: the directory does not cover it
+  std::uint64_t occupied = 0;            // extents in it
+  std::atomic<Owner>* owners = nullptr;  // by unit
+  std::uint32_t* runs = nullptr;         // by unit: of a live run that begins there, what its user asked for
+
+  std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
+  void set_owner(std::uint64_t first, std::uint64_t units, Owner owner) {
+    for (std::uint64_t unit = first; unit < first + units; ++unit) owners[unit].store(owner, std::memory_order_relaxed);
+    if (entry == nullptr || units * kUnit != range.size) return;
+    if (owner.slab() != nullptr)
+      entry->enter(*owner.slab());
+    else
+      entry->owner.store(Owner(this), std::memory_order_relaxed);
+  }
+};
+constexpr std::uint32_t kUsedElsewhere = std::uint32_t{1} << 31;  // in Arena::runs: record_use named another stream
+
+}  // namespace vpmm::small
