@@ -104,12 +104,13 @@ Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, 
 
 Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
   const Bytes page = pool_->page_size();
-  const Bytes natural = pool_->page_alignment();
-  if (request.alignment > natural && natural != page)
+  const Bytes natural = pool_->slice_alignment();
+  if (request.alignment > natural && !is_power_of_two(page))
     return Error{ErrorCode::unsupported,
                  fmt::format("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
                              request.alignment, page)};
-  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural)};
+  const pool::PageRequest pages{request.bytes, pool_->rounding().rounded(request.bytes),
+                                std::max(request.alignment, natural)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {

@@ -108,9 +108,10 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
   } else if (somm_ == nullptr || bytes >= page) {
-    const std::uint64_t pages = (bytes + page - 1) / page;
-    if (pages > small::kMostPages || config_.page_chunks) return {};
-    region::Region* const region = shard.take_pages(pages);
+    const pool::Rounding& rounding = pool_->rounding();
+    const Bytes rounded = rounding.rounded(bytes);
+    if (rounded > small::kMostPages * page || config_.page_chunks) return {};
+    region::Region* const region = shard.take_pages(rounding.slices(rounded));
     if (region == nullptr) return {};
     begin = region->range.begin;
     size = region->range.size;
@@ -183,14 +184,14 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
 }
 
 bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream) {
-  const std::uint64_t pages = region.range.size / page_size_;
-  if (pages > small::kMostPages || config_.page_chunks) return false;
+  const std::uint64_t most = pool_->spares_large() ? small::kMostPages : small::kMostPagesUsually;
+  if (region.range.size > most * page_size_ || config_.page_chunks) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)
     return false;
   if (!may_keep(shard, region.range, stream)) return false;
   shard.tally.end(region.asked, region.range.size);
-  shard.keep_pages(&region, pages);
+  shard.keep_pages(&region, pool_->rounding().slices(region.range.size));
   return true;
 }
 

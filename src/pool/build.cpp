@@ -293,6 +293,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   count_tenant(tenant, +1);
   const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
   ++counters_.plans;
+  moved_since_growth_ = plan.creates.empty() ? moved_since_growth_ + plan.moved_bytes() : 0;
   observe::log(observe::LogLevel::debug, "plan: {}", to_string(plan, page_size()));
   note_peaks();
   return begin;

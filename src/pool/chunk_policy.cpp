@@ -38,7 +38,7 @@ struct Taste {
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
     case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves};
-    case Prefer::balanced: return {15, 5, 20, 512, Placement::ends, Waiting::never};
+    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never};
     case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never};
   }
   return {};

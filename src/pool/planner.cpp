@@ -177,6 +177,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     for (const Move& move : found.moves) add_waits(move.stamp, need.own, plan.waits);
     plan.moves = std::move(found.moves);
   }
+  created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
     plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);

@@ -24,8 +24,8 @@ enum class Effort {
 };
 
 struct Need {
-  Bytes size = 0;                       // whole pages
-  Bytes alignment = 0;                  // at least a page
+  Bytes size = 0;                       // Rounding::rounded()
+  Bytes alignment = 0;                  // at least a slice
   std::optional<time::TimelineId> own;  // none: any-stream or capturing, only complete memory will do
   bool may_wait = false;                // the caller has a stream on which waits can be queued
   Bytes mapped = 0;
@@ -43,8 +43,8 @@ struct NoPlan {
 class Planner {
  public:
   Planner(const region::RegionIndex& index, const vm::ChunkTable& chunks, const time::Timelines& timelines,
-          const ChunkPolicy& policy)
-      : index_(index), chunks_(chunks), timelines_(timelines), policy_(policy) {}
+          const ChunkPolicy& policy, Bytes page_size)
+      : index_(index), chunks_(chunks), timelines_(timelines), policy_(policy), page_size_(page_size) {}
 
   std::variant<Plan, NoPlan> plan(const Need& need, Effort effort) const;
   // Usable by the caller at once, without any wait.
@@ -76,6 +76,7 @@ class Planner {
   const vm::ChunkTable& chunks_;
   const time::Timelines& timelines_;
   const ChunkPolicy& policy_;
+  const Bytes page_size_;  // chunks are whole pages
 };
 
 }  // namespace vpmm::pool

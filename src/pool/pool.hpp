@@ -1,6 +1,7 @@
 // pool: virtual memory pool of one device: requests of a page and more. Reads top-down as phases 0, 1, 1.5 and 2.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "pool/config.hpp"
 #include "pool/placement.hpp"
 #include "pool/planner.hpp"
+#include "pool/rounding.hpp"
 #include "region/region_index.hpp"
 #include "time/timelines.hpp"
 #include "vm/chunk_table.hpp"
@@ -48,8 +50,8 @@ struct Caller {
 
 struct PageRequest {
   Bytes requested = 0;  // as the user said
-  Bytes size = 0;       // whole pages
-  Bytes alignment = 0;  // at least page_alignment()
+  Bytes size = 0;       // Rounding::rounded()
+  Bytes alignment = 0;  // at least slice_alignment()
 };
 
 // What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
@@ -82,21 +84,25 @@ class Pool {
        time::Timelines& timelines, Relief relief);
   ~Pool();
 
-  Bytes page_size() const { return index_.page_size(); }
-  // What every page is aligned to: the largest power of two that divides a page.
+  Bytes page_size() const { return rounding_.page_size(); }
+  const Rounding& rounding() const { return rounding_; }
+  // What every page, and every slice, is aligned to: the largest power of two that divides it.
   Bytes page_alignment() const { return page_size() & (~page_size() + 1); }
+  Bytes slice_alignment() const { return rounding_.slice_size() & (~rounding_.slice_size() + 1); }
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
-  // Whether such a request would be a hit.
-  bool fits(Bytes size, const Caller& caller) const {
-    return index_.best_fit(size, page_alignment(), caller.own()) != nullptr;
+  // Whether a page would be a hit.
+  bool has_page(const Caller& caller) const {
+    return index_.best_fit(page_size(), page_alignment(), caller.own()) != nullptr;
   }
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);
   void record_use(region::Region* region, time::Timeline& timeline);
   // Whether what the last allocate() gave was complete, so that any stream might use it.
   bool was_complete() const { return was_complete_; }
+  // Whether large frees may stay in the hand of their stream. Asked without the lock, too.
+  bool spares_large() const { return spares_large_.load(std::memory_order_relaxed); }
   // The allocation is the pool's own business from here on: no stream is kept alive for it.
   void disown(region::Region* region);
   // Frees an allocated region and gives it, whole, to the next tenant without anybody else having had it.
@@ -122,7 +128,7 @@ class Pool {
   std::vector<AddressRange> reservations() const { return reservations_; }
   void reset_peaks();
   std::string validate() const;
-  std::string picture(Bytes unit = 0) const { return index_.picture(unit); }
+  std::string picture(Bytes unit = 0) const { return index_.picture(unit == 0 ? page_size() : unit); }
   std::string shortage_report(const PageRequest& request);
 
   // Gives everything back. Requires: the GPU is idle.
@@ -174,6 +180,7 @@ class Pool {
 
   region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
   void count_tenant(const region::Tenant& tenant, int change);
+  void judge_large_frees();
   Need need_of(const PageRequest& request, const Caller& caller) const;
   Bytes growth_room() const;
   Bytes quarantined_bytes() const;
@@ -184,7 +191,8 @@ class Pool {
   const Config config_;
   time::Timelines& timelines_;
   Relief relief_;
-  region::RegionIndex index_;
+  const Rounding rounding_;
+  region::RegionIndex index_;  // its pages are our slices
   vm::ChunkTable chunks_;
   vm::Mapper mapper_;
   std::unique_ptr<ChunkPolicy> policy_;
@@ -202,6 +210,8 @@ class Pool {
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
+  Bytes moved_since_growth_ = 0;
+  std::atomic<bool> spares_large_{false};
   observe::Statistics counters_;  // totals and peaks that only the pool knows
 };
 

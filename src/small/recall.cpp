@@ -1,5 +1,7 @@
 // small: what shards keep comes back, and what the figures are meanwhile.
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -114,18 +116,15 @@ bool SmallPool::recall_for(const Caller& caller, Bytes worth) {
 }
 
 bool SmallPool::recall_one(const Caller& caller, Bytes size) {
-  const Bytes count = (size + page_size_ - 1) / page_size_;
   if (caller.timeline == nullptr) return false;
   Shard& shard = shard_of(*caller.timeline);
   Kept kept;
   {
     const SpinGuard guard(shard.lock);
-    for (std::uint64_t pages = count; pages <= kMostPages && kept.region == nullptr; ++pages) {
-      if (shard.pages[pages].empty()) continue;
-      const std::uint64_t number = shard.pages[pages].back().number;
-      kept = {shard.take_pages(pages), number};
-    }
-    if (kept.region == nullptr) return false;
+    const std::optional<std::uint64_t> slices = shard.pages.least_from(slices_up(size));
+    if (!slices) return false;
+    kept.number = shard.pages.of(*slices).back().number;
+    kept.region = shard.take_pages(*slices);
     leave_hand(shard, kept);
     note(shard);
   }
@@ -135,28 +134,47 @@ bool SmallPool::recall_one(const Caller& caller, Bytes size) {
 }
 
 bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
-  const std::uint64_t wanted = (size + page_size_ - 1) / page_size_;
-  const auto any_other = [&](const auto& gives) {
+  const auto each_other = [&](const auto& visit) {
     for (const auto& [id, shard] : by_timeline_) {
       const time::Timeline* const timeline = timelines_.find(id);
       if (timeline == nullptr || timeline == caller.timeline) continue;
-      if (shard->kept_bytes.load(std::memory_order_relaxed) >= size && gives(*shard, timeline->complete)) return true;
+      if (shard->kept_bytes.load(std::memory_order_relaxed) >= size && visit(*shard, timeline->complete)) return true;
     }
     return false;
   };
-  for (std::uint64_t count = wanted; count <= kMostPages; ++count)
-    if (any_other([&](Shard& shard, std::uint64_t complete) { return recall_pages_of(shard, count, complete); }))
-      return true;
-  return wanted == 1 &&
-         any_other([&](Shard& shard, std::uint64_t complete) { return recall_extent_of(shard, complete); });
+  Shard* nearest = nullptr;
+  std::uint64_t slices = kMostSlices + 1;
+  std::uint64_t complete = 0;
+  each_other([&](Shard& shard, std::uint64_t shard_complete) {
+    const std::uint64_t found = least_complete_pages(shard, slices_up(size), shard_complete);
+    if (found < slices) std::tie(nearest, slices, complete) = std::tuple(&shard, found, shard_complete);
+    return false;
+  });
+  if (nearest != nullptr && recall_pages_of(*nearest, slices, complete)) return true;
+  return size <= page_size_ &&
+         each_other([&](Shard& shard, std::uint64_t upto) { return recall_extent_of(shard, upto); });
 }
 
-bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t count, std::uint64_t complete) {
+std::uint64_t SmallPool::slices_up(Bytes size) const {
+  const pool::Rounding& rounding = pool_.rounding();
+  return rounding.slices(size + rounding.slice_size() - 1);
+}
+
+// In slices; kMostSlices + 1: there are none that large that the stream is done with.
+std::uint64_t SmallPool::least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete) {
+  const SpinGuard guard(shard.lock);
+  std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
+  while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
+  return slices.value_or(kMostSlices + 1);
+}
+
+// False: its stream has taken them meanwhile.
+bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete) {
   Kept kept;
   {
     const SpinGuard guard(shard.lock);
-    if (shard.pages[count].empty() || shard.pages[count].front().number > complete) return false;
-    kept = shard.take_oldest_pages(count);
+    if (shard.pages.of(slices).empty() || shard.pages.of(slices).front().number > complete) return false;
+    kept = shard.take_oldest_pages(slices);
     leave_hand(shard, kept);
     note(shard);
   }
@@ -197,12 +215,15 @@ void SmallPool::recall(Shard& shard) {
       if (extent->is_free()) free.push_back(extent);
     });
     for (Extent* extent : free) shard.detach(extent);
-    for (std::vector<Kept>& freed : shard.pages) pages.insert(pages.end(), freed.begin(), freed.end());
+    for (auto size = shard.pages.least_from(0); size; size = shard.pages.least_from(*size + 1)) {
+      const std::vector<Kept>& freed = shard.pages.of(*size);
+      pages.insert(pages.end(), freed.begin(), freed.end());
+    }
     for (const Kept& kept : pages) {
       shard.leave(kept);
       leave_hand(shard, kept);
     }
-    for (std::vector<Kept>& freed : shard.pages) freed.clear();
+    shard.pages.clear();
     shard.wants_attention.store(true, std::memory_order_relaxed);
     note(shard);
   }
@@ -382,13 +403,17 @@ std::string SmallPool::validate_shard(Shard& shard) {
   const SpinGuard guard(shard.lock);
   Bytes kept = 0;
   Bytes kept_pages = 0;
-  for (std::uint64_t count = 1; count <= kMostPages; ++count)
-    for (const auto& [region, number] : shard.pages[count]) {
+  for (std::uint64_t slices = 0; slices <= kMostSlices; ++slices) {
+    const bool is_marked = shard.pages.least_from(slices) == slices;
+    if (is_marked == shard.pages.of(slices).empty()) return "a size of kept regions is marked wrongly";
+    for (const auto& [region, number] : shard.pages.of(slices)) {
       kept_pages += region->range.size;
       if (holder_of(*region) != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
-      if (region->range.size != count * page_size_) return "a kept region stands among others of another size";
+      if (pool_.rounding().slices(region->range.size) != slices)
+        return "a kept region stands among others of another size";
     }
+  }
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
     for (const Slab* slab = shard.open[c].first; slab != nullptr; slab = slab->next) {
       if (slab->is_empty()) kept += slab->bytes();

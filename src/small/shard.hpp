@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
 #include "region/region.hpp"
 #include "small/extent.hpp"
+#include "small/kept_pages.hpp"
 #include "small/slab.hpp"
 #include "time/timelines.hpp"
 
@@ -56,12 +56,6 @@ struct Tally {
 
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 
-// An allocation of whole pages that its stream freed, and the number of that free.
-struct Kept {
-  region::Region* region = nullptr;
-  std::uint64_t number = 0;
-};
-
 // Note [A shard is a stream's own]
 // What a stream freed may be used again by work queued on it later, without any proof: so it stays in the stream's
 // hand. Blocks are cut from slabs, slabs and runs from extents; what is left of an extent serves any size. Before the
@@ -93,7 +87,7 @@ class alignas(64) Shard {
   std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
   std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
   std::array<std::uint64_t, kSlabClasses> slab_units{};  // in slabs of the class
-  std::array<std::vector<Kept>, kMostPages + 1> pages;   // whole pages, by their number; last freed last
+  KeptPages pages;
   ExtentLists extents;
   const std::uint64_t page_units;
   Slab* spare_slabs = nullptr;       // linked by `next`
@@ -213,19 +207,16 @@ class alignas(64) Shard {
   }
 
   // --- whole pages ---
-  // Null: none of that many in hand.
-  region::Region* take_pages(std::uint64_t count) {
-    std::vector<Kept>& freed = pages[count];
-    if (freed.empty()) return nullptr;
-    const Kept last = freed.back();
-    freed.pop_back();
+  // Null: none of that many slices in hand.
+  region::Region* take_pages(std::uint64_t slices) {
+    if (pages.of(slices).empty()) return nullptr;
+    const Kept last = pages.take_last(slices);
     leave(last);
     return last.region;
   }
   // The first that was freed of those there are. Requires: there is one.
-  Kept take_oldest_pages(std::uint64_t count) {
-    const Kept oldest = pages[count].front();
-    pages[count].erase(pages[count].begin());
+  Kept take_oldest_pages(std::uint64_t slices) {
+    const Kept oldest = pages.take_first(slices);
     leave(oldest);
     return oldest;
   }
@@ -235,8 +226,8 @@ class alignas(64) Shard {
     kept_pages_bytes -= kept.region->range.size;
     set_holder(*kept.region, nullptr);
   }
-  void keep_pages(region::Region* region, std::uint64_t count) {
-    pages[count].push_back({region, number_of_a_free()});
+  void keep_pages(region::Region* region, std::uint64_t slices) {
+    pages.add(slices, {region, number_of_a_free()});
     keep_bytes(region->range.size);
     kept_pages_bytes += region->range.size;
     set_holder(*region, this);

@@ -102,7 +102,4 @@ constexpr std::uint64_t run_units(Bytes bytes) {
   return round_up(units, step);
 }
 
-// Allocations of at most so many whole pages stay in hand.
-constexpr std::uint64_t kMostPages = 8;
-
 }  // namespace vpmm::small

@@ -63,7 +63,7 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
     // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
     // would be mapped, what is kept comes back first.
     const bool is_idle = kept_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-    const bool has_page = !is_idle && (pool_.fits(page_size_, caller) || recall_one(caller, page_size_));
+    const bool has_page = !is_idle && (pool_.has_page(caller) || recall_one(caller, page_size_));
     if (!has_page && !std::exchange(has_recalled, true)) {
       const bool is_back = recall_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);

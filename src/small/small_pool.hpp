@@ -141,7 +141,9 @@ class SmallPool {
   bool give_arena_if_idle(region::Region* free);
   void give_idle_arenas();
   bool recall_for(const pool::Caller& caller, Bytes worth);
-  bool recall_pages_of(Shard& shard, std::uint64_t count, std::uint64_t complete);
+  std::uint64_t slices_up(Bytes size) const;
+  static std::uint64_t least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete);
+  bool recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete);
   bool recall_extent_of(Shard& shard, std::uint64_t complete);
   void recall(Shard& shard);
   void end_shard(Shard& shard);

@@ -102,7 +102,7 @@ TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
 
 TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
   EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 512 * kMiB), std::vector<Bytes>(8, 2 * kMiB));
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 4 * kGiB), std::vector<Bytes>(2, 8 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 3200 * kMiB), std::vector<Bytes>(2, 8 * kMiB));
 }
 
 TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_waits) {

@@ -89,7 +89,7 @@ class PlanWorld : public testing::Test {
     return need;
   }
   std::variant<Plan, NoPlan> decide(const Need& need, Effort effort = Effort::by_policy) const {
-    return Planner(index, chunks, timelines, *policy).plan(need, effort);
+    return Planner(index, chunks, timelines, *policy, kPage).plan(need, effort);
   }
   // "11 = keep 3 move 8 of [-10] at 14": what the plan does and the page at which the request begins.
   std::string text(const Need& need, Effort effort = Effort::by_policy) const {

@@ -1,0 +1,46 @@
+// pool: which sizes requests of a page and more are rounded to.
+#pragma once
+
+#include <algorithm>
+
+#include "base/bytes.hpp"
+#include "pool/config.hpp"
+#include "region/page_unit.hpp"
+
+namespace vpmm::pool {
+
+// Note [The rest of the last page]
+// Chunks are whole pages, and so are most requests: sizes that are nearly alike become the same, and one fits where
+// another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a
+// sixteenth of the request, it is cut at an eighth of a page instead, a slice, and the next allocation may begin in the
+// same page. Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
+// small path relies on. docs/design/chunk-policy.md has the figures.
+class Rounding {
+ public:
+  static constexpr Bytes kSlicesPerPage = 8;
+  static constexpr Bytes kRestDivisor = 16;
+
+  Rounding(const Config& config, Bytes page_size) : page_(page_size), slice_(slice_size(config, page_size)) {}
+
+  Bytes page_size() const { return page_.bytes(); }
+  // What all sizes and addresses are multiples of.
+  Bytes slice_size() const { return slice_.bytes(); }
+  std::uint64_t slices(Bytes bytes) const { return slice_.pages(bytes); }
+  Bytes rounded(Bytes bytes) const {
+    const Bytes whole = page_.pages_up(bytes) * page_.bytes();
+    const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
+    return saved * kRestDivisor > bytes ? std::max(whole - saved, page_.bytes()) : whole;
+  }
+
+ private:
+  // A slice is a power of two, so that addresses are aligned to it.
+  static Bytes slice_size(const Config& config, Bytes page_size) {
+    const bool is_cut = !config.page_chunks && is_power_of_two(page_size) && page_size >= kSlicesPerPage;
+    return is_cut ? page_size / kSlicesPerPage : page_size;
+  }
+
+  region::PageUnit page_;
+  region::PageUnit slice_;
+};
+
+}  // namespace vpmm::pool
