@@ -30,7 +30,7 @@ class Streams : public SimPool {
 };
 
 TEST_F(Streams, a_bound_stream_allocates_and_takes_back) {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'000}, std::size_t{1'000'000}, 5 * kMiB, 100 * kMiB}) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'000}, std::size_t{1'000'000}, 100 * kMiB, 5 * kMiB}) {
     void* const ptr = take(bytes);
     std::size_t usable = 0;
     EXPECT_EQ(vpmm_usable_size(pool_, ptr, &usable), VPMM_OK) << vpmm_last_error();
