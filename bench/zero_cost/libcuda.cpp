@@ -58,6 +58,7 @@ Status device_attribute(int* out, int attribute, int) {
 }
 Status device_total(std::size_t* out, int) { return *out = kTotal, kSuccess; }
 Status can_access_peer(int* out, int, int) { return *out = 0, kSuccess; }
+Status primary_state(int, unsigned* flags, int* active) { return *flags = 0, *active = 1, kSuccess; }
 Status retain(Handle* out, int) { return *out = kContext, kSuccess; }
 Status get_current(Handle* out) { return *out = t_context, kSuccess; }
 Status set_current(Handle context) { return t_context = context, kSuccess; }
@@ -162,6 +163,7 @@ const Entry kEntries[] = {
     {"cuDeviceGetAttribute", address_of(device_attribute)},
     {"cuDeviceTotalMem", address_of(device_total)},
     {"cuDeviceCanAccessPeer", address_of(can_access_peer)},
+    {"cuDevicePrimaryCtxGetState", address_of(primary_state)},
     {"cuDevicePrimaryCtxRetain", address_of(retain)},
     {"cuDevicePrimaryCtxRelease", address_of(nothing)},
     {"cuCtxGetCurrent", address_of(get_current)},

@@ -55,7 +55,7 @@ vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t a
   return gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY(require(bound, "bound"));
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY_ASSIGN(const DevicePtr begin, bound->stream->allocate(bytes, alignment));
+    VPMM_TRY_ASSIGN(const DevicePtr begin, bound->stream->allocate_beyond(bytes, alignment));
     *ptr = to_pointer(begin);
     return {};
   });
@@ -67,7 +67,7 @@ vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr) {
     return VPMM_OK;
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     VPMM_TRY(require(bound, "bound"));
-    return bound->stream->deallocate(to_device_ptr(ptr));
+    return bound->stream->deallocate_beyond(to_device_ptr(ptr));
   });
 }
 

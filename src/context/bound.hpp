@@ -18,10 +18,10 @@ class DeviceContext::Bound final : public BoundStream {
   Bound(DeviceContext& context, const Known& known, time::TimelineId timeline)
       : context_(context), known_(known), timeline_(timeline) {}
   ~Bound() override;
-  Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) override;
-  Result<void> deallocate(DevicePtr ptr) override;
   DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) override;
   bool deallocate_in_hand(DevicePtr ptr) override;
+  Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
+  Result<void> deallocate_beyond(DevicePtr ptr) override;
   time::TimelineId timeline() const { return timeline_; }
 
  private:

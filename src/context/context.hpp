@@ -46,19 +46,29 @@ using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 class BoundStream {
  public:
   virtual ~BoundStream() = default;
-  virtual Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) = 0;
-  virtual Result<void> deallocate(DevicePtr ptr) = 0;
-  // What needs neither driver nor pool, or nothing: null and false then say to call the ones above. Safe while the
-  // process ends.
+  Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) {
+    const DevicePtr begin = allocate_in_hand(bytes, alignment);
+    if (!is_null(begin)) return begin;
+    return allocate_beyond(bytes, alignment);
+  }
+  Result<void> deallocate(DevicePtr ptr) {
+    if (deallocate_in_hand(ptr)) return {};
+    return deallocate_beyond(ptr);
+  }
+  // What needs neither driver nor pool: safe while the process ends. Null and false say to call one of the next two.
   virtual DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) = 0;
   virtual bool deallocate_in_hand(DevicePtr ptr) = 0;
+  // What could not be done in hand, or should not: a free may have been refused to have an event recorded behind it.
+  virtual Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) = 0;
+  virtual Result<void> deallocate_beyond(DevicePtr ptr) = 0;
 };
 
 // All methods are thread-safe and may be called with any or no CUDA context current; the caller's current context is
 // restored. None waits for the GPU unless memory would otherwise run out (and synchronise, reset).
 class Context {
  public:
-  // `driver` must outlive the context. Nothing is reserved or created before the first allocation.
+  // `driver` must outlive the context. Where the device's CUDA context is active already, address space is reserved at
+  // once, so that the first allocation need not; otherwise nothing is touched before that. No memory is created.
   static Result<std::unique_ptr<Context>> create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const pool::Config& config);
   virtual ~Context() = default;  // waits for the GPU and gives everything back, unless the process is ending

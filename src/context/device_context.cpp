@@ -221,7 +221,7 @@ Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& strea
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
-  VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
+  if (!keep_before_event(caller, ptr)) VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
   leave(caller);
   // The memory is freed already, so a failure from here on is not the call's.
   static_cast<void>(noted(bound_any_stream(lock)));

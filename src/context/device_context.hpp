@@ -44,6 +44,7 @@ class DeviceContext final : public Context {
   DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
                 const DeviceTraits& traits);
   ~DeviceContext() override;
+  void prepare();
 
   Result<DevicePtr> allocate(const Request& request) override;
   Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) override;
@@ -88,6 +89,7 @@ class DeviceContext final : public Context {
   bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream);
   bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);
   bool is_event_due(small::Shard& shard, Bytes freed) const;
+  bool keep_before_event(const pool::Caller& caller, DevicePtr ptr);
   void refresh_fast_path();
   void answer_attention(const pool::Caller& caller);
   // entering.cpp
@@ -163,9 +165,10 @@ class DeviceContext final : public Context {
   const pool::Config config_;
   const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
-  const bool serves_small_;       // requests below a page come from the pool
-  const bool has_context_ids_;    // the driver can tell a context from one that had its address before
-  const Bytes page_size_;         // of the pool, if there is one
+  const bool serves_small_;     // requests below a page come from the pool
+  const bool has_context_ids_;  // the driver can tell a context from one that had its address before
+  const Bytes page_size_;       // of the pool, if there is one
+  const pool::Rounding rounding_;
   const std::uint64_t instance_;  // no other context of the process ever has the same
 
   alignas(64) mutable Mutex mutex_;

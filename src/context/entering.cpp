@@ -102,7 +102,18 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  fmt::format("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
-  return std::unique_ptr<Context>(std::make_unique<DeviceContext>(driver, device, config, traits));
+  auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
+  context->prepare();
+  return std::unique_ptr<Context>(std::move(context));
+}
+
+// What the first request would pay for otherwise. Best effort: it asks again for what failed, and reports it.
+void DeviceContext::prepare() {
+  bool is_active = false;
+  if (pool_ == nullptr || page_size_ > kLargestPageCut || config_.pages > kAddressSpace / page_size_) return;
+  if (driver_.device_primary_ctx_get_state(device_, is_active) != CuResult::success || !is_active) return;
+  Visit visit(*this);
+  if (visit.status()) static_cast<void>(noted(pool_->prepare(visit.lock())));
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
@@ -115,6 +126,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       serves_small_(cuts_pages(config, traits)),
       has_context_ids_(driver.has(Call::ctx_get_id)),
       page_size_(config.page_size.value_or(traits.granularity)),
+      rounding_(config, page_size_),
       instance_(next_instance.fetch_add(1)),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),

@@ -29,7 +29,7 @@ namespace {
 // Others that missed want events for this stream's frees: one for at least so many bytes, not sooner than that after
 // the last, and only so many, so that a program in a steady state pays for none.
 constexpr Bytes kBytesPerEvent = 8 * kMiB;
-constexpr std::uint64_t kEventIntervalNs = 200'000;
+constexpr std::uint64_t kEventIntervalNs = 500'000;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
 // The streams this thread called with, by the last bits of their ids.
@@ -108,10 +108,9 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
   } else if (somm_ == nullptr || bytes >= page) {
-    const pool::Rounding& rounding = pool_->rounding();
-    const Bytes rounded = rounding.rounded(bytes);
+    const Bytes rounded = rounding_.rounded(bytes);
     if (rounded > small::kMostPages * page || config_.page_chunks) return {};
-    region::Region* const region = shard.take_pages(rounding.slices(rounded));
+    region::Region* const region = shard.take_pages(rounding_.slices(rounded));
     if (region == nullptr) return {};
     begin = region->range.begin;
     size = region->range.size;
@@ -191,7 +190,7 @@ bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr p
     return false;
   if (!may_keep(shard, region.range, stream)) return false;
   shard.tally.end(region.asked, region.range.size);
-  shard.keep_pages(&region, pool_->rounding().slices(region.range.size));
+  shard.keep_pages(&region, rounding_.slices(region.range.size));
   return true;
 }
 
@@ -222,6 +221,20 @@ bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
   --shard.closings_left;
   shard.wants_event = true;
   return true;
+}
+
+// A free that came here only to have an event recorded behind it stays in hand: whoever takes it from there finds the
+// event, and its own stream need not come back for it.
+bool DeviceContext::keep_before_event(const pool::Caller& caller, DevicePtr ptr) {
+  if (!is_fast_.load(std::memory_order_relaxed) || caller.timeline == nullptr || !caller.stream ||
+      caller.standing != pool::Standing::ordinary || caller.timeline->is_over)
+    return false;
+  Shard& shard = small_->shard_of(*caller.timeline);
+  {
+    const SpinGuard guard(shard.lock);
+    if (!shard.wants_event) return false;
+  }
+  return keep_in_hand({&shard, *caller.timeline->stream, *caller.stream}, ptr);
 }
 
 // The call took the pool's lock, so it can do what others asked this stream for.
@@ -331,17 +344,17 @@ DevicePtr DeviceContext::Bound::allocate_in_hand(Bytes bytes, Bytes alignment) {
   return context_.take_in_hand(known_, bytes);
 }
 
-bool DeviceContext::Bound::deallocate_in_hand(DevicePtr ptr) { return is_fast() && context_.keep_in_hand(known_, ptr); }
+bool DeviceContext::Bound::deallocate_in_hand(DevicePtr ptr) {
+  return !is_null(ptr) && is_fast() && context_.keep_in_hand(known_, ptr);
+}
 
-Result<DevicePtr> DeviceContext::Bound::allocate(Bytes bytes, Bytes alignment) {
+Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  const DevicePtr begin = allocate_in_hand(bytes, alignment);
-  if (!is_null(begin)) return begin;
   return context_.allocate_slowly({bytes, alignment, known_.stream}, this);
 }
 
-Result<void> DeviceContext::Bound::deallocate(DevicePtr ptr) {
-  if (is_null(ptr) || deallocate_in_hand(ptr)) return {};
+Result<void> DeviceContext::Bound::deallocate_beyond(DevicePtr ptr) {
+  if (is_null(ptr)) return {};
   return context_.deallocate_slowly(ptr, known_.stream, this);
 }
 

@@ -45,8 +45,8 @@ Counter& shared_counter() noexcept { return counters.back(); }
 struct CounterReturn {
   ~CounterReturn() {
     Counter& counter = *this_thread_counter;
+    if (counter.entries.load(std::memory_order_relaxed) != 0) return;  // it ends inside a call and keeps it for ever
     this_thread_counter = &shared_counter();
-    if (counter.entries.load(std::memory_order_relaxed) != 0) return;  // it ends inside a call: the counter is lost
     counter.is_owned.store(false, std::memory_order_release);
   }
 };
@@ -134,7 +134,6 @@ GateEntry::GateEntry() noexcept {
   open_ = gate.load(std::memory_order_seq_cst) == Gate::open;
 }
 
-// Leaves the counter it entered: that of a thread that ends inside a call stays its own.
 GateEntry::~GateEntry() {
   if (entries_ == &shared_counter().entries) {
     --shared_entries;

@@ -74,6 +74,7 @@ class Driver {
   virtual CuResult device_can_access_peer(DeviceOrdinal device, DeviceOrdinal peer, bool& can) = 0;
 
   // --- contexts ---
+  virtual CuResult device_primary_ctx_get_state(DeviceOrdinal device, bool& is_active) = 0;
   virtual CuResult device_primary_ctx_retain(DeviceOrdinal device, ContextHandle& context) = 0;
   virtual CuResult device_primary_ctx_release(DeviceOrdinal device) = 0;
   virtual CuResult device_primary_ctx_reset(DeviceOrdinal device) = 0;

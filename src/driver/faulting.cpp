@@ -75,6 +75,7 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::device_get_attribute:
     case Call::device_total_mem:
     case Call::device_can_access_peer:
+    case Call::device_primary_ctx_get_state:
     case Call::device_primary_ctx_release:
     case Call::device_primary_ctx_reset:
     case Call::ctx_get_current:

@@ -203,7 +203,8 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 // the pool. A pool that has moved half of what is mapped since it last created memory has what its program needs.
 void Pool::judge_large_frees() {
   const bool is_growing = moved_since_growth_ < chunks_.chunk_bytes() / 2;
-  spares_large_.store(is_growing && timelines_.stream_count() == 1, std::memory_order_relaxed);
+  const bool spares = is_growing && timelines_.stream_count() == 1;
+  if (spares != spares_large()) spares_large_.store(spares, std::memory_order_relaxed);
 }
 
 void Pool::disown(Region* region) {

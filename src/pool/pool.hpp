@@ -112,6 +112,8 @@ class Pool {
   Result<void> settle(MutexLock& lock);
   void advance(const std::vector<time::StampPart>& done);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
+  // Address space, and what the GPU has room for, before anybody asks for memory.
+  Result<void> prepare(MutexLock& lock);
   // Creates chunks until at least `bytes` are mapped; the memory is free at once.
   Result<void> preallocate(MutexLock& lock, Bytes bytes);
   void set_capacity(std::optional<Bytes> capacity) { capacity_ = capacity; }
@@ -211,8 +213,8 @@ class Pool {
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
   Bytes moved_since_growth_ = 0;
-  std::atomic<bool> spares_large_{false};
-  observe::Statistics counters_;  // totals and peaks that only the pool knows
+  alignas(64) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
+  alignas(64) observe::Statistics counters_;           // totals and peaks that only the pool knows
 };
 
 }  // namespace vpmm::pool

@@ -189,6 +189,11 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   return {};
 }
 
+Result<void> Pool::prepare(MutexLock& lock) {
+  VPMM_TRY(add_reservation(lock, std::max<Bytes>(1, config_.pages) * page_size()));
+  return ask_for_room(lock, page_size());
+}
+
 Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   const Bytes wanted = round_up(bytes, page_size());
   if (wanted <= chunks_.chunk_bytes()) return {};

@@ -17,7 +17,7 @@ namespace {
 
 // Less of what all shards together keep is not worth taking it from streams that will soon want it again: for whole
 // pages, of what is mapped; for parts of pages, of what is cut.
-constexpr Bytes kKeptDivisor = 64;
+constexpr Bytes kKeptDivisor = 256;
 constexpr Bytes kKeptPartsDivisor = 16;
 
 // Holds: its shard's lock.

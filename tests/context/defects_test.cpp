@@ -89,13 +89,46 @@ TEST(Defects, holes_of_two_reservations_stay_apart) {
   for (const auto& hole : regions) EXPECT_EQ(hole.range.size, 8 * kPage);
 }
 
-TEST(Defects, nothing_is_reserved_before_the_first_allocation) {
+TEST(Defects, nothing_is_touched_before_the_first_allocation_of_a_device_that_nobody_uses) {
+  driver::sim::SimDriver sim;
+  driver::RecordingDriver calls(sim);
+  pool::Config config;
+  config.pages = 16;
+  auto pool = context::Context::create(calls, 0, config);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_EQ(calls.memory_call_count(), 0u);
+  EXPECT_EQ(calls.count(Call::device_primary_ctx_retain), 0u);
+}
+
+TEST(Defects, no_memory_is_created_before_the_first_allocation_where_the_device_is_in_use) {
   WorldOptions options = page_world();
   options.config.pages = 16;
   PoolWorld world(options);
-  EXPECT_EQ(world.calls().memory_call_count(), 0u);
-  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_retain), 0u);
-  EXPECT_EQ(world.sim().census().reservations, 0u);
+  EXPECT_EQ(world.calls().memory_call_count(), 1u) << "address space";
+  EXPECT_EQ(world.sim().census().reservations, 1u);
+  EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
+}
+
+// What fails while the pool is made ready is asked again by the first request.
+TEST(Defects, a_pool_that_could_not_be_made_ready_serves_all_the_same) {
+  for (const Call failing : {Call::device_primary_ctx_get_state, Call::device_primary_ctx_retain, Call::ctx_get_id,
+                             Call::mem_address_reserve, Call::mem_get_info}) {
+    driver::sim::SimDriver sim;
+    driver::ContextHandle context{};
+    ASSERT_EQ(sim.init(), CuResult::success);
+    ASSERT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
+    ASSERT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
+    driver::FaultingDriver faulty(sim);
+    faulty.set_plan(FaultPlan{{failing}});
+    auto pool = context::Context::create(faulty, 0, adaptive_world().config);
+    ASSERT_TRUE(pool.ok()) << to_string(failing);
+    driver::StreamHandle stream{};
+    ASSERT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream), CuResult::success);
+    const auto ptr = pool.value()->allocate({kPage, 0, stream});
+    ASSERT_TRUE(ptr.ok()) << to_string(failing) << ": " << ptr.error().message;
+    EXPECT_TRUE(pool.value()->deallocate(ptr.value(), stream).ok());
+    EXPECT_EQ(pool.value()->validate(), "");
+  }
 }
 
 TEST(Defects, requests_above_one_reservation_are_served) {

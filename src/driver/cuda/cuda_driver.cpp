@@ -76,6 +76,14 @@ CuResult CudaDriver::device_can_access_peer(DeviceOrdinal device, DeviceOrdinal 
 
 // --- contexts ---
 
+CuResult CudaDriver::device_primary_ctx_get_state(DeviceOrdinal device, bool& is_active) {
+  unsigned flags = 0;
+  int active = 0;
+  const CuResult result = cuda_.device_primary_ctx_get_state(device, &flags, &active);
+  is_active = result == CuResult::success && active != 0;
+  return result;
+}
+
 CuResult CudaDriver::device_primary_ctx_retain(DeviceOrdinal device, ContextHandle& context) {
   return fetch(context, [&](ContextHandle* out) { return cuda_.device_primary_ctx_retain(out, device); });
 }

@@ -135,6 +135,12 @@ std::optional<DeviceOrdinal> Machine::find_context(ContextHandle handle) const {
   return static_cast<DeviceOrdinal>(device);
 }
 
+CuResult Machine::device_primary_ctx_get_state(DeviceOrdinal device, bool& is_active) {
+  if (!is_device(device)) return CuResult::invalid_device;
+  is_active = context(device).is_alive;
+  return CuResult::success;
+}
+
 CuResult Machine::device_primary_ctx_retain(DeviceOrdinal device, ContextHandle& handle) {
   if (!is_device(device)) return CuResult::invalid_device;
   if (context(device).error != CuResult::success) return context(device).error;
