@@ -1,8 +1,6 @@
 // pool: which sizes requests of a page and more are rounded to.
 #pragma once
 
-#include <algorithm>
-
 #include "base/bytes.hpp"
 #include "pool/config.hpp"
 #include "region/page_unit.hpp"
@@ -11,14 +9,16 @@ namespace vpmm::pool {
 
 // Note [The rest of the last page]
 // Chunks are whole pages, and so are most requests: sizes that are nearly alike become the same, and one fits where
-// another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a
-// sixteenth of the request, it is cut at an eighth of a page instead, a slice, and the next allocation may begin in the
-// same page. Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
+// another was. But what is left of a request's last page is lost as long as it lives. Where a request of more than two
+// pages would lose more than a sixteenth of itself, its last page is cut at an eighth of a page, a slice, and the next
+// allocation may begin there. Smaller ones are asked for too often to have so many sizes: what one freed would seldom
+// fit the next. Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
 // small path relies on. docs/design/chunk-policy.md has the figures.
 class Rounding {
  public:
   static constexpr Bytes kSlicesPerPage = 8;
   static constexpr Bytes kRestDivisor = 16;
+  static constexpr Bytes kMostWhole = 2;  // pages
 
   Rounding(const Config& config, Bytes page_size) : page_(page_size), slice_(slice_size(config, page_size)) {}
 
@@ -29,7 +29,7 @@ class Rounding {
   Bytes rounded(Bytes bytes) const {
     const Bytes whole = page_.pages_up(bytes) * page_.bytes();
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
-    return saved * kRestDivisor > bytes ? std::max(whole - saved, page_.bytes()) : whole;
+    return whole > kMostWhole * page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
   }
 
  private:

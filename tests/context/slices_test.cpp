@@ -10,28 +10,28 @@ namespace {
 
 constexpr Bytes kSlice = kPage / 8;
 
-TEST(Slices, requests_just_above_a_page_share_their_last_ones) {
+TEST(Slices, requests_just_above_two_pages_share_their_last_ones) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
   std::vector<DevicePtr> all;
   for (int i = 0; i < 16; ++i) {
-    all.push_back(world.allocate(kPage + kSlice, stream));
-    world.use(all.back(), kPage + kSlice, stream);
+    all.push_back(world.allocate(2 * kPage + kSlice, stream));
+    world.use(all.back(), 2 * kPage + kSlice, stream);
     EXPECT_TRUE(is_aligned(all.back(), kSlice));
   }
-  EXPECT_EQ(world.statistics().mapped_bytes, 18 * kPage);
+  EXPECT_EQ(world.statistics().mapped_bytes, 34 * kPage);
   for (const DevicePtr ptr : all) world.deallocate(ptr, stream);
 }
 
 TEST(Slices, an_aligned_request_and_a_page_for_small_ones_lie_between_them) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  const DevicePtr uneven = world.allocate(kPage + kSlice, stream);
-  const DevicePtr even = world.allocate(kPage + kSlice, stream, kPage);
+  const DevicePtr uneven = world.allocate(2 * kPage + kSlice, stream);
+  const DevicePtr even = world.allocate(2 * kPage + kSlice, stream, kPage);
   const DevicePtr small = world.allocate(100, stream);
-  const DevicePtr last = world.allocate(kPage + kSlice, stream);
+  const DevicePtr last = world.allocate(2 * kPage + kSlice, stream);
   EXPECT_TRUE(is_aligned(even, kPage));
-  for (const DevicePtr ptr : {uneven, even, last}) world.use(ptr, kPage + kSlice, stream);
+  for (const DevicePtr ptr : {uneven, even, last}) world.use(ptr, 2 * kPage + kSlice, stream);
   world.use(small, 100, stream);
   for (const DevicePtr ptr : {uneven, even, small, last}) world.deallocate(ptr, stream);
   expect_error(world.pool().deallocate(uneven + kSlice, stream), ErrorCode::invalid_pointer);

@@ -25,14 +25,19 @@ TEST(Rounding, is_to_pages_where_the_rest_of_the_last_one_is_little) {
 TEST(Rounding, is_to_slices_where_more_than_a_sixteenth_of_the_request_would_be_lost) {
   const Rounding rounding({}, kPage);
   EXPECT_EQ(rounding.slice_size(), kSlice);
-  EXPECT_EQ(rounding.rounded(kPage + 1), kPage + kSlice);
+  EXPECT_EQ(rounding.rounded(2 * kPage + 1), 2 * kPage + kSlice);
   EXPECT_EQ(rounding.rounded(8 * kPage + 3 * kSlice), 8 * kPage + 3 * kSlice);
   EXPECT_EQ(rounding.rounded(8 * kPage + 4 * kSlice), 9 * kPage) << "a seventeenth";
 }
 
-TEST(Rounding, loses_at_most_a_sixteenth_and_a_slice) {
+TEST(Rounding, is_to_pages_up_to_two_of_them) {
+  for (const Bytes bytes : {kPage + 1, kPage + kSlice, 2 * kPage - 1})
+    EXPECT_EQ(Rounding({}, kPage).rounded(bytes), 2 * kPage);
+}
+
+TEST(Rounding, loses_at_most_a_sixteenth_and_a_slice_from_there_on) {
   const Rounding rounding({}, kPage);
-  for (Bytes bytes = kPage; bytes < 40 * kPage; bytes += 10007) {
+  for (Bytes bytes = 2 * kPage; bytes < 40 * kPage; bytes += 10007) {
     const Bytes rounded = rounding.rounded(bytes);
     ASSERT_GE(rounded, bytes);
     ASSERT_EQ(rounded % kSlice, 0u);
