@@ -19,7 +19,8 @@ struct Run {
 struct HotPathSettings {  // micro/hot_path.cpp
   double round_ms = 30;
   int repeats = 5;
-  double warm_up_seconds = 1;  // at most; less when every allocation has been replaced twice
+  double warm_up_seconds = 1;     // at most; less when every allocation has been replaced twice
+  double settling_seconds = 0.3;  // of warming up, after that
   double finish_seconds = 3;
   std::vector<int> threads = {1, 2, 4, 8};
   std::string only;  // cases whose name holds this

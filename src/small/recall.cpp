@@ -150,7 +150,10 @@ bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
     if (found < slices) std::tie(nearest, slices, complete) = std::tuple(&shard, found, shard_complete);
     return false;
   });
-  if (nearest != nullptr && recall_pages_of(*nearest, slices, complete)) return true;
+  if (nearest != nullptr && recall_pages_of(*nearest, slices, complete)) {
+    hand_over_half(*nearest, slices, complete, caller);
+    return true;
+  }
   return size <= page_size_ &&
          each_other([&](Shard& shard, std::uint64_t upto) { return recall_extent_of(shard, upto); });
 }
@@ -168,18 +171,46 @@ std::uint64_t SmallPool::least_complete_pages(Shard& shard, std::uint64_t at_lea
   return slices.value_or(kMostSlices + 1);
 }
 
-// False: its stream has taken them meanwhile.
+// The first of that size that was freed; null: its stream has taken it meanwhile, or is not done with it.
+Region* SmallPool::take_complete_pages(Shard& shard, std::uint64_t slices, std::uint64_t complete) {
+  const SpinGuard guard(shard.lock);
+  if (shard.pages.of(slices).empty() || shard.pages.of(slices).front().number > complete) return nullptr;
+  const Kept kept = shard.take_oldest_pages(slices);
+  leave_hand(shard, kept);
+  note(shard);
+  return kept.region;
+}
+
 bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete) {
-  Kept kept;
-  {
-    const SpinGuard guard(shard.lock);
-    if (shard.pages.of(slices).empty() || shard.pages.of(slices).front().number > complete) return false;
-    kept = shard.take_oldest_pages(slices);
-    leave_hand(shard, kept);
-    note(shard);
-  }
-  pool_.deallocate(kept.region, {});
+  Region* const region = take_complete_pages(shard, slices, complete);
+  if (region == nullptr) return false;
+  pool_.deallocate(region, {});
   return true;
+}
+
+// Note [Who takes one takes half]
+// Of what another stream keeps of a size, half of the rest goes into the caller's hand: streams that work side by side
+// would otherwise come here for every piece that wanders between them.
+void SmallPool::hand_over_half(Shard& from, std::uint64_t slices, std::uint64_t complete, const Caller& caller) {
+  if (!caller.own()) return;
+  Shard& own = shard_of(*caller.timeline);
+  std::size_t half = 0;
+  {
+    const SpinGuard guard(from.lock);
+    half = from.pages.of(slices).size() / 2;
+  }
+  for (; half > 0; --half) {
+    Region* const region = take_complete_pages(from, slices, complete);
+    if (region == nullptr) return;
+    const Bytes size = region->range.size;
+    const DevicePtr begin = pool_.pass_on(region, {size, size, pool_.slice_alignment()}, caller);
+    Region& passed = *pool_.owner(begin);
+    enlist(passed, size, own);
+    const SpinGuard guard(own.lock);
+    own.tally.was_none(size, size);
+    own.keep_complete_pages(&passed, slices);
+    note(own);
+  }
 }
 
 bool SmallPool::recall_extent_of(Shard& shard, std::uint64_t complete) {

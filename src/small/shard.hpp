@@ -226,12 +226,9 @@ class alignas(64) Shard {
     kept_pages_bytes -= kept.region->range.size;
     set_holder(*kept.region, nullptr);
   }
-  void keep_pages(region::Region* region, std::uint64_t slices) {
-    pages.add(slices, {region, number_of_a_free()});
-    keep_bytes(region->range.size);
-    kept_pages_bytes += region->range.size;
-    set_holder(*region, this);
-  }
+  void keep_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, number_of_a_free()); }
+  // Nobody uses them any more.
+  void keep_complete_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, 0); }
 
  private:
   // False: no units, or no record for another slab, in hand.
@@ -261,6 +258,12 @@ class alignas(64) Shard {
     open[slab_class].push(slab);
     keep_bytes(slab->bytes());
     return true;
+  }
+  void keep(region::Region* region, std::uint64_t slices, std::uint64_t number) {
+    pages.add(slices, {region, number});
+    keep_bytes(region->range.size);
+    kept_pages_bytes += region->range.size;
+    set_holder(*region, this);
   }
   std::uint64_t number_of_a_free() {
     in_hand.is_used.store(true, std::memory_order_relaxed);

@@ -143,7 +143,9 @@ class SmallPool {
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
   static std::uint64_t least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete);
+  region::Region* take_complete_pages(Shard& shard, std::uint64_t slices, std::uint64_t complete);
   bool recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete);
+  void hand_over_half(Shard& from, std::uint64_t slices, std::uint64_t complete, const pool::Caller& caller);
   bool recall_extent_of(Shard& shard, std::uint64_t complete);
   void recall(Shard& shard);
   void end_shard(Shard& shard);

@@ -245,6 +245,45 @@ TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
+// Of ten allocations that A freed and is done with, B's miss brings one and half of the others into B's hand.
+TEST(SharingPages, who_takes_one_takes_half) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle a = world.stream();
+  const StreamHandle b = world.stream();
+  constexpr Bytes kBytes = 2 * kPage;
+  const DevicePtr missed = world.allocate(kBytes, b);
+  std::set<DevicePtr> of_a;
+  for (int i = 0; i < 10; ++i) of_a.insert(world.allocate(kBytes, a));
+  ASSERT_EQ(world.pool().allocate({100 * kPage, 0, b}).ok(), true) << "which makes events worth while";
+  for (const DevicePtr ptr : of_a) {
+    world.use(ptr, kBytes, a);
+    world.deallocate(ptr, a);
+    world.sim().advance_host_ns(1'000'000);
+  }
+  const observe::Statistics before = world.statistics();
+  std::vector<DevicePtr> taken;
+  const auto take = [&] {
+    taken.push_back(world.allocate(kBytes, b));
+    world.use(taken.back(), kBytes, b);
+    EXPECT_TRUE(of_a.contains(taken.back()));
+  };
+  take();
+  EXPECT_EQ(world.pool().validate(), "");
+  const std::uint64_t calls = world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current);
+  for (int i = 0; i < 4; ++i) take();
+  EXPECT_EQ(world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current), calls)
+      << "without the pool's lock";
+  const observe::Statistics after = world.statistics();
+  EXPECT_EQ(after.mapped_bytes, before.mapped_bytes);
+  EXPECT_EQ(after.live_bytes, before.live_bytes + 5 * kBytes);
+  EXPECT_EQ(after.allocations, before.allocations + 5);
+  EXPECT_EQ(after.deallocations, before.deallocations);
+  EXPECT_EQ(after.live_allocations, before.live_allocations + 5);
+  for (const DevicePtr ptr : taken) world.deallocate(ptr, b);
+  world.deallocate(missed, b);
+  EXPECT_EQ(world.pool().validate(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
 
 }  // namespace
