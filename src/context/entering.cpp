@@ -113,7 +113,8 @@ void DeviceContext::prepare() {
   if (pool_ == nullptr || page_size_ > kLargestPageCut || config_.pages > kAddressSpace / page_size_) return;
   if (driver_.device_primary_ctx_get_state(device_, is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
-  if (visit.status()) static_cast<void>(noted(pool_->prepare(visit.lock())));
+  if (!visit.status() || !noted(pool_->prepare(visit.lock()))) return;
+  small_->prepare();
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,

@@ -11,7 +11,7 @@ struct ThreadTime {
   std::uint64_t recorder_id;
   std::uint64_t ns;
 };
-// One entry per recorder with time not taken yet, so nearly always none or one.
+// One entry per recorder that this thread has taken time from, so nearly always none or one.
 thread_local std::vector<ThreadTime> thread_times;
 
 auto find_thread_time(std::uint64_t recorder_id) {
@@ -21,11 +21,7 @@ auto find_thread_time(std::uint64_t recorder_id) {
 
 void add_thread_time(std::uint64_t recorder_id, std::uint64_t ns) {
   const auto entry = find_thread_time(recorder_id);
-  if (entry != thread_times.end()) {
-    entry->ns += ns;
-  } else {
-    thread_times.push_back({recorder_id, ns});
-  }
+  if (entry != thread_times.end()) entry->ns += ns;
 }
 
 std::uint64_t next_recorder_id() {
@@ -60,10 +56,9 @@ std::uint64_t RecordingDriver::memory_call_ns() const { return memory_call_ns_.l
 
 std::uint64_t RecordingDriver::take_thread_memory_ns() {
   const auto entry = find_thread_time(id_);
-  if (entry == thread_times.end()) return 0;
-  const std::uint64_t ns = entry->ns;
-  thread_times.erase(entry);
-  return ns;
+  if (entry != thread_times.end()) return std::exchange(entry->ns, 0);
+  thread_times.push_back({id_, 0});
+  return 0;
 }
 
 void RecordingDriver::start_listing() {

@@ -22,7 +22,7 @@ class RecordingDriver final : public ForwardingDriver {
   std::uint64_t memory_call_count() const;
   std::uint64_t memory_call_ns() const;  // all threads together
 
-  // Time that the calling thread spent in memory calls of this recorder since it last took it.
+  // Time that the calling thread spent in memory calls of this recorder since it last took it; 0 the first time.
   std::uint64_t take_thread_memory_ns();
 
   // Starts an empty list of calls; stop_listing() ends it. No list is kept otherwise.

@@ -45,6 +45,13 @@ SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function
       any_(&shards_.emplace_back(page_size_)),
       waiting_(earlier) {}
 
+void SmallPool::prepare() {
+  for (const AddressRange& reservation : pool_.reservations()) directory_.cover(reservation);
+  Shard& first = shards_.emplace_back(page_size_);
+  first.is_unused = true;
+  unused_shards_.push_back(&first);
+}
+
 bool SmallPool::serves(Bytes bytes, Bytes alignment, Bytes page_size) {
   if (bytes >= page_size || alignment > page_size) return false;
   return std::max(run_units(bytes) * kUnit, alignment) < page_size;

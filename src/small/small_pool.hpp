@@ -46,6 +46,8 @@ class SmallPool {
   // True: something is.
   SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove);
 
+  // What the first request would find missing.
+  void prepare();
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
   // Whether a request is served here rather than by whole pages. Requires: can_cut(page_size).
   static bool serves(Bytes bytes, Bytes alignment, Bytes page_size);

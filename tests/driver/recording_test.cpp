@@ -48,6 +48,8 @@ TEST(RecordingDriver, a_thread_takes_its_own_memory_time_once) {
   fake.remembering = false;
   RecordingDriver recorder(fake);
   invoke(recorder, Call::mem_map);
+  EXPECT_EQ(recorder.take_thread_memory_ns(), 0u) << "nobody wanted it before";
+  invoke(recorder, Call::mem_map);
   std::thread other([&] {
     EXPECT_EQ(recorder.take_thread_memory_ns(), 0u);
     invoke(recorder, Call::mem_map);
@@ -64,6 +66,8 @@ TEST(RecordingDriver, two_recorders_keep_their_thread_time_apart) {
   RecordingDriver inner(fake);
   Driver& recorded = inner;
   RecordingDriver outer(recorded);
+  outer.take_thread_memory_ns();
+  inner.take_thread_memory_ns();
   invoke(outer, Call::mem_create);
   invoke(inner, Call::mem_create);
   EXPECT_EQ(outer.take_thread_memory_ns(), fake.ns_per_call);
