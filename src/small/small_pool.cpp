@@ -128,12 +128,11 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
 
 // Units that the caller may use at once come into its hand. False: the pool has to give another page.
 bool SmallPool::take_extent(std::uint64_t units, const Caller& caller) {
-  Shard& shard = shard_for(caller);
-  const Bytes share = std::clamp(shard.extent_units / kShareOfExtents * kUnit, units * kUnit, page_size_);
-  Region* free = spans_.best_fit(share, kUnit, caller.own());
-  if (free == nullptr) free = spans_.best_fit(units * kUnit, kUnit, caller.own());
+  Region* const free = spans_.best_fit(units * kUnit, kUnit, caller.own());
   if (free == nullptr) return false;
-  const Bytes size = std::min(free->range.size, share);
+  Shard& shard = shard_for(caller);
+  const Bytes share = shard.extent_units / kShareOfExtents * kUnit;
+  const Bytes size = std::min(free->range.size, std::max(units * kUnit, share));
   Extent* const extent = cut_extent(free, {free->range.begin, size}, caller);
   const SpinGuard guard(shard.lock);
   shard.attach(extent);
