@@ -246,6 +246,7 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
 Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
   region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
+  if (region == nullptr && block == nullptr) return not_live(ptr, {});
   const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
   const std::optional<small::Allocation> small = is_small ? small_->find(*region, ptr) : std::nullopt;
   AddressRange range;

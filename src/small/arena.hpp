@@ -17,25 +17,28 @@ struct Arena;
 class Owner {
  public:
   Owner() = default;
-  explicit Owner(const Slab* slab) : bits_(reinterpret_cast<std::uintptr_t>(slab) | kSlab) {}
-  explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | kExtent) {}
-  explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | kArena) {}
-  explicit Owner(const region::Region* pages) : bits_(reinterpret_cast<std::uintptr_t>(pages) | kRegion) {}
+  explicit Owner(const Slab* slab) : bits_(reinterpret_cast<std::uintptr_t>(slab) | bits_of(Kind::slab)) {}
+  explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | bits_of(Kind::extent)) {}
+  explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
+  explicit Owner(const region::Region* pages)
+      : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
 
   bool is_none() const { return bits_ == 0; }
   // Null where it is another's.
-  Slab* slab() const { return as<Slab>(kSlab); }
-  Extent* extent() const { return as<Extent>(kExtent); }
-  Arena* arena() const { return as<Arena>(kArena); }
-  region::Region* region() const { return as<region::Region>(kRegion); }
+  Slab* slab() const { return as<Slab>(Kind::slab); }
+  Extent* extent() const { return as<Extent>(Kind::extent); }
+  Arena* arena() const { return as<Arena>(Kind::arena); }
+  region::Region* region() const { return as<region::Region>(Kind::region); }
   bool operator==(const Owner&) const = default;
 
  private:
   // In the last bits, which are free: all of these are aligned to more.
-  enum Kind : std::uintptr_t { kNothing, kSlab, kExtent, kArena, kRegion, kKinds = 7 };
+  enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region };
+  static constexpr std::uintptr_t kKindBits = 7;
+  static constexpr std::uintptr_t bits_of(Kind kind) { return static_cast<std::uintptr_t>(kind); }
   template <typename T>
   T* as(Kind kind) const {
-    return (bits_ & kKinds) == kind ? reinterpret_cast<T*>(bits_ & ~std::uintptr_t{kKinds}) : nullptr;
+    return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & ~kKindBits) : nullptr;
   }
 
   std::uintptr_t bits_ = 0;
