@@ -278,6 +278,7 @@ TEST(SharingPages, who_takes_one_takes_half) {
   EXPECT_EQ(after.live_bytes, before.live_bytes + 5 * kBytes);
   EXPECT_EQ(after.allocations, before.allocations + 5);
   EXPECT_EQ(after.deallocations, before.deallocations);
+  EXPECT_EQ(after.hits, before.hits + 5);
   EXPECT_EQ(after.live_allocations, before.live_allocations + 5);
   for (const DevicePtr ptr : taken) world.deallocate(ptr, b);
   world.deallocate(missed, b);

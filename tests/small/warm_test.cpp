@@ -141,6 +141,27 @@ TEST_P(Warm, an_event_is_recorded_when_another_stream_missed) {
   world.deallocate(missed, b);
 }
 
+TEST_P(Warm, an_event_is_recorded_behind_a_bound_free_too_and_the_memory_stays_in_hand) {
+  const auto bound = world.pool().bind(a);
+  ASSERT_TRUE(bound.ok());
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 20; ++i) live.push_back(bound.value()->allocate(kMiB, 0).value());
+  const DevicePtr missed = world.allocate(20 * kPage, b);
+  int refused = 0;
+  for (const DevicePtr ptr : live) {
+    world.sim().advance_host_ns(1'000'000);
+    if (bound.value()->deallocate_in_hand(ptr)) continue;
+    ++refused;
+    const std::uint64_t before = events();
+    ASSERT_TRUE(bound.value()->deallocate_beyond(ptr).ok());
+    EXPECT_EQ(events(), before + 1);
+    EXPECT_EQ(bound.value()->allocate_in_hand(kMiB, 0), ptr);
+    ASSERT_TRUE(bound.value()->deallocate_in_hand(ptr));
+  }
+  EXPECT_GT(refused, 0) << "b missed";
+  world.deallocate(missed, b);
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Warm, ::testing::Bool(), name_of_policy);
 
 // Whole pages of the specification's policy are closed at every free; they are in nobody's hand.
