@@ -142,16 +142,22 @@ bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
     }
     return false;
   };
-  Shard* nearest = nullptr;
-  std::uint64_t slices = kMostSlices + 1;
-  std::uint64_t complete = 0;
-  each_other([&](Shard& shard, std::uint64_t shard_complete) {
-    const std::uint64_t found = least_complete_pages(shard, slices_up(size), shard_complete);
-    if (found < slices) std::tie(nearest, slices, complete) = std::tuple(&shard, found, shard_complete);
+  // Of those with the least sufficient size, who keeps most: it misses them last.
+  struct Source {
+    Shard* shard = nullptr;
+    std::uint64_t complete = 0;
+    Spare spare;
+  };
+  Source best;
+  each_other([&](Shard& shard, std::uint64_t complete) {
+    const Spare spare = least_complete_pages(shard, slices_up(size), complete);
+    const bool is_less = spare.slices < best.spare.slices;
+    if (is_less || (spare.slices == best.spare.slices && spare.count > best.spare.count))
+      best = {&shard, complete, spare};
     return false;
   });
-  if (nearest != nullptr && recall_pages_of(*nearest, slices, complete)) {
-    hand_over_half(*nearest, slices, complete, caller);
+  if (best.shard != nullptr && recall_pages_of(*best.shard, best.spare.slices, best.complete)) {
+    hand_over_half(*best.shard, best.spare.slices, best.complete, caller);
     return true;
   }
   return size <= page_size_ &&
@@ -163,12 +169,12 @@ std::uint64_t SmallPool::slices_up(Bytes size) const {
   return rounding.slices(size + rounding.slice_size() - 1);
 }
 
-// In slices; kMostSlices + 1: there are none that large that the stream is done with.
-std::uint64_t SmallPool::least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete) {
+// Those of the least size that is large enough and that the stream is done with.
+SmallPool::Spare SmallPool::least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete) {
   const SpinGuard guard(shard.lock);
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
-  return slices.value_or(kMostSlices + 1);
+  return slices ? Spare{*slices, shard.pages.of(*slices).size()} : Spare{};
 }
 
 // The first of that size that was freed; null: its stream has taken it meanwhile, or is not done with it.

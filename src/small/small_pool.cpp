@@ -77,7 +77,10 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
     Result<void> arena = take_arena(lock, caller);
-    if (arena) continue;
+    if (arena) {
+      take_more_arenas(lock, caller);
+      continue;
+    }
     // What the pool waited for in vain may have been parts of pages.
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
     return std::move(arena.error());
@@ -98,7 +101,7 @@ DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const C
       note(shard);
       if (!is_null(block)) return block;
     }
-    if (!take_extent(kShapes[slab_class].units, caller)) return {};
+    if (!take_extents(kShapes[slab_class].units, caller)) return {};
   }
 }
 
@@ -112,7 +115,7 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
       note(shard);
       if (!is_null(run)) return run;
     }
-    if (!take_extent(units, caller)) return {};
+    if (!take_extents(units, caller)) return {};
   }
   Region* const free = spans_.best_fit(units * kUnit, alignment, caller.own());
   if (free == nullptr) return {};
@@ -126,17 +129,32 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
   return run;
 }
 
-// Units that the caller may use at once come into its hand. False: the pool has to give another page.
-bool SmallPool::take_extent(std::uint64_t units, const Caller& caller) {
-  Region* const free = spans_.best_fit(units * kUnit, kUnit, caller.own());
-  if (free == nullptr) return false;
+// Units that the caller may use at once come into its hand, its share of them if there are so many. False: none; the
+// pool has to give another page.
+bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
   Shard& shard = shard_for(caller);
-  const Bytes share = shard.extent_units / kShareOfExtents * kUnit;
-  const Bytes size = std::min(free->range.size, std::max(units * kUnit, share));
-  Extent* const extent = cut_extent(free, {free->range.begin, size}, caller);
-  const SpinGuard guard(shard.lock);
-  shard.attach(extent);
-  return true;
+  const Bytes least = units * kUnit;
+  const Bytes most = std::max(least, share_of(shard));
+  Bytes taken = 0;
+  while (most - taken >= least) {
+    Region* const free = spans_.best_fit(least, kUnit, caller.own());
+    if (free == nullptr) break;
+    const Bytes size = std::min(free->range.size, most - taken);
+    Extent* const extent = cut_extent(free, {free->range.begin, size}, caller);
+    taken += size;
+    const SpinGuard guard(shard.lock);
+    shard.attach(extent);
+  }
+  return taken > 0;
+}
+
+Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
+
+// For the rest of the caller's share, of pages that lie idle.
+void SmallPool::take_more_arenas(MutexLock& lock, const Caller& caller) {
+  const Bytes share = share_of(shard_for(caller));
+  for (Bytes taken = 2 * page_size_; taken <= share && pool_.has_page(caller); taken += page_size_)
+    if (!take_arena(lock, caller)) return;
 }
 
 // Note [An extent is as complete as what it was cut from]

@@ -135,16 +135,23 @@ class SmallPool {
   Shard& shard_for(const pool::Caller& caller);
   DevicePtr take_block(std::size_t slab_class, Bytes requested, const pool::Caller& caller);
   DevicePtr take_run(Bytes requested, Bytes alignment, const pool::Caller& caller);
-  bool take_extent(std::uint64_t units, const pool::Caller& caller);
+  bool take_extents(std::uint64_t units, const pool::Caller& caller);
+  static Bytes share_of(const Shard& shard);  // of what there is, for its stream at a time
   Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller);
   Result<void> take_arena(MutexLock& lock, const pool::Caller& caller);
+  void take_more_arenas(MutexLock& lock, const pool::Caller& caller);
   void provide_slabs(Shard& shard);
   void end_extent(Extent* extent, const time::Stamp& stamp);
   bool give_arena_if_idle(region::Region* free);
   void give_idle_arenas();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
-  static std::uint64_t least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete);
+  // Allocations of whole pages of one size that a shard keeps.
+  struct Spare {
+    std::uint64_t slices = kMostSlices + 1;  // that: there are none
+    std::size_t count = 0;                   // not all of them may be complete
+  };
+  static Spare least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete);
   region::Region* take_complete_pages(Shard& shard, std::uint64_t slices, std::uint64_t complete);
   bool recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete);
   void hand_over_half(Shard& from, std::uint64_t slices, std::uint64_t complete, const pool::Caller& caller);

@@ -285,6 +285,60 @@ TEST(SharingPages, who_takes_one_takes_half) {
   EXPECT_EQ(world.pool().validate(), "");
 }
 
+// A keeps two allocations and C ten: B's miss is C's to help, whoever of them became known first.
+TEST(SharingPages, who_keeps_most_gives) {
+  for (const bool is_a_first : {true, false}) {
+    PoolWorld world(adaptive_world());
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    const StreamHandle c = world.stream();
+    constexpr Bytes kBytes = 2 * kPage;
+    world.allocate(kBytes, b);
+    std::set<DevicePtr> of_a, of_c;
+    const auto fill = [&](std::set<DevicePtr>& of, std::size_t count, StreamHandle stream) {
+      while (of.size() < count) of.insert(world.allocate(kBytes, stream));
+    };
+    if (is_a_first) fill(of_a, 2, a);
+    fill(of_c, 10, c);
+    fill(of_a, 2, a);
+    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, b}).ok()) << "which makes events worth while";
+    const auto end = [&](const std::set<DevicePtr>& of, StreamHandle stream) {
+      for (const DevicePtr ptr : of) {
+        world.deallocate(ptr, stream);
+        world.sim().advance_host_ns(1'000'000);
+      }
+    };
+    end(of_a, a);
+    end(of_c, c);
+    EXPECT_TRUE(of_c.contains(world.allocate(kBytes, b)));
+    EXPECT_EQ(world.pool().validate(), "");
+  }
+}
+
+// A stream with 300 pages takes a 64th of that, so it comes once for four runs that were in no hand.
+TEST(SharingParts, a_stream_that_has_much_takes_several_pages_at_once) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle a = world.stream();
+  const StreamHandle b = world.stream();
+  constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
+  std::vector<DevicePtr> of_b;
+  for (int i = 0; i < 300; ++i) world.allocate(kRun, a);
+  for (int i = 0; i < 16; ++i) of_b.push_back(world.allocate(kRun, b));
+  for (const DevicePtr ptr : of_b) world.deallocate(ptr, b);
+  world.wait();
+  ASSERT_TRUE(world.pool().synchronize().ok()) << "which takes them back into the pool";
+  const observe::Statistics before = world.statistics();
+  const auto calls = [&] { return world.calls().count(Call::ctx_get_current); };
+  world.allocate(kRun, a);
+  const std::uint64_t after_one = calls();
+  for (int i = 0; i < 3; ++i) world.allocate(kRun, a);
+  EXPECT_EQ(calls(), after_one) << "without the pool's lock";
+  world.allocate(kRun, a);
+  EXPECT_GT(calls(), after_one);
+  EXPECT_EQ(world.statistics().mapped_bytes, before.mapped_bytes);
+  EXPECT_EQ(world.pool().validate(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
 
 }  // namespace
