@@ -13,7 +13,7 @@
 
 namespace vpmm::capi {
 
-// Remembers the message for vpmm_last_error of this thread. Neither allocates nor throws.
+// Remembers the message for vpmm_last_error of this thread. Never throws.
 vpmm_status fail(vpmm_status status, std::string_view message) noexcept;
 vpmm_status fail(const Error& error) noexcept;
 

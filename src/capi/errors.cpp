@@ -1,15 +1,36 @@
 // capi: versions, statuses and the calling thread's last error.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "capi/call.hpp"
 
 namespace vpmm::capi {
 namespace {
 
-// Plain characters and not a string: this is written by static destructors too, when the thread's objects are gone.
+// By Note [Thread-local variables] only what points to it is the thread's. Plain words, for static destructors get here
+// too, when the thread's objects are gone.
 constexpr std::size_t kLongestMessage = 4096;
-thread_local char last_error[kLongestMessage] = "";
+constinit thread_local char* message_buffer = nullptr;  // from a thread's first error on
+constinit thread_local const char* last_error = "";
+
+struct BufferRelease {
+  ~BufferRelease() {
+    last_error = "";
+    std::free(std::exchange(message_buffer, nullptr));
+  }
+};
+
+// Null: the process is out of memory.
+char* buffer_of_this_thread() noexcept {
+  if (message_buffer != nullptr) return message_buffer;
+  message_buffer = static_cast<char*>(std::malloc(kLongestMessage));
+  if (message_buffer == nullptr) return nullptr;
+  thread_local const BufferRelease at_thread_end;
+  static_cast<void>(at_thread_end);
+  return message_buffer;
+}
 
 constexpr bool mirrors(ErrorCode code, vpmm_status status) {
   return static_cast<int>(code) == static_cast<int>(status);
@@ -30,9 +51,12 @@ static_assert(mirrors(ErrorCode::bad_file, VPMM_ERROR_BAD_FILE));
 }  // namespace
 
 vpmm_status fail(vpmm_status status, std::string_view message) noexcept {
+  char* const buffer = buffer_of_this_thread();
+  last_error = buffer != nullptr ? buffer : "no memory was left for the message";
+  if (buffer == nullptr) return status;
   const std::size_t length = std::min(message.size(), kLongestMessage - 1);
-  std::memcpy(last_error, message.data(), length);
-  last_error[length] = '\0';
+  std::memcpy(buffer, message.data(), length);
+  buffer[length] = '\0';
   return status;
 }
 

@@ -17,6 +17,7 @@
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
+#include "context/stream_table.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/recording.hpp"
 #include "observe/trace_file.hpp"
@@ -169,7 +170,6 @@ class DeviceContext final : public Context {
   const bool has_context_ids_;  // the driver can tell a context from one that had its address before
   const Bytes page_size_;       // of the pool, if there is one
   const pool::Rounding rounding_;
-  const std::uint64_t instance_;  // no other context of the process ever has the same
 
   alignas(64) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
@@ -184,6 +184,7 @@ class DeviceContext final : public Context {
   std::atomic<bool> is_poisoned_{false};
   std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
+  StreamTable streams_;
   // --- all below under mutex_ ---
   alignas(64) Captures captures_;
   std::uint64_t announced_captures_ = 0;

@@ -34,7 +34,6 @@ time::ClosingRule closing_rule(const pool::Config& config) {
 constexpr Bytes kIdleCacheLeast = 2 * kMiB;
 constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
-constinit std::atomic<std::uint64_t> next_instance{1};
 
 // Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
 constexpr Bytes kLargestPageCut = 64 * kMiB;
@@ -128,7 +127,6 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       has_context_ids_(driver.has(Call::ctx_get_id)),
       page_size_(config.page_size.value_or(traits.granularity)),
       rounding_(config, page_size_),
-      instance_(next_instance.fetch_add(1)),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {

@@ -32,19 +32,6 @@ constexpr Bytes kBytesPerEvent = 8 * kMiB;
 constexpr std::uint64_t kEventIntervalNs = 500'000;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
-// The streams this thread called with, by the last bits of their ids.
-struct Remembered {
-  std::uint64_t instance = 0;
-  std::uint64_t stream = 0;
-  Shard* shard = nullptr;
-};
-constexpr std::size_t kRemembered = 8;
-constinit thread_local std::array<Remembered, kRemembered> remembered{};
-
-Remembered& slot_of(std::uint64_t instance, std::uint64_t stream) {
-  return remembered[static_cast<std::size_t>((instance + stream) % kRemembered)];
-}
-
 bool is_default(driver::StreamHandle stream) {
   return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
 }
@@ -77,9 +64,7 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
   if (inner_driver_.stream_is_capturing(stream, status) != CuResult::success || status != driver::CaptureStatus::none)
     return {};
   if (inner_driver_.stream_get_id(stream, id) != CuResult::success) return {};
-  const Remembered& slot = slot_of(instance_, static_cast<std::uint64_t>(id));
-  const bool is_this = slot.instance == instance_ && slot.stream == static_cast<std::uint64_t>(id);
-  return {is_this ? slot.shard : nullptr, id, stream};
+  return {streams_.find(static_cast<std::uint64_t>(id)), id, stream};
 }
 
 // --- in hand
@@ -248,7 +233,7 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
     caller.timeline->wanted = std::exchange(shard.wants_event, false) || caller.timeline->wanted;
   }
   const std::uint64_t stream = shard.stream.load(std::memory_order_relaxed);
-  if (stream != 0) slot_of(instance_, stream) = {instance_, stream, &shard};
+  if (stream != 0) streams_.note(stream, shard);
   const bool is_primary = caller.timeline->context_id == timelines_.primary_id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
     shard.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);

@@ -13,13 +13,23 @@
 #include <cstdint>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "context/recordings.hpp"
 
 namespace vpmm::context {
+
+// These and all below are initialised at compile time and have no destructor: usable before main and after exit.
+constinit std::atomic<detail::Gate> detail::gate{Gate::open};
+constinit std::atomic<bool> detail::has_membarrier{false};
+constinit thread_local std::atomic<std::int64_t>* detail::own_entries = nullptr;
+
 namespace {
 
-enum class Gate : int { open, exiting, forked_child };
+using detail::Gate;
+using detail::gate;
+using detail::has_membarrier;
+using detail::own_entries;
 
 // A counter is one thread's as long as it lives, so that entering is a plain store; threads beyond the number of
 // counters share the last.
@@ -30,13 +40,11 @@ struct alignas(64) Counter {
 constexpr std::size_t kCounters = 256;
 constexpr std::chrono::seconds kLongestWait{2};
 
-// Everything here is initialised at compile time and has no destructor: usable before main and after exit.
-constinit std::atomic<Gate> gate{Gate::open};
 constinit std::atomic<bool> handlers_registered{false};
-constinit std::atomic<bool> has_membarrier{false};
 constinit std::array<Counter, kCounters> counters{};
 
-constinit thread_local Counter* this_thread_counter = nullptr;
+constinit thread_local Counter* own_counter = nullptr;  // of own_entries
+constinit thread_local bool may_claim = true;
 constinit thread_local std::int64_t shared_entries = 0;  // of this thread, among those of the shared counter
 
 Counter& shared_counter() noexcept { return counters.back(); }
@@ -44,18 +52,19 @@ Counter& shared_counter() noexcept { return counters.back(); }
 // Runs when a thread ends that owns a counter. What it still enters after that counts with the shared ones.
 struct CounterReturn {
   ~CounterReturn() {
-    Counter& counter = *this_thread_counter;
-    if (counter.entries.load(std::memory_order_relaxed) != 0) return;  // it ends inside a call and keeps it for ever
-    this_thread_counter = &shared_counter();
-    counter.is_owned.store(false, std::memory_order_release);
+    if (own_entries->load(std::memory_order_relaxed) != 0) return;  // it ends inside a call and keeps it for ever
+    own_entries = nullptr;
+    own_counter->is_owned.store(false, std::memory_order_release);
   }
 };
 
+// Once in a thread's life.
 void claim_counter() noexcept {
-  this_thread_counter = &shared_counter();
+  if (!std::exchange(may_claim, false)) return;
   for (std::size_t i = 0; i + 1 < kCounters; ++i) {
     if (counters[i].is_owned.load(std::memory_order_relaxed) || counters[i].is_owned.exchange(true)) continue;
-    this_thread_counter = &counters[i];
+    own_counter = &counters[i];
+    own_entries = &own_counter->entries;
     thread_local const CounterReturn at_thread_end;
     static_cast<void>(at_thread_end);
     return;
@@ -63,8 +72,7 @@ void claim_counter() noexcept {
 }
 
 std::int64_t entries_of_this_thread() noexcept {
-  const bool has_own = this_thread_counter != nullptr && this_thread_counter != &shared_counter();
-  return shared_entries + (has_own ? this_thread_counter->entries.load(std::memory_order_relaxed) : 0);
+  return shared_entries + (own_entries == nullptr ? 0 : own_entries->load(std::memory_order_relaxed));
 }
 
 std::int64_t entries_of_other_threads() noexcept {
@@ -73,17 +81,6 @@ std::int64_t entries_of_other_threads() noexcept {
   return entries;
 }
 
-// Note [One side of the gate pays for both]
-// Either an entry sees the closed gate, or whoever closed it sees the entry. Usually each side has a full fence between
-// its store and its load. Entering is frequent and closing is not, so closing has the kernel put a fence into every
-// running thread (membarrier, Linux 4.14), and entering needs only that the compiler keeps the order.
-void fence_of_entry() noexcept {
-  if (has_membarrier.load(std::memory_order_relaxed)) {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  } else {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
-}
 void fence_of_closing() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (has_membarrier.load()) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
@@ -117,33 +114,22 @@ void register_handlers() noexcept {
 
 }  // namespace
 
-GateEntry::GateEntry() noexcept {
-  if (this_thread_counter == nullptr) {
-    if (!handlers_registered.load(std::memory_order_acquire)) register_handlers();
-    claim_counter();
-  }
-  Counter& counter = *this_thread_counter;
-  entries_ = &counter.entries;
-  if (&counter == &shared_counter()) {
+void GateEntry::enter_first_or_shared() noexcept {
+  if (!handlers_registered.load(std::memory_order_acquire)) register_handlers();
+  claim_counter();
+  own_ = own_entries;
+  if (own_ != nullptr) {
+    own_->store(own_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  } else {
     ++shared_entries;
-    entries_->fetch_add(1, std::memory_order_seq_cst);
-  } else {
-    entries_->store(entries_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    fence_of_entry();
-  }
-  open_ = gate.load(std::memory_order_seq_cst) == Gate::open;
-}
-
-GateEntry::~GateEntry() {
-  if (entries_ == &shared_counter().entries) {
-    --shared_entries;
-    entries_->fetch_sub(1, std::memory_order_release);
-  } else {
-    entries_->store(entries_->load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    shared_counter().entries.fetch_add(1, std::memory_order_seq_cst);
   }
 }
 
-bool process_is_ending() noexcept { return gate.load(std::memory_order_acquire) != Gate::open; }
+void GateEntry::leave_shared() noexcept {
+  --shared_entries;
+  shared_counter().entries.fetch_sub(1, std::memory_order_release);
+}
 
 Error process_ending_error() {
   const bool child = gate.load(std::memory_order_acquire) == Gate::forked_child;

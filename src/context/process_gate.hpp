@@ -14,23 +14,61 @@
 
 namespace vpmm::context {
 
+// Note [Thread-local variables]
+// In a shared library each access to one is a call into the loader, unless they lie in the block that every thread gets
+// at its start (initial-exec). A library that is loaded later finds room for a few hundred bytes there, so all of ours
+// together are a few words.
+namespace detail {
+enum class Gate : int { open, exiting, forked_child };
+extern constinit std::atomic<Gate> gate;
+extern constinit std::atomic<bool> has_membarrier;
+// Calls in progress on this thread; null: it has not made one yet, or counts with others.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local std::atomic<std::int64_t>* own_entries;
+}  // namespace detail
+
+// True from the start of exit on, and in a forked child. For destructors, which run inside somebody else's entry.
+inline bool process_is_ending() noexcept { return detail::gate.load(std::memory_order_acquire) != detail::Gate::open; }
+
 // Counts the call it brackets, so that exit can wait for calls in progress. Nests. Takes no lock.
+//
+// Note [One side of the gate pays for both]
+// Either an entry sees the closed gate, or whoever closed it sees the entry. Usually each side has a full fence between
+// its store and its load. Entering is frequent and closing is not, so closing has the kernel put a fence into every
+// running thread (membarrier, Linux 4.14), and entering needs only that the compiler keeps the order.
 class GateEntry {
  public:
-  GateEntry() noexcept;
-  ~GateEntry();
+  GateEntry() noexcept : own_(detail::own_entries) {
+    if (own_ == nullptr) {
+      enter_first_or_shared();
+    } else {
+      own_->store(own_->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+    if (detail::has_membarrier.load(std::memory_order_relaxed)) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+    open_ = detail::gate.load(std::memory_order_seq_cst) == detail::Gate::open;
+  }
+  ~GateEntry() {
+    if (own_ == nullptr)
+      leave_shared();
+    else
+      own_->store(own_->load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  }
   GateEntry(const GateEntry&) = delete;
   GateEntry& operator=(const GateEntry&) = delete;
 
   bool open() const { return open_; }
 
  private:
-  std::atomic<std::int64_t>* entries_;  // where this one counts
-  bool open_;
+  void enter_first_or_shared() noexcept;
+  static void leave_shared() noexcept;
+
+  std::atomic<std::int64_t>* own_;  // null: it counts with others
+  bool open_ = false;
 };
 
-// True from the start of exit on, and in a forked child. For destructors, which run inside somebody else's entry.
-bool process_is_ending() noexcept;
 // process_ending, and why.
 Error process_ending_error();
 

@@ -246,33 +246,6 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
 
 bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
 
-SmallPool::Location SmallPool::locate(DevicePtr p) const {
-  Location found;
-  const PageEntry* const entry = directory_.at(p);
-  if (entry == nullptr) return found;
-  const Owner owner = entry->owner.load(std::memory_order_relaxed);
-  if (owner.region() != nullptr) {
-    found.pages = owner.region();
-    found.shard = entry->shard();
-    return found;
-  }
-  Owner inside = owner;
-  if (const Arena* const arena = owner.arena()) {
-    found.unit = arena->unit_of(p);
-    inside = arena->owners[found.unit].load(std::memory_order_relaxed);
-  } else if (owner.slab() != nullptr) {
-    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
-    const auto slab_class = std::min(entry->detail.load(std::memory_order_relaxed), kSlabClasses - 1);
-    const std::uint64_t index = kShapes[slab_class].index_of(directory_.in_page(p));
-    __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
-  }
-  found.slab = inside.slab();
-  found.extent = inside.extent();
-  if (found.slab != nullptr) found.shard = found.slab->shard;
-  if (found.extent != nullptr) found.shard = found.extent->shard;
-  return found;
-}
-
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
   VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));

@@ -1,0 +1,66 @@
+// context: which shard a stream's calls find without a lock.
+#include "context/stream_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <deque>
+
+namespace vpmm::context {
+namespace {
+
+constexpr Bytes kPage = 2 * kMiB;
+constexpr std::uint64_t kAlike = 64;  // ids that differ by this share their places
+
+class StreamTableTest : public ::testing::Test {
+ protected:
+  small::Shard& serve(std::uint64_t stream) {
+    small::Shard& shard = shards.emplace_back(kPage);
+    shard.stream = stream;
+    table.note(stream, shard);
+    return shard;
+  }
+  StreamTable table;
+  std::deque<small::Shard> shards;
+};
+
+TEST_F(StreamTableTest, finds_what_was_noted_and_nothing_else) {
+  small::Shard& seven = serve(7);
+  small::Shard& eight = serve(8);
+  EXPECT_EQ(table.find(7), &seven);
+  EXPECT_EQ(table.find(8), &eight);
+  EXPECT_EQ(table.find(9), nullptr);
+  EXPECT_EQ(table.find(7 + kAlike), nullptr);
+}
+
+TEST_F(StreamTableTest, four_streams_with_ids_that_end_alike_stay) {
+  for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(table.find(7 + i * kAlike), &shards[i]);
+}
+
+TEST_F(StreamTableTest, one_of_five_is_driven_out) {
+  for (std::uint64_t i = 0; i < 5; ++i) serve(7 + i * kAlike);
+  int found = 0;
+  for (std::uint64_t i = 0; i < 5; ++i) found += table.find(7 + i * kAlike) == &shards[i] ? 1 : 0;
+  EXPECT_EQ(found, 4);
+  EXPECT_EQ(table.find(7 + 4 * kAlike), &shards[4]);
+}
+
+TEST_F(StreamTableTest, one_that_is_no_more_in_service_makes_room) {
+  for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
+  shards[2].stream = 0;
+  serve(7 + 4 * kAlike);
+  for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(7 + i * kAlike), &shards[i]);
+  EXPECT_EQ(table.find(7 + 2 * kAlike), nullptr);
+}
+
+TEST_F(StreamTableTest, a_stream_has_one_shard_at_a_time) {
+  serve(7);
+  small::Shard& later = serve(7);
+  EXPECT_EQ(table.find(7), &later);
+  shards.front().stream = 0;
+  EXPECT_EQ(table.find(7), &later);
+}
+
+}  // namespace
+}  // namespace vpmm::context
