@@ -45,19 +45,43 @@ class Owner {
 };
 
 // What stands at a page: nothing, an arena, the slab that fills one, or an allocation of whole pages that begins here.
-struct PageEntry {
-  std::atomic<Owner> owner;
-  std::atomic<std::uintptr_t> detail;  // of an allocation of whole pages: its Shard; of a slab: its class
-
-  void enter(const region::Region& pages, const Shard* shard) {
-    detail.store(reinterpret_cast<std::uintptr_t>(shard), std::memory_order_relaxed);
-    owner.store(Owner(&pages), std::memory_order_relaxed);
-  }
+// Beside it stands what a free needs next, so that it need not look where that is kept: the shard of the allocation,
+// the class of the slab, or who owns the units of the arena.
+class PageEntry {
+ public:
+  void enter(const region::Region& pages, const Shard* shard) { enter(Owner(&pages), shard, Kind::shard); }
   void enter(const Slab& slab) {
-    detail.store(slab.slab_class, std::memory_order_relaxed);
-    owner.store(Owner(&slab), std::memory_order_relaxed);
+    enter(Owner(&slab), reinterpret_cast<const void*>(std::uintptr_t{slab.slab_class} << kKindBits), Kind::slab_class);
   }
-  Shard* shard() const { return reinterpret_cast<Shard*>(detail.load(std::memory_order_relaxed)); }
+  void enter(const Arena& arena);
+  void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
+
+  // Any thread, without a lock: whoever has something live there gets what was entered; anybody else may get what was
+  // there before or after, and of one the owner and of the other what stands beside it. So each of these says whether
+  // it is of its kind.
+  Owner owner() const { return owner_.load(std::memory_order_relaxed); }
+  Shard* shard() const { return static_cast<Shard*>(beside(Kind::shard)); }
+  const std::atomic<Owner>* unit_owners() const { return static_cast<std::atomic<Owner>*>(beside(Kind::unit_owners)); }
+  std::size_t slab_class() const { return reinterpret_cast<std::uintptr_t>(beside(Kind::slab_class)) >> kKindBits; }
+
+ private:
+  enum class Kind : std::uintptr_t { shard, slab_class, unit_owners };
+  static constexpr int kKindBits = 3;
+  static constexpr std::uintptr_t kKindMask = (std::uintptr_t{1} << kKindBits) - 1;
+  void enter(Owner owner, const void* beside, Kind kind) {
+    beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
+                  std::memory_order_relaxed);
+    owner_.store(owner, std::memory_order_relaxed);
+  }
+  // Null: not of this kind.
+  void* beside(Kind kind) const {
+    const std::uintptr_t bits = beside_.load(std::memory_order_relaxed);
+    return (bits & kKindMask) == static_cast<std::uintptr_t>(kind) ? reinterpret_cast<void*>(bits & ~kKindMask)
+                                                                   : nullptr;
+  }
+
+  std::atomic<Owner> owner_;
+  std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
 // What this room keeps about an allocation of the pool: the arena in it (with the last bit set), or the shard that
@@ -96,9 +120,10 @@ struct alignas(64) Arena {
     if (owner.slab() != nullptr)
       entry->enter(*owner.slab());
     else
-      entry->owner.store(Owner(this), std::memory_order_relaxed);
+      entry->enter(*this);
   }
 };
+inline void PageEntry::enter(const Arena& arena) { enter(Owner(&arena), arena.owners, Kind::unit_owners); }
 constexpr std::uint32_t kUsedElsewhere = std::uint32_t{1} << 31;  // in Arena::runs: record_use named another stream
 
 }  // namespace vpmm::small

@@ -22,21 +22,23 @@ class Directory {
   explicit Directory(Bytes page_size)
       : page_size_(page_size), shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
 
-  // Any thread, without a lock. Null: not covered.
-  PageEntry* at(DevicePtr p) const {
+  struct Place {
+    PageEntry* page = nullptr;  // null: not covered
+    Bytes offset = 0;           // from where the page begins
+  };
+  // Any thread, without a lock.
+  Place find(DevicePtr p) const {
     const std::size_t count = count_.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < count; ++i) {
       const Table& table = tables_[i];
       const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
-      if (offset < table.range.size) return &table.entries.get()[shift_ >= 0 ? offset >> shift_ : offset / page_size_];
+      if (offset >= table.range.size) continue;
+      const std::uint64_t page = shift_ >= 0 ? offset >> shift_ : offset / page_size_;
+      return {&table.entries.get()[page], offset - page * page_size_};
     }
-    return nullptr;
+    return {};
   }
-
-  // How far into its page. Any thread, without a lock.
-  Bytes in_page(DevicePtr p) const {
-    return shift_ >= 0 ? to_integer(p) & (page_size_ - 1) : to_integer(p) % page_size_;
-  }
+  PageEntry* at(DevicePtr p) const { return find(p).page; }
 
   // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.
   void cover(AddressRange reservation) {

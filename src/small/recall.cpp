@@ -43,9 +43,7 @@ SmallPool::Live live_in(const Extent& extent) {
   return live;
 }
 
-bool is_entered(const Arena& arena, Owner owner) {
-  return arena.entry == nullptr || arena.entry->owner.load(std::memory_order_relaxed) == owner;
-}
+bool is_entered(const Arena& arena, Owner owner) { return arena.entry == nullptr || arena.entry->owner() == owner; }
 
 }  // namespace
 
@@ -67,9 +65,9 @@ void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
 // The index counts what the first user asked for; from here on nobody does.
 void SmallPool::delist(const Region& pages) {
   PageEntry* entry = directory_.at(pages.range.begin);
-  if (entry == nullptr || entry->owner.load(std::memory_order_relaxed).is_none()) return;
+  if (entry == nullptr || entry->owner().is_none()) return;
   pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
-  entry->owner.store(Owner{}, std::memory_order_relaxed);
+  entry->leave();
   const auto found = pages.tenant.timeline ? by_timeline_.find(*pages.tenant.timeline) : by_timeline_.end();
   if (found == by_timeline_.end()) return;
   const SpinGuard guard(found->second->lock);
@@ -78,7 +76,7 @@ void SmallPool::delist(const Region& pages) {
 
 Bytes SmallPool::requested_of(const Region& pages) const {
   const PageEntry* entry = directory_.at(pages.range.begin);
-  const bool is_listed = entry != nullptr && entry->owner.load(std::memory_order_relaxed) == Owner(&pages);
+  const bool is_listed = entry != nullptr && entry->owner() == Owner(&pages);
   if (!is_listed) return pages.tenant.requested;
   const SpinGuard guard(entry->shard()->lock);
   return pages.asked;
@@ -234,8 +232,7 @@ bool SmallPool::recall_extent_of(Shard& shard, std::uint64_t complete) {
 // The index counts them as allocated until the pool has them back. Holds: the shard's lock.
 void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
   shard.tally.ended_none(pages.region->tenant.requested, pages.region->range.size);
-  if (PageEntry* entry = directory_.at(pages.region->range.begin))
-    entry->owner.store(Owner{}, std::memory_order_relaxed);
+  if (PageEntry* entry = directory_.at(pages.region->range.begin)) entry->leave();
 }
 
 // Note [What leaves a hand is stamped as it was freed]
@@ -454,10 +451,12 @@ std::string SmallPool::validate_shard(Shard& shard) {
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
     for (const Slab* slab = shard.open[c].first; slab != nullptr; slab = slab->next) {
       if (slab->is_empty()) kept += slab->bytes();
-      if (slab->free == 0) return "a full slab is listed as open";
+      if (slab->is_full()) return "a full slab is listed as open";
+      if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
       if (slab->shard != &shard || slab->slab_class != c) return "a slab stands in a list that is not its own";
-      if ((slab->free & slab->waiting) != 0) return "a block is free and waiting";
-      if (slab->has_uses != (slab->used_elsewhere != 0)) return "a slab's note of uses elsewhere is wrong";
+      if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
+      if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
+        return "a slab's note of blocks that wait or are used elsewhere is wrong";
       const Owner owner = slab->units == shard.page_units ? Owner(slab) : Owner(slab->extent->arena);
       if (!is_entered(*slab->extent->arena, owner)) return "a slab's page names another owner";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))

@@ -104,9 +104,8 @@ class alignas(64) Shard {
     if (list.first == nullptr && !cut_slab(slab_class)) return {};
     Slab* const slab = list.first;
     if (slab->is_empty()) keep_bytes(-slab->bytes());
-    const auto index = static_cast<std::uint64_t>(std::countr_zero(slab->free));
-    slab->free &= slab->free - 1;
-    if (slab->free == 0) list.remove(slab);
+    const std::uint64_t index = slab->take_first();
+    if (slab->is_full()) list.remove(slab);
     slab->slack[index] = static_cast<std::uint16_t>(slab->block_bytes() - requested);
     tally.begin(requested, slab->block_bytes());
     return slab->block(index);
@@ -119,8 +118,8 @@ class alignas(64) Shard {
   }
   // The block may be taken from now on.
   void set_free(Slab* slab, std::uint64_t index) {
-    const bool was_full = slab->free == 0;
-    slab->free |= std::uint64_t{1} << index;
+    const bool was_full = slab->is_full();
+    slab->give(index);
     SlabList& list = open[slab->slab_class];
     if (was_full) {
       if (list.first != nullptr && list.first->is_empty()) end_slab(list.first);
@@ -243,12 +242,10 @@ class alignas(64) Shard {
     }
     if (extent == nullptr) return false;
     Slab* const slab = std::exchange(spare_slabs, spare_slabs->next);
-    slab->slab_class = static_cast<std::uint16_t>(slab_class);
+    slab->slab_class = static_cast<std::uint8_t>(slab_class);
     slab->units = static_cast<std::uint16_t>(size.units);
     slab->blocks = static_cast<std::uint16_t>(size.blocks);
-    slab->free = slab->all();
-    slab->waiting = slab->used_elsewhere = slab->number = 0;
-    slab->has_uses = false;
+    slab->set_all_free();
     slab->shard = this;
     slab->extent = extent;
     const std::uint64_t first = take_units(*extent, size.units);

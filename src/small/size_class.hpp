@@ -13,14 +13,14 @@ namespace vpmm::small {
 
 // Note [Size classes]
 // Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128 KiB eight classes
-// per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 64 in one.
+// per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 256 in one.
 // From 128 KiB a request is a run of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
 // left over below 256 KiB and a sixteenth above.
 constexpr Bytes kUnit = 16 * kKiB;
 constexpr Bytes kGrain = 256;
 constexpr Bytes kLeastRun = 8 * kUnit;
 constexpr std::size_t kSlabClasses = 55;
-constexpr std::uint64_t kMostBlocks = 64;
+constexpr std::uint64_t kMostBlocks = 256;
 constexpr std::uint64_t kMostSlabUnits = 16;              // of a stream's first slabs of a class
 constexpr Bytes kLeastPage = 2 * kMostSlabUnits * kUnit;  // smaller pages are not cut
 
@@ -44,8 +44,8 @@ struct SlabShape {
   Bytes block = 0;
   std::uint64_t units = 0;
   std::uint64_t blocks = 0;
-  std::uint64_t inverse = 0;  // of `block`, times 2^40, rounded up: index = offset * inverse >> 40
-  constexpr std::uint64_t index_of(Bytes offset) const { return offset * inverse >> 40; }
+  std::uint64_t inverse = 0;  // of `block`, times 2^44, rounded up: index = offset * inverse >> 44
+  constexpr std::uint64_t index_of(Bytes offset) const { return offset * inverse >> 44; }
 };
 
 constexpr bool is_nearly_cut(std::uint64_t units, Bytes cut) { return (units * kUnit - cut) * 32 <= units * kUnit; }
@@ -57,7 +57,7 @@ constexpr SlabShape shape_of(Bytes block) {
     const std::uint64_t fitting = units * kUnit / block;
     const std::uint64_t blocks = fitting < kMostBlocks ? fitting : kMostBlocks;
     if (blocks == 0) continue;
-    best = {block, units, blocks, ((std::uint64_t{1} << 40) + block - 1) / block};
+    best = {block, units, blocks, ((std::uint64_t{1} << 44) + block - 1) / block};
     if (is_nearly_cut(units, blocks * block)) break;
   }
   return best;
@@ -74,7 +74,7 @@ inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 // Note [Slabs grow with what there is]
 // A record of a slab is a cache miss when there are many, and classes of large blocks have one or a few in a slab of
 // the least size. So a stream that has much of a class cuts the next slab twice, four times ... as large, or a whole
-// page: at most a 32nd of what it has of the class, and 64 blocks.
+// page: at most a 32nd of what it has of the class, and 256 blocks.
 constexpr std::uint64_t kSlabShare = 32;
 
 struct SlabSize {

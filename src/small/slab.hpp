@@ -1,7 +1,10 @@
 // small: equal blocks in a row, and what is kept beside them.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/address.hpp"
@@ -12,42 +15,103 @@ namespace vpmm::small {
 class Shard;
 struct Extent;
 
+// Some of the blocks of a slab.
+class BlockSet {
+ public:
+  bool contains(std::uint64_t index) const { return (words_[index / 64] >> index % 64 & 1) != 0; }
+  void add(std::uint64_t index) { words_[index / 64] |= std::uint64_t{1} << index % 64; }
+  void remove(std::uint64_t index) { words_[index / 64] &= ~(std::uint64_t{1} << index % 64); }
+  void clear() { words_ = {}; }
+  // The first `count` of them.
+  void fill(std::uint64_t count) {
+    for (std::uint64_t& word : words_) {
+      word = count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+      count -= std::min<std::uint64_t>(count, 64);
+    }
+  }
+  // Requires: not empty.
+  std::uint64_t first() const {
+    std::uint64_t word = 0;
+    while (words_[word] == 0) ++word;
+    return word * 64 + static_cast<std::uint64_t>(std::countr_zero(words_[word]));
+  }
+  bool empty() const { return count() == 0; }
+  std::uint64_t count() const {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : words_) sum += static_cast<std::uint64_t>(std::popcount(word));
+    return sum;
+  }
+  bool overlaps(const BlockSet& other) const {
+    for (std::size_t i = 0; i < words_.size(); ++i)
+      if ((words_[i] & other.words_[i]) != 0) return true;
+    return false;
+  }
+
+ private:
+  std::array<std::uint64_t, kMostBlocks / 64> words_{};
+};
+
 // Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and size
 // change only while it holds no live block.
 // live = not free and not waiting
 struct alignas(64) Slab {
   // What every call touches, on one line.
-  std::uint64_t free = 0;     // bit i: block i may be given to the shard's stream
-  std::uint64_t waiting = 0;  // freed, and its stamp is not complete
+  BlockSet free;                 // may be given to the shard's stream
+  std::uint16_t free_count = 0;  // of them
+  std::uint16_t blocks = 0;
+  std::uint16_t units = 0;
+  std::uint8_t slab_class = 0;
+  bool has_exceptions = false;  // some block is in `waiting` or in `used_elsewhere`
   DevicePtr begin{};
   Shard* shard = nullptr;
+  std::uint64_t number = 0;  // latest that a free of a block here carries; 0: none
+  // The next lines.
   Slab* previous = nullptr;  // in one of the shard's lists
   Slab* next = nullptr;
-  std::uint64_t number = 0;  // latest that a free of a block here carries; 0: none
-  std::uint16_t slab_class = 0;
-  std::uint16_t units = 0;
-  std::uint16_t blocks = 0;
-  bool has_uses = false;  // some block is in used_elsewhere
-  // The next lines.
-  std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
-  std::uint64_t used_elsewhere = 0;                // live, and record_use named another stream
   Extent* extent = nullptr;
+  BlockSet waiting;                                // freed, and its stamp is not complete
+  BlockSet used_elsewhere;                         // live, and record_use named another stream
+  std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
+
+  // Requires: nothing live or waiting.
+  void set_all_free() {
+    free.fill(blocks);
+    free_count = blocks;
+    number = 0;
+  }
+  // Requires: not full.
+  std::uint64_t take_first() {
+    const std::uint64_t index = free.first();
+    free.remove(index);
+    --free_count;
+    return index;
+  }
+  void give(std::uint64_t index) {
+    free.add(index);
+    ++free_count;
+  }
 
   Bytes block_bytes() const { return kShapes[slab_class].block; }
   std::uint64_t index_of(DevicePtr p) const { return kShapes[slab_class].index_of(p - begin); }
   DevicePtr block(std::uint64_t index) const { return begin + index * block_bytes(); }
-  std::uint64_t all() const { return ~std::uint64_t{0} >> (kMostBlocks - blocks); }
   Bytes bytes() const { return units * kUnit; }
   Bytes requested(std::uint64_t index) const { return block_bytes() - slack[index]; }
   bool is_live(std::uint64_t index) const {
-    return index < blocks && ((free | waiting) >> index & std::uint64_t{1}) == 0;
+    return index < blocks && !free.contains(index) && !(has_exceptions && waiting.contains(index));
   }
-  bool is_empty() const { return free == all(); }
-  bool is_used_elsewhere(std::uint64_t index) const { return has_uses && (used_elsewhere >> index & 1) != 0; }
-  void set_used_elsewhere(std::uint64_t index, bool is_used) {
-    const std::uint64_t bit = std::uint64_t{1} << index;
-    used_elsewhere = is_used ? used_elsewhere | bit : used_elsewhere & ~bit;
-    has_uses = used_elsewhere != 0;
+  bool is_empty() const { return free_count == blocks; }
+  bool is_full() const { return free_count == 0; }
+  bool is_used_elsewhere(std::uint64_t index) const { return has_exceptions && used_elsewhere.contains(index); }
+  void set_used_elsewhere(std::uint64_t index, bool is_used) { set(used_elsewhere, index, is_used); }
+  void set_waiting(std::uint64_t index, bool is_waiting) { set(waiting, index, is_waiting); }
+
+ private:
+  void set(BlockSet& blocks_of_a_kind, std::uint64_t index, bool is_in) {
+    if (is_in)
+      blocks_of_a_kind.add(index);
+    else
+      blocks_of_a_kind.remove(index);
+    has_exceptions = !waiting.empty() || !used_elsewhere.empty();
   }
 };
 

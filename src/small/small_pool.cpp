@@ -199,7 +199,7 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   for (const AddressRange& reservation : pool_.reservations())
     if (reservation.contains(begin)) directory_.cover(reservation);
   arena->entry = directory_.at(begin);
-  if (arena->entry != nullptr) arena->entry->owner.store(Owner(arena), std::memory_order_relaxed);
+  if (arena->entry != nullptr) arena->entry->enter(*arena);
   spans_.add_reservation(arena->range);
   Region* flying = spans_.detach(spans_.smallest_hole(page_size_, kUnit), arena->range);
   spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
@@ -330,7 +330,7 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
     if (is_own && slab == nullptr) shard.give_run(extent, allocation.index);
     if (!is_own && slab != nullptr) {
       shard.tally.end(allocation.requested, allocation.range.size);
-      slab->waiting |= std::uint64_t{1} << allocation.index;
+      slab->set_waiting(allocation.index, true);
     }
     if (!is_own && slab == nullptr) waiting.units = shard.end_run(extent, allocation.index);
     note(shard);
@@ -354,7 +354,7 @@ void SmallPool::set_free(const Waiting& waiting) {
   Shard& shard = *waiting.extent->shard;
   const SpinGuard guard(shard.lock);
   if (waiting.slab == nullptr) return shard.give_units(*waiting.extent, waiting.index, waiting.units, 0);
-  waiting.slab->waiting &= ~(std::uint64_t{1} << waiting.index);
+  waiting.slab->set_waiting(waiting.index, false);
   shard.set_free(waiting.slab, waiting.index);
 }
 
@@ -405,7 +405,7 @@ bool SmallPool::give_arena_if_idle(Region* free) {
   const time::Stamp stamp = timelines_.reduce(free->stamp);
   spans_.attach_hole(spans_.detach(free, arena.range));
   spans_.remove_reservation(arena.range);
-  if (arena.entry != nullptr) arena.entry->owner.store(Owner{}, std::memory_order_relaxed);
+  if (arena.entry != nullptr) arena.entry->leave();
   set_holder(*arena.page, nullptr);
   pool_.deallocate(arena.page, stamp);
   arena.page = nullptr;

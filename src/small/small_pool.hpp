@@ -199,22 +199,23 @@ class SmallPool {
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   Location found;
-  const PageEntry* const entry = directory_.at(p);
-  if (entry == nullptr) return found;
-  const Owner owner = entry->owner.load(std::memory_order_relaxed);
+  const Directory::Place place = directory_.find(p);
+  if (place.page == nullptr) return found;
+  const Owner owner = place.page->owner();
   if (owner.region() != nullptr) {
     found.pages = owner.region();
-    found.shard = entry->shard();
+    found.shard = place.page->shard();
     return found;
   }
   Owner inside = owner;
-  if (const Arena* const arena = owner.arena()) {
-    found.unit = arena->unit_of(p);
-    inside = arena->owners[found.unit].load(std::memory_order_relaxed);
+  if (owner.arena() != nullptr) {
+    const std::atomic<Owner>* const units = place.page->unit_owners();
+    if (units == nullptr) return found;
+    found.unit = place.offset / kUnit;
+    inside = units[found.unit].load(std::memory_order_relaxed);
   } else if (owner.slab() != nullptr) {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
-    const auto slab_class = std::min(entry->detail.load(std::memory_order_relaxed), kSlabClasses - 1);
-    const std::uint64_t index = kShapes[slab_class].index_of(directory_.in_page(p));
+    const std::uint64_t index = kShapes[place.page->slab_class()].index_of(place.offset);
     __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
   }
   found.slab = inside.slab();

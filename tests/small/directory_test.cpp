@@ -26,7 +26,7 @@ TEST(Directory, has_an_entry_for_each_page_that_every_address_inside_it_finds) {
       ASSERT_NE(entry, nullptr);
       EXPECT_EQ(directory.at(begin + 1), entry);
       EXPECT_EQ(directory.at(begin + (page - 1)), entry);
-      EXPECT_TRUE(entry->owner.load().is_none()) << "nothing stands there yet";
+      EXPECT_TRUE(entry->owner().is_none()) << "nothing stands there yet";
       entries.insert(entry);
     }
     EXPECT_EQ(entries.size(), 10u);
@@ -49,10 +49,10 @@ TEST(Directory, covering_again_keeps_what_was_written) {
   directory.cover(reservation);
   PageEntry* entry = directory.at(reservation.begin + 3 * kPage);
   const Arena arena;
-  entry->owner.store(Owner(&arena));
+  entry->enter(arena);
   directory.cover(reservation);
   EXPECT_EQ(directory.at(reservation.begin + 3 * kPage), entry);
-  EXPECT_EQ(entry->owner.load().arena(), &arena);
+  EXPECT_EQ(entry->owner().arena(), &arena);
 }
 
 TEST(Directory, covers_the_first_sixteen_reservations_and_says_so_of_the_next) {
@@ -70,11 +70,45 @@ TEST(Directory, covers_the_first_sixteen_reservations_and_says_so_of_the_next) {
 
 TEST(Directory, how_far_into_its_page_an_address_is) {
   for (const Bytes page : {kPage, 3 * kMiB}) {
-    const Directory directory(page);
-    EXPECT_EQ(directory.in_page(at(12 * page)), 0u);
-    EXPECT_EQ(directory.in_page(at(12 * page) + 777), 777u);
-    EXPECT_EQ(directory.in_page(at(13 * page) - 1), page - 1);
+    Directory directory(page);
+    directory.cover({at(64 * kPage), 10 * page});
+    const DevicePtr begin = at(64 * kPage) + 7 * page;
+    EXPECT_EQ(directory.find(begin).offset, 0u);
+    EXPECT_EQ(directory.find(begin + 777).offset, 777u);
+    EXPECT_EQ(directory.find(begin + (page - 1)).offset, page - 1);
+    EXPECT_EQ(directory.find(begin + (page - 1)).page, directory.at(begin));
   }
+}
+
+// Whoever asks about memory that is nobody's any more may see the owner of one time and what was beside it at another.
+TEST(PageEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
+  PageEntry entry;
+  const std::vector<std::uint64_t> words(16);
+  const auto* const shard = reinterpret_cast<const Shard*>(words.data());
+  region::Region pages;
+  Slab slab;
+  slab.slab_class = 41;
+  Arena arena;
+  std::atomic<Owner> owners[4];
+  arena.owners = owners;
+  EXPECT_EQ(entry.shard(), nullptr);
+  entry.enter(pages, shard);
+  EXPECT_EQ(entry.owner().region(), &pages);
+  EXPECT_EQ(entry.shard(), shard);
+  EXPECT_EQ(entry.unit_owners(), nullptr);
+  EXPECT_EQ(entry.slab_class(), 0u);
+  entry.enter(slab);
+  EXPECT_EQ(entry.owner().slab(), &slab);
+  EXPECT_EQ(entry.slab_class(), 41u);
+  EXPECT_EQ(entry.shard(), nullptr);
+  EXPECT_EQ(entry.unit_owners(), nullptr);
+  entry.enter(arena);
+  EXPECT_EQ(entry.owner().arena(), &arena);
+  EXPECT_EQ(entry.unit_owners(), owners);
+  EXPECT_EQ(entry.shard(), nullptr);
+  EXPECT_EQ(entry.slab_class(), 0u);
+  entry.leave();
+  EXPECT_TRUE(entry.owner().is_none());
 }
 
 TEST(Owner, is_of_one_kind_and_no_other) {

@@ -1,6 +1,9 @@
 // small: size classes, the shapes of slabs and the classes of runs, over every size there is.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <random>
+#include <set>
 #include <vector>
 
 #include "small/size_class.hpp"
@@ -46,7 +49,7 @@ TEST(SizeClass, every_block_begins_at_a_multiple_of_256) {
   EXPECT_EQ(kUnit % kGrain, 0u) << "and so do slabs";
 }
 
-TEST(SlabShape, blocks_fit_into_whole_units_and_at_most_64_of_them) {
+TEST(SlabShape, blocks_fit_into_whole_units_and_not_too_many_of_them) {
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
     const SlabShape& shape = kShapes[c];
     SCOPED_TRACE(c);
@@ -65,14 +68,73 @@ TEST(SlabShape, at_most_a_thirty_second_of_a_slab_is_never_cut) {
     EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit) << shape.block;
 }
 
-TEST(Slab, all_has_a_bit_for_every_block_and_no_other) {
-  for (std::uint16_t blocks = 1; blocks <= kMostBlocks; ++blocks) {
-    Slab slab;
-    slab.blocks = blocks;
-    EXPECT_EQ(static_cast<std::uint64_t>(std::popcount(slab.all())), blocks);
-    EXPECT_EQ(static_cast<std::uint64_t>(std::bit_width(slab.all())), blocks);
+TEST(BlockSet, agrees_with_a_set_of_numbers) {
+  std::mt19937_64 random(1);
+  BlockSet blocks;
+  std::set<std::uint64_t> expected;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t index = random() % kMostBlocks;
+    if (expected.insert(index).second) {
+      blocks.add(index);
+    } else {
+      blocks.remove(index);
+      expected.erase(index);
+    }
+    ASSERT_EQ(blocks.contains(index), expected.contains(index));
+    ASSERT_EQ(blocks.count(), expected.size());
+    ASSERT_EQ(blocks.empty(), expected.empty());
+    if (expected.empty()) continue;
+    ASSERT_EQ(blocks.first(), *expected.begin());
   }
 }
+
+TEST(BlockSet, is_filled_from_the_first_on) {
+  for (std::uint64_t count = 0; count <= kMostBlocks; ++count) {
+    BlockSet blocks;
+    blocks.fill(count);
+    EXPECT_EQ(blocks.count(), count);
+    EXPECT_TRUE(count == 0 || blocks.contains(count - 1)) << count;
+  }
+}
+
+TEST(BlockSet, overlaps_where_one_block_is_in_both) {
+  for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{63}, std::uint64_t{64}, kMostBlocks - 1}) {
+    BlockSet one, other;
+    one.add(index);
+    EXPECT_FALSE(one.overlaps(other));
+    other.add(index ^ 1);
+    EXPECT_FALSE(one.overlaps(other));
+    other.add(index);
+    EXPECT_TRUE(one.overlaps(other));
+  }
+}
+
+TEST(Slab, knows_which_blocks_are_live) {
+  Slab slab;
+  slab.blocks = 100;
+  slab.set_all_free();
+  EXPECT_TRUE(slab.is_empty());
+  for (std::uint64_t i = 0; i < 100; ++i) EXPECT_EQ(slab.take_first(), i);
+  EXPECT_TRUE(slab.is_full());
+  EXPECT_TRUE(slab.is_live(99));
+  EXPECT_FALSE(slab.is_live(100));
+  slab.set_waiting(70, true);
+  slab.set_used_elsewhere(71, true);
+  EXPECT_FALSE(slab.is_live(70));
+  EXPECT_TRUE(slab.is_live(71));
+  EXPECT_TRUE(slab.is_used_elsewhere(71));
+  EXPECT_FALSE(slab.is_used_elsewhere(70));
+  EXPECT_TRUE(slab.is_full()) << "what waits is not free";
+  slab.set_waiting(70, false);
+  slab.give(70);
+  slab.set_used_elsewhere(71, false);
+  EXPECT_FALSE(slab.has_exceptions);
+  EXPECT_FALSE(slab.is_live(70));
+  EXPECT_EQ(slab.take_first(), 70u);
+}
+
+// What every call touches.
+TEST(Slab, begins_with_one_line_of_the_cache) { EXPECT_EQ(offsetof(Slab, previous), 64u); }
 
 TEST(SlabShape, the_index_of_every_offset_in_a_page_is_the_quotient) {
   for (const SlabShape& shape : kShapes) {
@@ -85,7 +147,7 @@ TEST(SlabShape, the_index_of_every_offset_in_a_page_is_the_quotient) {
   }
 }
 
-TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_64_blocks_in_a_page) {
+TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page) {
   for (const Bytes page : {kLeastPage, kPage, 3 * kMiB}) {
     for (const SlabShape& shape : kShapes) {
       SCOPED_TRACE(shape.block);
