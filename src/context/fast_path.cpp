@@ -27,9 +27,13 @@ using Location = small::SmallPool::Location;
 namespace {
 
 // Others that missed want events for this stream's frees: one for at least so many bytes, not sooner than that after
-// the last, and only so many, so that a program in a steady state pays for none.
+// the last, and only so many, so that a program in a steady state pays for none. Of many streams each has fewer: all of
+// them together make at most eight in a millisecond. To look at the clock costs as much as a free, so whoever found it
+// too early frees twice as much before it looks again.
 constexpr Bytes kBytesPerEvent = 8 * kMiB;
-constexpr std::uint64_t kEventIntervalNs = 500'000;
+constexpr Bytes kMostBytesPerLook = 64 * kMiB;
+constexpr std::uint64_t kEventIntervalNs = 500'000;  // of up to four streams
+constexpr std::uint64_t kStreamsPerInterval = 4;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
 bool is_default(driver::StreamHandle stream) {
@@ -195,13 +199,19 @@ bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
   if (shard.misses_seen != small_->misses()) {
     shard.misses_seen = small_->misses();
     shard.closings_left = kEventsPerMiss;
+    shard.bytes_per_look = std::max(shard.bytes_per_look, kBytesPerEvent);
   }
   if (shard.closings_left == 0) return false;
   shard.bytes_freed += freed;
-  if (shard.bytes_freed < kBytesPerEvent) return false;
+  if (shard.bytes_freed < shard.bytes_per_look) return false;
   shard.bytes_freed = 0;
   const std::uint64_t now = inner_driver_.now_ns();
-  if (now - shard.closed_ns < kEventIntervalNs) return false;
+  const std::uint64_t streams = std::max(kStreamsPerInterval, small_->stream_count());
+  if (now - shard.closed_ns < kEventIntervalNs * streams / kStreamsPerInterval) {
+    shard.bytes_per_look = std::min(2 * shard.bytes_per_look, kMostBytesPerLook);
+    return false;
+  }
+  shard.bytes_per_look = kBytesPerEvent;
   shard.closed_ns = now;
   --shard.closings_left;
   shard.wants_event = true;

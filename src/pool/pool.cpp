@@ -213,15 +213,14 @@ void Pool::disown(Region* region) {
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
-  const AddressRange range = region->range;
   count_tenant(region->tenant, -1);
-  Region* free = index_.release(region, {});
-  ++counters_.deallocations;
   region::Tenant tenant = tenant_of(request, caller);
   count_tenant(tenant, +1);
+  index_.hand_over(region, std::move(tenant));
+  ++counters_.deallocations;
   ++counters_.allocations;
   ++counters_.hits;
-  return index_.allocate(free, range, std::move(tenant))->range.begin;
+  return region->range.begin;
 }
 
 // --- what is complete -----------------------------------------------------------------------------------------------

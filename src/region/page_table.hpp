@@ -1,6 +1,7 @@
 // region: what begins and ends at the pages of one reservation.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +26,15 @@ class PageTable {
         with_owners_(static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))), groups(pages)),
         with_junctions_(
             static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))) + PageSet::words(groups(pages)),
-            groups(pages)) {}
+            groups(pages)) {
+    // Written here, what the first region needs is in memory by then.
+    std::atomic_ref<Region*>(entries_[0]).store(nullptr, std::memory_order_relaxed);
+    with_owners_.add(0);
+    with_owners_.remove(0);
+    with_junctions_.add(0);
+    with_junctions_.remove(0);
+    std::atomic_ref<std::uint64_t>(groups_[0].owners).store(0, std::memory_order_relaxed);
+  }
 
   // The allocated region that begins at `page` or, if nothing is entered there, the last one before it.
   Region* owner(std::uint64_t page) const {

@@ -227,6 +227,14 @@ Region* RegionIndex::allocate(Region* free, AddressRange part, Tenant tenant) {
   return taken;
 }
 
+void RegionIndex::hand_over(Region* allocated, Tenant tenant) {
+  VPMM_CHECK(allocated->state == RegionState::allocated, picture());
+  private_->catalogue.unfile(allocated);
+  allocated->tenant = std::move(tenant);
+  allocated->holder = nullptr;
+  private_->catalogue.file(allocated);
+}
+
 Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   private_->catalogue.unfile(allocated);

@@ -73,6 +73,8 @@ class RegionIndex {
   // --- changing ---
   // Cuts `part` out of a free region and gives it to `tenant`. What is left keeps stamp and age.
   Region* allocate(Region* free, AddressRange part, Tenant tenant);
+  // Another's from now on, without a holder.
+  void hand_over(Region* allocated, Tenant tenant);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
   // Cuts `part` out of a free region, hole or zombie; the result is in flight and nobody else's. What is left stays as

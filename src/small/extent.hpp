@@ -162,8 +162,13 @@ class ExtentLists {
   }
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    for (Extent* const first : first_)
-      for (Extent *extent = first, *next = nullptr; extent != nullptr; extent = next) {
+    for_each_from(0, visit);
+  }
+  // Those whose longest stretch may be that long.
+  template <typename Visit>
+  void for_each_from(std::uint64_t units, Visit&& visit) const {
+    for (std::size_t list = list_of(units); list < kLists; ++list)
+      for (Extent *extent = first_[list], *next = nullptr; extent != nullptr; extent = next) {
         next = extent->next;
         visit(extent);
       }

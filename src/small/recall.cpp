@@ -131,35 +131,31 @@ bool SmallPool::recall_one(const Caller& caller, Bytes size) {
   return true;
 }
 
+// Note [Who takes one takes half]
+// Streams that work side by side would come here for every piece that wanders between them. So whoever keeps most is
+// asked first, and of the pieces of a size half of the rest goes into the caller's hand; of pages that were cut, half
+// of them into the pool, up to the caller's share.
 bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
-  const auto each_other = [&](const auto& visit) {
-    for (const auto& [id, shard] : by_timeline_) {
-      const time::Timeline* const timeline = timelines_.find(id);
-      if (timeline == nullptr || timeline == caller.timeline) continue;
-      if (shard->kept_bytes.load(std::memory_order_relaxed) >= size && visit(*shard, timeline->complete)) return true;
-    }
-    return false;
-  };
-  // Of those with the least sufficient size, who keeps most: it misses them last.
   struct Source {
+    Bytes kept = 0;
     Shard* shard = nullptr;
-    std::uint64_t complete = 0;
-    Spare spare;
+    std::uint64_t complete = 0;  // of its timeline
   };
-  Source best;
-  each_other([&](Shard& shard, std::uint64_t complete) {
-    const Spare spare = least_complete_pages(shard, slices_up(size), complete);
-    const bool is_less = spare.slices < best.spare.slices;
-    if (is_less || (spare.slices == best.spare.slices && spare.count > best.spare.count))
-      best = {&shard, complete, spare};
-    return false;
-  });
-  if (best.shard != nullptr && recall_pages_of(*best.shard, best.spare.slices, best.complete)) {
-    hand_over_half(*best.shard, best.spare.slices, best.complete, caller);
-    return true;
+  std::vector<Source> sources;
+  for (const auto& [id, shard] : by_timeline_) {
+    const time::Timeline* const timeline = timelines_.find(id);
+    const Bytes kept = shard->kept_bytes.load(std::memory_order_relaxed);
+    if (timeline != nullptr && timeline != caller.timeline && kept >= size)
+      sources.push_back({kept, shard, timeline->complete});
   }
-  return size <= page_size_ &&
-         each_other([&](Shard& shard, std::uint64_t upto) { return recall_extent_of(shard, upto); });
+  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.kept > b.kept; });
+  const auto any = [&](const auto& takes) {
+    return std::any_of(sources.begin(), sources.end(), [&](const Source& s) { return takes(*s.shard, s.complete); });
+  };
+  if (size <= page_size_ &&
+      any([&](Shard& shard, std::uint64_t complete) { return recall_extents_of(shard, complete, caller); }))
+    return true;
+  return any([&](Shard& shard, std::uint64_t complete) { return recall_pages_of(shard, complete, size, caller); });
 }
 
 std::uint64_t SmallPool::slices_up(Bytes size) const {
@@ -167,66 +163,64 @@ std::uint64_t SmallPool::slices_up(Bytes size) const {
   return rounding.slices(size + rounding.slice_size() - 1);
 }
 
-// Those of the least size that is large enough and that the stream is done with.
-SmallPool::Spare SmallPool::least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete) {
+// Those of the least size that is large enough and that the stream is done with, the first that was freed first: one,
+// and half of the others if `with_half`.
+std::vector<Region*> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
+                                                    bool with_half) {
+  std::vector<Region*> taken;
   const SpinGuard guard(shard.lock);
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
-  return slices ? Spare{*slices, shard.pages.of(*slices).size()} : Spare{};
-}
-
-// The first of that size that was freed; null: its stream has taken it meanwhile, or is not done with it.
-Region* SmallPool::take_complete_pages(Shard& shard, std::uint64_t slices, std::uint64_t complete) {
-  const SpinGuard guard(shard.lock);
-  if (shard.pages.of(slices).empty() || shard.pages.of(slices).front().number > complete) return nullptr;
-  const Kept kept = shard.take_oldest_pages(slices);
-  leave_hand(shard, kept);
+  if (!slices) return taken;
+  const std::size_t most = with_half ? 1 + (shard.pages.of(*slices).size() - 1) / 2 : 1;
+  while (taken.size() < most && shard.pages.of(*slices).front().number <= complete) {
+    const Kept kept = shard.take_oldest_pages(*slices);
+    leave_hand(shard, kept);
+    taken.push_back(kept.region);
+  }
   note(shard);
-  return kept.region;
+  return taken;
 }
 
-bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete) {
-  Region* const region = take_complete_pages(shard, slices, complete);
-  if (region == nullptr) return false;
-  pool_.deallocate(region, {});
-  return true;
-}
-
-// Note [Who takes one takes half]
-// Of what another stream keeps of a size, half of the rest goes into the caller's hand: streams that work side by side
-// would otherwise come here for every piece that wanders between them.
-void SmallPool::hand_over_half(Shard& from, std::uint64_t slices, std::uint64_t complete, const Caller& caller) {
-  if (!caller.own()) return;
+bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const Caller& caller) {
+  const bool has_hand = caller.own().has_value();
+  const std::vector<Region*> taken = take_complete_pages(shard, slices_up(size), complete, has_hand);
+  if (taken.empty()) return false;
+  pool_.deallocate(taken.front(), {});
+  if (!has_hand) return true;
   Shard& own = shard_of(*caller.timeline);
-  std::size_t half = 0;
-  {
-    const SpinGuard guard(from.lock);
-    half = from.pages.of(slices).size() / 2;
+  for (std::size_t i = 1; i < taken.size(); ++i) {
+    Region& passed = *taken[i];
+    const Bytes bytes = passed.range.size;
+    pool_.pass_on(&passed, {bytes, bytes, pool_.slice_alignment()}, caller);
+    enlist(passed, bytes, own);
   }
-  for (; half > 0; --half) {
-    Region* const region = take_complete_pages(from, slices, complete);
-    if (region == nullptr) return;
-    const Bytes size = region->range.size;
-    const DevicePtr begin = pool_.pass_on(region, {size, size, pool_.slice_alignment()}, caller);
-    Region& passed = *pool_.owner(begin);
-    enlist(passed, size, own);
-    const SpinGuard guard(own.lock);
-    own.tally.was_none(size, size);
-    own.keep_complete_pages(&passed, slices);
-    note(own);
+  const SpinGuard guard(own.lock);
+  for (std::size_t i = 1; i < taken.size(); ++i) {
+    const Bytes bytes = taken[i]->range.size;
+    own.tally.was_none(bytes, bytes);
+    own.keep_complete_pages(taken[i], pool_.rounding().slices(bytes));
   }
+  note(own);
+  return true;
 }
 
-bool SmallPool::recall_extent_of(Shard& shard, std::uint64_t complete) {
-  Extent* extent = nullptr;
+bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Caller& caller) {
+  const std::uint64_t page_units = page_size_ / kUnit;
+  std::vector<Extent*> taken;
   {
+    const Bytes share = caller.timeline == nullptr ? 0 : share_of(shard_of(*caller.timeline));
     const SpinGuard guard(shard.lock);
-    extent = shard.extents.find(page_size_ / kUnit);
-    if (extent == nullptr || extent->number > complete) return false;
-    shard.detach(extent);
+    shard.extents.for_each_from(page_units, [&](Extent* extent) {
+      if (extent->is_free() && extent->units == page_units && extent->number <= complete) taken.push_back(extent);
+    });
+    const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
+    taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
+    for (Extent* extent : taken) shard.detach(extent);
+    note(shard);
   }
-  end_extent(extent, {});
-  return true;
+  for (Extent* extent : taken) end_extent(extent, {});
+  return !taken.empty();
 }
 
 // The index counts them as allocated until the pool has them back. Holds: the shard's lock.
@@ -306,6 +300,7 @@ void SmallPool::retire_idle() {
     if (is_over && timeline != nullptr) timeline->in_hand = nullptr;
     it = is_over ? by_timeline_.erase(it) : std::next(it);
   }
+  stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
 }
 
 // No call finds it any more, and what it has is complete: its stream's context is gone, or nothing was left to do.
@@ -380,13 +375,17 @@ void SmallPool::note(Shard& shard) {
   requested_noted_ += shard.tally.requested - std::exchange(shard.requested_noted, shard.tally.requested);
 }
 
-Bytes SmallPool::kept_pages_bytes() {
+Bytes SmallPool::kept_pages_bytes() const {
   Bytes bytes = 0;
-  for (Shard& shard : shards_) {
-    const SpinGuard guard(shard.lock);
-    bytes += shard.kept_pages_bytes;
-  }
+  for (const Shard& shard : shards_) bytes += shard.kept_pages_bytes.load(std::memory_order_relaxed);
   return bytes;
+}
+
+// Without a shard's lock, so while others call it is about what they have.
+Bytes SmallPool::idle_in_arenas_bytes() const {
+  std::int64_t idle = -pages_.allocated - static_cast<std::int64_t>(kept_pages_bytes());
+  for (const Shard& shard : shards_) idle -= shard.tally.allocated_now();
+  return static_cast<Bytes>(std::max<std::int64_t>(0, idle));
 }
 
 std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() const {

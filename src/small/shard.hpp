@@ -31,26 +31,35 @@ struct Tally {
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
     requested += static_cast<std::int64_t>(asked);
-    allocated += static_cast<std::int64_t>(rounded);
+    add_allocated(static_cast<std::int64_t>(rounded));
     ++allocations;
     requested_high = std::max(requested_high, requested);
   }
   void end(Bytes asked, Bytes rounded) {
     requested -= static_cast<std::int64_t>(asked);
-    allocated -= static_cast<std::int64_t>(rounded);
+    add_allocated(-static_cast<std::int64_t>(rounded));
     ++deallocations;
   }
   // What the index counts as an allocation that somebody made, or ended, and nobody did.
   void was_none(Bytes asked, Bytes rounded) {
     requested -= static_cast<std::int64_t>(asked);
-    allocated -= static_cast<std::int64_t>(rounded);
+    add_allocated(-static_cast<std::int64_t>(rounded));
     --allocations;
   }
   void ended_none(Bytes asked, Bytes rounded) {
     requested += static_cast<std::int64_t>(asked);
-    allocated += static_cast<std::int64_t>(rounded);
+    add_allocated(static_cast<std::int64_t>(rounded));
     --deallocations;
     requested_high = std::max(requested_high, requested);
+  }
+  // Any thread, without a lock.
+  std::int64_t allocated_now() const {
+    return std::atomic_ref(const_cast<std::int64_t&>(allocated)).load(std::memory_order_relaxed);
+  }
+
+ private:
+  void add_allocated(std::int64_t change) {
+    std::atomic_ref(allocated).store(allocated + change, std::memory_order_relaxed);
   }
 };
 
@@ -83,6 +92,7 @@ class alignas(64) Shard {
   std::uint64_t closings_left = 0;  // events others still want of this stream's frees
   std::uint64_t closed_ns = 0;      // when the last of them was asked for
   Bytes bytes_freed = 0;            // since somebody looked whether one is due
+  Bytes bytes_per_look = 0;         // so many before the next look
   Tally tally;
   std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
   std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
@@ -90,12 +100,13 @@ class alignas(64) Shard {
   KeptPages pages;
   ExtentLists extents;
   const std::uint64_t page_units;
-  Slab* spare_slabs = nullptr;       // linked by `next`
-  std::uint64_t slab_count = 0;      // spare ones too
-  std::uint64_t extent_count = 0;    // extents that name this shard
-  std::uint64_t extent_units = 0;    // their sum
-  std::atomic<Bytes> kept_bytes{0};  // pages, free extents, slabs without a live block; written under the lock
-  Bytes kept_pages_bytes = 0;        // of these, whole pages
+  Slab* spare_slabs = nullptr;     // linked by `next`
+  std::uint64_t slab_count = 0;    // spare ones too
+  std::uint64_t extent_count = 0;  // extents that name this shard
+  std::uint64_t extent_units = 0;  // their sum
+  // Written under the lock.
+  std::atomic<Bytes> kept_bytes{0};        // pages, free extents, slabs without a live block
+  std::atomic<Bytes> kept_pages_bytes{0};  // of these, whole pages
 
   // --- blocks ---
   // A block of the class for the stream's work; null: none in hand.
@@ -221,8 +232,7 @@ class alignas(64) Shard {
   }
   // Of pages that were in hand.
   void leave(const Kept& kept) {
-    keep_bytes(-kept.region->range.size);
-    kept_pages_bytes -= kept.region->range.size;
+    keep_page_bytes(-kept.region->range.size);
     set_holder(*kept.region, nullptr);
   }
   void keep_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, number_of_a_free()); }
@@ -258,16 +268,20 @@ class alignas(64) Shard {
   }
   void keep(region::Region* region, std::uint64_t slices, std::uint64_t number) {
     pages.add(slices, {region, number});
-    keep_bytes(region->range.size);
-    kept_pages_bytes += region->range.size;
+    keep_page_bytes(region->range.size);
     set_holder(*region, this);
   }
   std::uint64_t number_of_a_free() {
     in_hand.is_used.store(true, std::memory_order_relaxed);
     return in_hand.number.load(std::memory_order_relaxed);
   }
-  void keep_bytes(Bytes change) {
-    kept_bytes.store(kept_bytes.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  static void add(std::atomic<Bytes>& sum, Bytes change) {
+    sum.store(sum.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
+  void keep_bytes(Bytes change) { add(kept_bytes, change); }
+  void keep_page_bytes(Bytes change) {
+    add(kept_bytes, change);
+    add(kept_pages_bytes, change);
   }
 };
 

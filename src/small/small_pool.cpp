@@ -69,7 +69,7 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
     // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
     // would be mapped, what is kept comes back first.
-    const bool is_idle = kept_in_arenas_bytes() * kIdleDivisor > arena_bytes();
+    const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
     const bool has_page = !is_idle && (pool_.has_page(caller) || recall_one(caller, page_size_));
     if (!has_page && !std::exchange(has_recalled, true)) {
       const bool is_back = recall_for_parts(caller);
@@ -228,6 +228,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
     shard->is_unused = false;
   }
   by_timeline_.emplace(timeline.id, shard);
+  stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   const SpinGuard guard(shard->lock);
   shard->timeline = timeline.id;
   shard->closings_left = 0;

@@ -98,6 +98,8 @@ class SmallPool {
   void want_events(const time::Timeline* except);
   // How often that happened. Any thread, without a lock.
   std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
+  // That have a shard. Any thread, without a lock.
+  std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
   void advance(const std::vector<time::StampPart>& done);
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
   void retire_idle();
@@ -108,9 +110,8 @@ class SmallPool {
   // it does, which takes every shard's lock.
   Bytes take_peak(const pool::Caller& caller);
   Bytes take_peak_everywhere();
-  Bytes idle_bytes();  // in arenas or kept, and nobody's
-  Bytes kept_in_arenas_bytes() { return idle_bytes() - kept_pages_bytes(); }
-  Bytes kept_pages_bytes();  // of these, allocations of whole pages that shards keep
+  Bytes idle_bytes();              // in arenas or kept, and nobody's
+  Bytes kept_pages_bytes() const;  // of these, allocations of whole pages that shards keep
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
@@ -147,22 +148,17 @@ class SmallPool {
   void give_idle_arenas();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
-  // Allocations of whole pages of one size that a shard keeps.
-  struct Spare {
-    std::uint64_t slices = kMostSlices + 1;  // that: there are none
-    std::size_t count = 0;                   // not all of them may be complete
-  };
-  static Spare least_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete);
-  region::Region* take_complete_pages(Shard& shard, std::uint64_t slices, std::uint64_t complete);
-  bool recall_pages_of(Shard& shard, std::uint64_t slices, std::uint64_t complete);
-  void hand_over_half(Shard& from, std::uint64_t slices, std::uint64_t complete, const pool::Caller& caller);
-  bool recall_extent_of(Shard& shard, std::uint64_t complete);
+  std::vector<region::Region*> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
+                                                   bool with_half);
+  bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller);
+  bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller);
   void recall(Shard& shard);
   void end_shard(Shard& shard);
   void retire_if_empty(Shard& shard);
   void leave_hand(Shard& shard, const Kept& pages);
   void note(Shard& shard);
   Bytes high_everywhere();
+  Bytes idle_in_arenas_bytes() const;
   Bytes given_back_bytes() const { return spans_.bytes(region::RegionState::free) + pool_.idle_bytes(); }
   void wait_for(const Waiting& waiting);
   void set_free(const Waiting& waiting);
@@ -194,7 +190,9 @@ class SmallPool {
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
   Bytes peak_ = 0;
   std::uint64_t most_live_ = 0;
-  alignas(64) std::atomic<std::uint64_t> misses_{0};  // every free looks at it, so nothing else is written on its line
+  // Every free looks at these, so nothing else is written on their line.
+  alignas(64) std::atomic<std::uint64_t> misses_{0};
+  std::atomic<std::uint64_t> stream_count_{0};
 };
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {

@@ -59,6 +59,21 @@ TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
   EXPECT_EQ(index.requested_bytes(), 5 * kPage);
 }
 
+TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_where_it_stands) {
+  int room = 0;
+  Region* const region = index.allocate(region_at(index, 4), pages(5, 1), Tenant{kPage - 7, B, {C}, 9});
+  region->holder = &room;
+  const std::string before = index.picture();
+  index.hand_over(region, Tenant{kPage - 100, A, {}, 0});
+  EXPECT_EQ(index.picture(), before);
+  EXPECT_EQ(index.owner(page(5)), region);
+  EXPECT_EQ(region->tenant.timeline, A);
+  EXPECT_TRUE(region->tenant.other_uses.empty());
+  EXPECT_EQ(region->holder, nullptr);
+  EXPECT_EQ(index.requested_bytes(), 6 * kPage - 100);
+  EXPECT_EQ(index.validate(), "");
+}
+
 TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {
   int room = 0;
   Region* const region = index.allocate(region_at(index, 4), pages(5, 2), Tenant{});

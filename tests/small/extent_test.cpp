@@ -110,6 +110,10 @@ TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   std::size_t count = 0;
   lists.for_each([&](const Extent*) { ++count; });
   EXPECT_EQ(count, 4u);
+  std::vector<std::uint32_t> long_ones;
+  lists.for_each_from(128, [&](const Extent* extent) { long_ones.push_back(extent->units); });
+  EXPECT_EQ(long_ones.size(), 3u);
+  EXPECT_EQ(long_ones.front(), 128u);
   Extent full = extent_of(3);
   full.take(3);
   lists.file(&full);

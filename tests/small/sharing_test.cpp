@@ -339,6 +339,46 @@ TEST(SharingParts, a_stream_that_has_much_takes_several_pages_at_once) {
   EXPECT_EQ(world.pool().validate(), "");
 }
 
+// Of ten pages that B cut, freed and is done with, A, which has 300, takes its share, a 64th of that, and no more than
+// half; of two it takes one.
+TEST(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time) {
+  for (const auto& [kept, taken] : {std::pair{10, 4}, {4, 2}, {2, 1}}) {
+    PoolWorld world(adaptive_world());
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
+    std::vector<DevicePtr> of_b;
+    for (int i = 0; i < 300; ++i) world.allocate(kRun, a);
+    for (int i = 0; i < 200; ++i) world.allocate(kRun, b);  // it has much, too, and takes whole pages
+    for (int i = 0; i < kept; ++i) of_b.push_back(world.allocate(kRun, b));
+    const DevicePtr last = world.allocate(8 * kPage, b);
+    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, a}).ok()) << "which makes events worth while";
+    // Neither the pool nor A's hand has a page left: only the ends of pages with a run are free.
+    const auto has_page = [&] {
+      const observe::Statistics now = world.statistics();
+      return now.free_bytes > 0 || now.small_free_bytes >= now.small_bytes / kPage * (kPage - kRun) + kPage - kRun;
+    };
+    while (has_page()) world.allocate(kRun, a);
+    for (const DevicePtr ptr : of_b) world.deallocate(ptr, b);
+    world.sim().advance_host_ns(1'000'000);
+    const std::uint64_t recorded = world.calls().count(Call::event_record);
+    world.deallocate(last, b);
+    ASSERT_EQ(world.calls().count(Call::event_record), recorded + 1) << "behind all of them";
+    world.sim().advance_host_ns(1'000'000);
+    const observe::Statistics before = world.statistics();
+    const auto calls = [&] { return world.calls().count(Call::ctx_get_current); };
+    const auto is_of_b = [&](DevicePtr ptr) { return std::find(of_b.begin(), of_b.end(), ptr) != of_b.end(); };
+    EXPECT_TRUE(is_of_b(world.allocate(kRun, a)));
+    const std::uint64_t after_one = calls();
+    for (int i = 1; i < taken; ++i) EXPECT_TRUE(is_of_b(world.allocate(kRun, a)));
+    EXPECT_EQ(calls(), after_one) << "without the pool's lock";
+    world.allocate(kRun, a);
+    EXPECT_GT(calls(), after_one) << kept;
+    EXPECT_EQ(world.statistics().mapped_bytes, before.mapped_bytes);
+    EXPECT_EQ(world.pool().validate(), "");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
 
 }  // namespace

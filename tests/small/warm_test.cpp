@@ -141,6 +141,30 @@ TEST_P(Warm, an_event_is_recorded_when_another_stream_missed) {
   world.deallocate(missed, b);
 }
 
+// All streams together make at most eight in a millisecond.
+TEST_P(Warm, of_many_streams_each_records_fewer_events) {
+  const auto events_in_30_ms = [&](std::size_t count) {
+    PoolWorld many(options_of(GetParam()));
+    std::vector<StreamHandle> streams;
+    for (std::size_t i = 0; i < count; ++i) streams.push_back(many.stream());
+    std::vector<DevicePtr> live;
+    for (const StreamHandle stream : streams) live.push_back(many.allocate(kMiB, stream));
+    EXPECT_TRUE(many.pool().allocate({20 * kPage, 0, many.stream()}).ok()) << "somebody misses";
+    const std::uint64_t before = many.calls().count(Call::event_record);
+    for (int i = 0; i < 3000; ++i) {  // a GiB in a millisecond of each
+      for (std::size_t s = 0; s < count; ++s) many.deallocate(live[s], streams[s]);
+      for (std::size_t s = 0; s < count; ++s) live[s] = many.allocate(kMiB, streams[s]);
+      many.sim().advance_host_ns(10'000);
+    }
+    return many.calls().count(Call::event_record) - before;
+  };
+  const std::uint64_t of_two = events_in_30_ms(2);
+  const std::uint64_t of_sixteen = events_in_30_ms(16);
+  EXPECT_GT(of_two, 40u) << "two in a millisecond of each";
+  EXPECT_LT(of_sixteen, 300u);
+  EXPECT_GT(of_sixteen, 100u);
+}
+
 TEST_P(Warm, an_event_is_recorded_behind_a_bound_free_too_and_the_memory_stays_in_hand) {
   const auto bound = world.pool().bind(a);
   ASSERT_TRUE(bound.ok());
