@@ -3,7 +3,8 @@
 // pair:   allocate one size and give it back, again and again.
 // random: N live allocations; a random one is given back and another of random size takes its place.
 // One operation is one deallocate and one allocate. Every thread has a stream of its own and, for random, N
-// allocations of its own. Nothing runs on the streams.
+// allocations of its own. Nothing runs on the streams. On a virtual machine a core may have half the speed of the next,
+// as long as somebody else uses what they share: so each measurement of a case runs on other cores than the one before.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "harness/clock.hpp"
+#include "harness/cores.hpp"
 #include "harness/parts.hpp"
 #include "harness/random.hpp"
 #include "harness/samples.hpp"
@@ -140,6 +142,7 @@ class Crew {
   // All run until `seconds` are over or each has done `limit` operations. Returns ns an operation.
   double measure(double seconds, std::uint64_t limit) {
     limit_ = limit;
+    ++turn_;
     run_job(Job::work, seconds);
     double ns = 0, operations = 0;
     for (const Member& member : members_) {
@@ -182,6 +185,12 @@ class Crew {
     pass_gate();
   }
 
+  // The threads spread out evenly, and move on by one and a half places at each turn.
+  std::size_t core_of(int index) const {
+    const std::size_t apart = std::max<std::size_t>(1, cores_.size() / members_.size());
+    return cores_[(static_cast<std::size_t>(index) * apart + turn_ + turn_ / 2) % cores_.size()];
+  }
+
   void live(Peer& peer, int index) {
     enter_context();
     const Stream stream;
@@ -193,6 +202,7 @@ class Crew {
     for (;;) {
       pass_gate();
       if (job_ == Job::leave) return;
+      run_on(core_of(index));
       const auto start = Clock::now();
       if (job_ == Job::work) {
         me.operations = worker.run(stop_, limit_);
@@ -207,12 +217,14 @@ class Crew {
   }
 
   const Case& case_;
+  const std::vector<std::size_t> cores_ = usable_cores();
   std::barrier<> gate_;
   std::vector<Member> members_;
   std::atomic<bool> stop_{false};
   std::atomic<int> busy_{0};
   // Written between two gates, when nobody reads them.
   Job job_ = Job::work;
+  std::size_t turn_ = 0;
   std::uint64_t limit_ = 0;
 };
 

@@ -68,7 +68,8 @@ class BoundStream {
 class Context {
  public:
   // `driver` must outlive the context. Where the device's CUDA context is active already, address space is reserved at
-  // once, so that the first allocation need not; otherwise nothing is touched before that. No memory is created.
+  // once, and one page is created and given back, so that the first allocation finds everything ready; otherwise
+  // nothing is touched before that. No memory stays.
   static Result<std::unique_ptr<Context>> create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const pool::Config& config);
   virtual ~Context() = default;  // waits for the GPU and gives everything back, unless the process is ending

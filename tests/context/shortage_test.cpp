@@ -194,10 +194,11 @@ TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
     const StreamHandle stream = world.stream();
     const DevicePtr live = world.allocate(kPage, stream);
     const std::uint64_t created = world.calls().count(Call::mem_create);
+    const std::uint64_t released = world.calls().count(Call::mem_release);
     expect_error(world.pool().allocate({200 * kGiB, 0, stream}), ErrorCode::out_of_memory);
     expect_error(world.pool().preallocate(200 * kGiB), ErrorCode::out_of_memory);
     EXPECT_EQ(world.calls().count(Call::mem_create), created + 2) << "each is tried in one piece, once";
-    EXPECT_EQ(world.calls().count(Call::mem_release), 0u);
+    EXPECT_EQ(world.calls().count(Call::mem_release), released);
     EXPECT_EQ(world.statistics().failed_plans, 0u);
     EXPECT_EQ(world.statistics().peak_mapped_bytes, world.statistics().mapped_bytes);
     world.deallocate(live, stream);
