@@ -111,9 +111,10 @@ class Findings:
 class Runner:
     """Runs vpmm_bench, or CuPy's script, until time is up."""
 
-    def __init__(self, program: Path | None, driver: str, seconds: float, is_quick: bool) -> None:
-        self.program, self.driver, self.is_quick = program, driver, is_quick
-        self.deadline = time.monotonic() + seconds
+    def __init__(self, program: Path | None, driver: str, options: argparse.Namespace) -> None:
+        self.program, self.driver, self.is_quick = program, driver, options.quick
+        self.peers = options.peers
+        self.deadline = time.monotonic() + options.seconds
         self.found = Findings()
         self.not_built = self._read_not_built()
 
@@ -123,6 +124,9 @@ class Runner:
             return
         for peer in job.peers:
             if peer in self.found.missing:
+                continue
+            if self.peers and peer not in self.peers:
+                self.found.leave_out(job.verb, "not asked for", peer)
                 continue
             # Without a GPU the others' allocators have no memory to give.
             if self.driver != "cuda" and peer not in OURS + HOST:
@@ -258,6 +262,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--driver", choices=["sim", "cuda"], help="default: cuda where there is a GPU")
     parser.add_argument("--parts", default=",".join(PARTS), help=", ".join(f"{k}: {v}" for k, v in PARTS.items()))
     parser.add_argument("--seconds", type=float, default=360, help="parts that begin later than this are left out")
+    parser.add_argument("--peers", type=lambda names: names.split(","), default=[], help="only these; default: all")
     parser.add_argument("--quick", action="store_true", help="shows that it runs; the figures mean nothing")
     parser.add_argument("--no-replay", action="store_true", help="without `vpmm replay`, the first half of part c")
     parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw the picture of earlier figures")
@@ -272,10 +277,14 @@ def main() -> int:
     if unknown := [part for part in parts if part not in PARTS]:
         print(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
         return 2
+    peers = {peer for part in PARTS for job in jobs(part, []) for peer in job.peers}
+    if unknown := [peer for peer in options.peers if peer not in peers]:
+        print(f"there is no peer {unknown[0]}; there are {', '.join(sorted(peers))}")
+        return 2
     driver = options.driver or ("sim" if machine.describe()["gpu"] == "none" else "cuda")
     results = results_of(options, parts, driver)
     program = options.bench.resolve() if options.bench else None
-    runner = Runner(program, "cuda" if driver == "cuda" else "zero-cost", options.seconds, options.quick)
+    runner = Runner(program, "cuda" if driver == "cuda" else "zero-cost", options)
     found = runner.found
     with tempfile.TemporaryDirectory() as folder:
         small_cases = write_small_cases(Path(folder))

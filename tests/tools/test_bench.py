@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -65,6 +66,31 @@ class Command(unittest.TestCase):
             "vpmm replay bench/traces/gnn.csv.gz --driver sim --json --allocator vpmm --allocator vpmm-page --seed 2",
         )
         self.assertEqual(results, [RESULT])
+
+
+class Peers(unittest.TestCase):
+    """Which allocators are measured."""
+
+    def run_bench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "tools/bench.py"), "--driver", "sim", "--parts", "b", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_one_that_does_not_exist_is_named_with_those_that_do(self) -> None:
+        done = self.run_bench("--peers", "vpmm,nobody")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("there is no peer nobody; there are ", done.stdout)
+        self.assertIn("mimalloc", done.stdout)
+
+    def test_only_those_that_are_asked_for_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "vpmm_bench"
+            program.write_text('#!/bin/sh\necho "random_allocations,case,$3,1,time,ms,0,2.5"\n')
+            program.chmod(0o755)
+            done = self.run_bench("--bench", str(program), "--out", folder, "--peers", "vpmm")
+            table = "".join(path.read_text() for path in Path(folder).glob("*.md"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(table, "not asked for .*cuda-async")
+        self.assertIn("vpmm", table)
 
 
 if __name__ == "__main__":
