@@ -87,7 +87,8 @@ class DeviceContext final : public Context {
   enum class Kept { yes, no, not_asked };
   Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
   bool keep_locked(const small::SmallPool::Location& at, DevicePtr ptr, const Stream& stream);
-  bool keep_pages(small::Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream);
+  bool keep_pages(small::Shard& shard, const small::PageEntry& entry, region::Region& region, DevicePtr ptr,
+                  const Stream& stream);
   bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);
   bool is_event_due(small::Shard& shard, Bytes freed) const;
   bool keep_before_event(const pool::Caller& caller, DevicePtr ptr);

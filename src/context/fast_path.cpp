@@ -6,7 +6,6 @@
 // calls. A raw handle is asked for its id, for handles are used again, after asking whether it captures, for a
 // capturing stream has no id; a bound stream has been asked before.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -152,7 +151,7 @@ DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamH
 // Holds: the lock of the shard that was found.
 bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream& stream) {
   Shard& shard = *at.shard;
-  if (at.pages != nullptr) return keep_pages(shard, *at.pages, ptr, stream);
+  if (at.pages != nullptr) return keep_pages(shard, *at.entry, *at.pages, ptr, stream);
   if (at.extent != nullptr) {
     Extent& extent = *at.extent;
     if (extent.shard != &shard || !extent.contains(at.unit)) return false;
@@ -171,9 +170,12 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
   return true;
 }
 
-bool DeviceContext::keep_pages(Shard& shard, region::Region& region, DevicePtr ptr, const Stream& stream) {
+bool DeviceContext::keep_pages(Shard& shard, const small::PageEntry& entry, region::Region& region, DevicePtr ptr,
+                               const Stream& stream) {
   const std::uint64_t most = pool_->spares_large() ? small::kMostPages : small::kMostPagesUsually;
   if (region.range.size > most * page_size_ || config_.page_chunks) return false;
+  // A page that leaves the hand leaves its entry under the same lock: who came too late finds another one there.
+  if (entry.owner() != small::Owner(&region)) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)
     return false;
@@ -198,8 +200,8 @@ bool DeviceContext::may_keep(Shard& shard, AddressRange range, const Stream& str
 bool DeviceContext::is_event_due(Shard& shard, Bytes freed) const {
   if (shard.misses_seen != small_->misses()) {
     shard.misses_seen = small_->misses();
-    shard.closings_left = kEventsPerMiss;
-    shard.bytes_per_look = std::max(shard.bytes_per_look, kBytesPerEvent);
+    const bool was_satisfied = std::exchange(shard.closings_left, kEventsPerMiss) == 0;
+    if (was_satisfied) shard.bytes_per_look = kBytesPerEvent;
   }
   if (shard.closings_left == 0) return false;
   shard.bytes_freed += freed;

@@ -159,7 +159,7 @@ observe::Statistics DeviceContext::figures() const {
     figures.free_bytes += small_->kept_pages_bytes();
     figures.pending_bytes += small_->pending_bytes();
     figures.small_bytes = small_->arena_bytes();
-    figures.small_free_bytes = small_->idle_bytes() - small_->kept_pages_bytes();
+    figures.small_free_bytes = small_->idle_in_arenas_bytes();
     figures.live_allocations += static_cast<std::uint64_t>(small.live());
     figures.allocations += static_cast<std::uint64_t>(small.allocations);
     figures.hits += static_cast<std::uint64_t>(small.allocations);

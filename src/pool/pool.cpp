@@ -84,6 +84,11 @@ std::optional<Place> Pool::find_place(const PageRequest& request, const Caller& 
   return place_in(free, request, caller);
 }
 
+bool Pool::is_hit(const PageRequest& request, const Caller& caller) const {
+  const std::optional<Place> place = find_place(request, caller);
+  return place && !is_set_apart(request, caller, *place);
+}
+
 // Only where nothing has to be asked or given up for the new chunk.
 bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const {
   const Need need = need_of(request, caller);

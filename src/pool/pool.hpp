@@ -92,7 +92,9 @@ class Pool {
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
-  // Whether a page would be a hit.
+  // Whether allocate() would find it without a driver call.
+  bool is_hit(const PageRequest& request, const Caller& caller) const;
+  // Whether there is a page that the caller may use at once. It may be worth more to leave it alone.
   bool has_page(const Caller& caller) const {
     return index_.best_fit(page_size(), page_alignment(), caller.own()) != nullptr;
   }
@@ -105,7 +107,7 @@ class Pool {
   bool spares_large() const { return spares_large_.load(std::memory_order_relaxed); }
   // The allocation is the pool's own business from here on: no stream is kept alive for it.
   void disown(region::Region* region);
-  // Frees an allocated region and gives it, whole, to the next tenant without anybody else having had it.
+  // An allocated region becomes, whole and where it stands, the next tenant's; it counts as a free and an allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller);
 
   // Phase 0: unmaps a bounded number of zombies.

@@ -162,15 +162,18 @@ class ExtentLists {
   }
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    for_each_from(0, visit);
+    for_each_from(0, [&](Extent* extent) {
+      visit(extent);
+      return true;
+    });
   }
-  // Those whose longest stretch may be that long.
+  // Those whose longest stretch may be that long. `visit` returns false to stop.
   template <typename Visit>
   void for_each_from(std::uint64_t units, Visit&& visit) const {
     for (std::size_t list = list_of(units); list < kLists; ++list)
       for (Extent *extent = first_[list], *next = nullptr; extent != nullptr; extent = next) {
         next = extent->next;
-        visit(extent);
+        if (!visit(extent)) return;
       }
   }
 

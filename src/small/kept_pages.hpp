@@ -33,16 +33,19 @@ class KeptPages {
     by_size_[slices].push_back(kept);
     marks_[slices / 64] |= bit(slices);
   }
-  // The last that was freed, or the first. Require: there is one of that size.
+  // The last that was freed. Requires: there is one of that size.
   Kept take_last(std::uint64_t slices) {
     const Kept last = by_size_[slices].back();
     by_size_[slices].pop_back();
     unmark_empty(slices);
     return last;
   }
-  Kept take_first(std::uint64_t slices) {
-    const Kept first = by_size_[slices].front();
-    by_size_[slices].erase(by_size_[slices].begin());
+  // The first that were freed. Requires: there are so many of that size.
+  std::vector<Kept> take_first(std::uint64_t slices, std::size_t count) {
+    const auto begin = by_size_[slices].begin();
+    const auto end = begin + static_cast<std::ptrdiff_t>(count);
+    std::vector<Kept> first(begin, end);
+    by_size_[slices].erase(begin, end);
     unmark_empty(slices);
     return first;
   }

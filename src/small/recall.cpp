@@ -1,7 +1,7 @@
 // small: what shards keep comes back, and what the figures are meanwhile.
 #include <algorithm>
 #include <optional>
-#include <tuple>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +19,8 @@ namespace {
 // pages, of what is mapped; for parts of pages, of what is cut.
 constexpr Bytes kKeptDivisor = 256;
 constexpr Bytes kKeptPartsDivisor = 16;
+// Under the lock of the stream that has them.
+constexpr std::uint64_t kMostExtentsLookedAt = 64;
 
 // Holds: its shard's lock.
 SmallPool::Live live_in(const Extent& extent) {
@@ -165,43 +167,41 @@ std::uint64_t SmallPool::slices_up(Bytes size) const {
 
 // Those of the least size that is large enough and that the stream is done with, the first that was freed first: one,
 // and half of the others if `with_half`.
-std::vector<Region*> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
-                                                    bool with_half) {
-  std::vector<Region*> taken;
+std::vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
+                                                 bool with_half) {
   const SpinGuard guard(shard.lock);
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
-  if (!slices) return taken;
-  const std::size_t most = with_half ? 1 + (shard.pages.of(*slices).size() - 1) / 2 : 1;
-  while (taken.size() < most && shard.pages.of(*slices).front().number <= complete) {
-    const Kept kept = shard.take_oldest_pages(*slices);
-    leave_hand(shard, kept);
-    taken.push_back(kept.region);
-  }
+  if (!slices) return {};
+  const std::vector<Kept>& kept = shard.pages.of(*slices);
+  const std::size_t most = with_half ? 1 + (kept.size() - 1) / 2 : 1;
+  std::size_t count = 1;
+  while (count < most && kept[count].number <= complete) ++count;
+  std::vector<Kept> taken = shard.take_oldest_pages(*slices, count);
+  for (const Kept& each : taken) leave_hand(shard, each);
   note(shard);
   return taken;
 }
 
 bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const Caller& caller) {
-  const bool has_hand = caller.own().has_value();
-  const std::vector<Region*> taken = take_complete_pages(shard, slices_up(size), complete, has_hand);
+  Shard* const own = caller.own() ? &shard_of(*caller.timeline) : nullptr;
+  const std::vector<Kept> taken = take_complete_pages(shard, slices_up(size), complete, own != nullptr);
   if (taken.empty()) return false;
-  pool_.deallocate(taken.front(), {});
-  if (!has_hand) return true;
-  Shard& own = shard_of(*caller.timeline);
-  for (std::size_t i = 1; i < taken.size(); ++i) {
-    Region& passed = *taken[i];
-    const Bytes bytes = passed.range.size;
-    pool_.pass_on(&passed, {bytes, bytes, pool_.slice_alignment()}, caller);
-    enlist(passed, bytes, own);
+  pool_.deallocate(taken.front().region, {});
+  const auto others = std::span(taken).subspan(1);
+  for (const Kept& other : others) {
+    const Bytes bytes = other.region->range.size;
+    pool_.pass_on(other.region, {bytes, bytes, pool_.slice_alignment()}, caller);
   }
-  const SpinGuard guard(own.lock);
-  for (std::size_t i = 1; i < taken.size(); ++i) {
-    const Bytes bytes = taken[i]->range.size;
-    own.tally.was_none(bytes, bytes);
-    own.keep_complete_pages(taken[i], pool_.rounding().slices(bytes));
+  if (others.empty()) return true;
+  const SpinGuard guard(own->lock);
+  for (const Kept& other : others) {
+    const Bytes bytes = other.region->range.size;
+    own->tally.was_none(bytes, bytes);
+    own->keep_complete_pages(other.region, pool_.rounding().slices(bytes));
+    enlist(*other.region, bytes, *own);
   }
-  note(own);
+  note(*own);
   return true;
 }
 
@@ -211,10 +211,12 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
   {
     const Bytes share = caller.timeline == nullptr ? 0 : share_of(shard_of(*caller.timeline));
     const SpinGuard guard(shard.lock);
+    const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
+    std::uint64_t looked_at = 0;
     shard.extents.for_each_from(page_units, [&](Extent* extent) {
       if (extent->is_free() && extent->units == page_units && extent->number <= complete) taken.push_back(extent);
+      return taken.size() < 2 * wanted && ++looked_at < kMostExtentsLookedAt;
     });
-    const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
     taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
     for (Extent* extent : taken) shard.detach(extent);
     note(shard);
@@ -320,7 +322,7 @@ void SmallPool::retire_if_empty(Shard& shard) {
     slab->next = nullptr;
     slabs_.give_back(slab);
   }
-  most_live_ -= std::exchange(shard.slab_count, 0) * kMostBlocks;
+  slab_count_ -= std::exchange(shard.slab_count, 0);
   shard.is_unused = true;
   unused_shards_.push_back(&shard);
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
@@ -224,10 +225,10 @@ class alignas(64) Shard {
     leave(last);
     return last.region;
   }
-  // The first that was freed of those there are. Requires: there is one.
-  Kept take_oldest_pages(std::uint64_t slices) {
-    const Kept oldest = pages.take_first(slices);
-    leave(oldest);
+  // The first that were freed. Requires: there are so many of that many slices.
+  std::vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) {
+    std::vector<Kept> oldest = pages.take_first(slices, count);
+    for (const Kept& kept : oldest) leave(kept);
     return oldest;
   }
   // Of pages that were in hand.

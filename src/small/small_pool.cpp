@@ -150,10 +150,11 @@ bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
 
 Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
 
-// For the rest of the caller's share, of pages that lie idle.
+// For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.
 void SmallPool::take_more_arenas(MutexLock& lock, const Caller& caller) {
   const Bytes share = share_of(shard_for(caller));
-  for (Bytes taken = 2 * page_size_; taken <= share && pool_.has_page(caller); taken += page_size_)
+  const pool::PageRequest page{page_size_, page_size_, pool_.page_alignment()};
+  for (Bytes taken = 2 * page_size_; taken <= share && pool_.is_hit(page, caller); taken += page_size_)
     if (!take_arena(lock, caller)) return;
 }
 
@@ -173,7 +174,7 @@ Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& ca
   extent->units = static_cast<std::uint32_t>(range.size / kUnit);
   extent->arena->set_owner(extent->first, extent->units, Owner(extent));
   ++extent->arena->occupied;
-  most_live_ += extent->units * kUnit / kLeastRun;
+  extent_units_ += extent->units;
   return extent;
 }
 
@@ -208,12 +209,16 @@ Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
   return {};
 }
 
+std::uint64_t SmallPool::most_live() const {
+  return std::min(slab_count_ * kMostBlocks, extent_units_ * (kUnit / kGrain)) + extent_units_ / (kLeastRun / kUnit);
+}
+
 void SmallPool::provide_slabs(Shard& shard) {
   const SpinGuard guard(shard.lock);
   if (shard.spare_slabs != nullptr) return;
   for (std::uint64_t i = 0; i < kSpareSlabs; ++i) shard.add_spare(slabs_.take());
   shard.slab_count += kSpareSlabs;
-  most_live_ += kSpareSlabs * kMostBlocks;
+  slab_count_ += kSpareSlabs;
 }
 
 Shard& SmallPool::shard_of(time::Timeline& timeline) {
@@ -233,7 +238,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   shard->timeline = timeline.id;
   shard->closings_left = 0;
   shard->misses_seen = misses();
-  shard->bytes_freed = 0;
+  shard->bytes_freed = shard->bytes_per_look = 0;
   shard->in_hand.is_used.store(false);
   shard->in_hand.number.store(timeline.last + 1);
   timeline.in_hand = &shard->in_hand;
@@ -393,7 +398,7 @@ void SmallPool::give_idle_arenas() {
 void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
   extent->arena->set_owner(extent->first, extent->units, Owner{});
   --extent->arena->occupied;
-  most_live_ -= extent->units * kUnit / kLeastRun;
+  extent_units_ -= extent->units;
   Region* const span = std::exchange(extent->span, nullptr);
   extents_.give_back(extent);
   count_tenant(span->tenant.timeline, -1);

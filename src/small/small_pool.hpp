@@ -64,7 +64,8 @@ class SmallPool {
     Slab* slab = nullptr;    // one of these three
     Extent* extent = nullptr;
     region::Region* pages = nullptr;
-    std::uint64_t unit = 0;  // of the arena
+    const PageEntry* entry = nullptr;  // of the page
+    std::uint64_t unit = 0;            // of the arena
   };
   Location locate(DevicePtr p) const;
   static bool is_arena(const region::Region& page);
@@ -92,7 +93,8 @@ class SmallPool {
   bool recall_for_parts(const pool::Caller& caller);
   // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays in hand.
   bool recall_one(const pool::Caller& caller, Bytes size);
-  // One such allocation, or a whole page that was cut, that another stream keeps and is known to be done with.
+  // The same of another stream's, which is known to be done with it, or whole pages that it cut; more than one where
+  // that saves calls (Note [Who takes one takes half]).
   bool recall_from_others(const pool::Caller& caller, Bytes size);
   // Somebody missed: for a while the frees of every stream but this are worth an event.
   void want_events(const time::Timeline* except);
@@ -112,10 +114,11 @@ class SmallPool {
   Bytes take_peak_everywhere();
   Bytes idle_bytes();              // in arenas or kept, and nobody's
   Bytes kept_pages_bytes() const;  // of these, allocations of whole pages that shards keep
+  Bytes idle_in_arenas_bytes() const;
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes arena_bytes() const { return arena_count_ * page_size_; }
-  std::uint64_t most_live() const { return most_live_; }  // blocks and runs there can be without a call here
+  std::uint64_t most_live() const;  // blocks and runs there can be without a call here
   // Blocks and runs that are live, by the page of the pool that they are cut from. Pages without any are left out.
   struct Live {
     std::uint64_t allocations = 0;
@@ -148,8 +151,7 @@ class SmallPool {
   void give_idle_arenas();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
-  std::vector<region::Region*> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
-                                                   bool with_half);
+  std::vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
   bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller);
   bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller);
   void recall(Shard& shard);
@@ -158,7 +160,6 @@ class SmallPool {
   void leave_hand(Shard& shard, const Kept& pages);
   void note(Shard& shard);
   Bytes high_everywhere();
-  Bytes idle_in_arenas_bytes() const;
   Bytes given_back_bytes() const { return spans_.bytes(region::RegionState::free) + pool_.idle_bytes(); }
   void wait_for(const Waiting& waiting);
   void set_free(const Waiting& waiting);
@@ -189,7 +190,8 @@ class SmallPool {
   Tally pages_;  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
   Bytes peak_ = 0;
-  std::uint64_t most_live_ = 0;
+  std::uint64_t slab_count_ = 0;    // of all shards, spare ones too
+  std::uint64_t extent_units_ = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
   alignas(64) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
@@ -199,6 +201,7 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   Location found;
   const Directory::Place place = directory_.find(p);
   if (place.page == nullptr) return found;
+  found.entry = place.page;
   const Owner owner = place.page->owner();
   if (owner.region() != nullptr) {
     found.pages = owner.region();

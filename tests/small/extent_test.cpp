@@ -111,9 +111,18 @@ TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   lists.for_each([&](const Extent*) { ++count; });
   EXPECT_EQ(count, 4u);
   std::vector<std::uint32_t> long_ones;
-  lists.for_each_from(128, [&](const Extent* extent) { long_ones.push_back(extent->units); });
+  const auto collect = [&](std::size_t most) {
+    long_ones.clear();
+    lists.for_each_from(128, [&](const Extent* extent) {
+      long_ones.push_back(extent->units);
+      return long_ones.size() < most;
+    });
+  };
+  collect(100);
   EXPECT_EQ(long_ones.size(), 3u);
   EXPECT_EQ(long_ones.front(), 128u);
+  collect(2);
+  EXPECT_EQ(long_ones.size(), 2u);
   Extent full = extent_of(3);
   full.take(3);
   lists.file(&full);

@@ -24,7 +24,7 @@ TEST(KeptPages, forget_a_size_with_its_last) {
   pages.add(70, {nullptr, 2});
   pages.add(70, {nullptr, 3});
   EXPECT_EQ(pages.take_last(70).number, 3u);
-  EXPECT_EQ(pages.take_first(70).number, 1u);
+  EXPECT_EQ(pages.take_first(70, 1).front().number, 1u);
   EXPECT_EQ(pages.least_from(1), 70u);
   EXPECT_EQ(pages.take_last(70).number, 2u);
   EXPECT_EQ(pages.least_from(1), std::nullopt);
