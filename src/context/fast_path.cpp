@@ -112,9 +112,9 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
 }
 
 bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
-  Shard& shard = *known.shard;
   const Location at = small_->locate(ptr);
-  if (at.shard != &shard) return false;
+  if (at.shard == nullptr || at.shard != known.shard) return false;
+  Shard& shard = *at.shard;
   const SpinGuard guard(shard.lock);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
@@ -162,7 +162,7 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
     return true;
   }
   Slab* const slab = at.slab;
-  if (slab->shard != &shard) return false;
+  if (slab == nullptr || slab->shard != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return false;
   if (!may_keep(shard, {ptr, slab->block_bytes()}, stream)) return false;

@@ -203,8 +203,8 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   if (place.page == nullptr) return found;
   found.entry = place.page;
   const Owner owner = place.page->owner();
-  if (owner.region() != nullptr) {
-    found.pages = owner.region();
+  if (region::Region* const pages = owner.region()) {
+    found.pages = pages;
     found.shard = place.page->shard();
     return found;
   }
