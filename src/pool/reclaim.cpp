@@ -192,16 +192,19 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
 // Note [A pool tries its calls out]
 // The first creation, mapping and access of a process take the driver half as long again as the next ones, and a
 // program times its first allocation more often than the making of its pool. So one page comes and goes. It counts in
-// no figure but the calls themselves. What fails here fails again, and is reported, when memory is asked for.
+// no figure but the calls themselves, unless it could not be given back. What fails here fails again, and is reported,
+// when memory is asked for; only a broken context is told at once.
 Result<void> Pool::prepare(MutexLock& lock) {
   VPMM_TRY(add_reservation(lock, std::max<Bytes>(1, config_.pages) * page_size()));
   VPMM_TRY(ask_for_room(lock, page_size()));
   const observe::Statistics counted = counters_;
   Result<void> tried = preallocate(lock, page_size());
-  const Result<Bytes> given_back = trim(lock, 0);
-  counters_ = counted;
-  reset_peaks();
-  if (!given_back) return given_back.error();
+  if (tried)
+    if (Result<Bytes> given_back = trim(lock, 0); !given_back) tried = std::move(given_back.error());
+  if (chunks_.chunk_count() == 0) {
+    counters_ = counted;
+    reset_peaks();
+  }
   if (!tried && tried.error().code == ErrorCode::poisoned) return tried;
   return {};
 }

@@ -23,8 +23,8 @@ class Directory {
       : page_size_(page_size), shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
 
   struct Place {
-    PageEntry* page = nullptr;  // null: not covered
-    Bytes offset = 0;           // from where the page begins
+    PageEntry* entry = nullptr;  // null: not covered
+    Bytes offset = 0;            // from where its page begins
   };
   // Any thread, without a lock.
   Place find(DevicePtr p) const {
@@ -38,7 +38,7 @@ class Directory {
     }
     return {};
   }
-  PageEntry* at(DevicePtr p) const { return find(p).page; }
+  PageEntry* at(DevicePtr p) const { return find(p).entry; }
 
   // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.
   void cover(AddressRange reservation) {

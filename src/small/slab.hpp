@@ -21,7 +21,6 @@ class BlockSet {
   bool contains(std::uint64_t index) const { return (words_[index / 64] >> index % 64 & 1) != 0; }
   void add(std::uint64_t index) { words_[index / 64] |= std::uint64_t{1} << index % 64; }
   void remove(std::uint64_t index) { words_[index / 64] &= ~(std::uint64_t{1} << index % 64); }
-  void clear() { words_ = {}; }
   // The first `count` of them.
   void fill(std::uint64_t count) {
     for (std::uint64_t& word : words_) {

@@ -200,23 +200,23 @@ class SmallPool {
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   Location found;
   const Directory::Place place = directory_.find(p);
-  if (place.page == nullptr) return found;
-  found.entry = place.page;
-  const Owner owner = place.page->owner();
+  if (place.entry == nullptr) return found;
+  found.entry = place.entry;
+  const Owner owner = place.entry->owner();
   if (region::Region* const pages = owner.region()) {
     found.pages = pages;
-    found.shard = place.page->shard();
+    found.shard = place.entry->shard();
     return found;
   }
   Owner inside = owner;
   if (owner.arena() != nullptr) {
-    const std::atomic<Owner>* const units = place.page->unit_owners();
+    const std::atomic<Owner>* const units = place.entry->unit_owners();
     if (units == nullptr) return found;
     found.unit = place.offset / kUnit;
     inside = units[found.unit].load(std::memory_order_relaxed);
   } else if (owner.slab() != nullptr) {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
-    const std::uint64_t index = kShapes[place.page->slab_class()].index_of(place.offset);
+    const std::uint64_t index = kShapes[place.entry->slab_class()].index_of(place.offset);
     __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
   }
   found.slab = inside.slab();

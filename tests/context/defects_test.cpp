@@ -141,6 +141,24 @@ TEST(Defects, a_pool_that_could_not_be_made_ready_serves_all_the_same) {
   }
 }
 
+// A context that breaks while the pool is made ready gets no further call, not even to give the page back.
+TEST(Defects, a_context_that_breaks_while_a_pool_is_made_is_left_alone) {
+  for (const Call failing : {Call::mem_create, Call::mem_map, Call::mem_set_access}) {
+    driver::sim::SimDriver sim;
+    driver::ContextHandle context{};
+    ASSERT_EQ(sim.init(), CuResult::success);
+    ASSERT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
+    driver::FaultingDriver faulty(sim);
+    faulty.set_plan(FaultPlan{{failing}, 1, CuResult::illegal_address});
+    driver::RecordingDriver recorder(faulty);
+    auto pool = context::Context::create(recorder, 0, adaptive_world().config);
+    ASSERT_TRUE(pool.ok()) << to_string(failing);
+    const std::uint64_t calls = recorder.memory_call_count();
+    expect_error(pool.value()->allocate({kPage, 0, std::nullopt}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+    EXPECT_EQ(recorder.memory_call_count(), calls) << to_string(failing);
+  }
+}
+
 TEST(Defects, requests_above_one_reservation_are_served) {
   WorldOptions options = page_world();
   options.config.va_size = 4 * kPage;

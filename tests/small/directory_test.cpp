@@ -76,7 +76,7 @@ TEST(Directory, how_far_into_its_page_an_address_is) {
     EXPECT_EQ(directory.find(begin).offset, 0u);
     EXPECT_EQ(directory.find(begin + 777).offset, 777u);
     EXPECT_EQ(directory.find(begin + (page - 1)).offset, page - 1);
-    EXPECT_EQ(directory.find(begin + (page - 1)).page, directory.at(begin));
+    EXPECT_EQ(directory.find(begin + (page - 1)).entry, directory.at(begin));
   }
 }
 

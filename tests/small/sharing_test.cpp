@@ -315,67 +315,70 @@ TEST(SharingPages, who_keeps_most_gives) {
   }
 }
 
-// A stream with 300 pages takes a 64th of that, so it comes once for four runs that were in no hand.
-TEST(SharingParts, a_stream_that_has_much_takes_several_pages_at_once) {
-  PoolWorld world(adaptive_world());
-  const StreamHandle a = world.stream();
-  const StreamHandle b = world.stream();
-  constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
-  std::vector<DevicePtr> of_b;
-  for (int i = 0; i < 300; ++i) world.allocate(kRun, a);
-  for (int i = 0; i < 16; ++i) of_b.push_back(world.allocate(kRun, b));
-  for (const DevicePtr ptr : of_b) world.deallocate(ptr, b);
+// A has runs in 300 pages, so its share, a 64th of that, is four pages.
+class SharingParts : public ::testing::Test {
+ protected:
+  static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
+  struct World : PoolWorld {
+    World() : PoolWorld(adaptive_world()) { allocate_runs(300, a); }
+    const StreamHandle a = stream();
+    const StreamHandle b = stream();
+
+    std::vector<DevicePtr> allocate_runs(int count, StreamHandle stream) {
+      std::vector<DevicePtr> runs;
+      for (int i = 0; i < count; ++i) runs.push_back(allocate(kRun, stream));
+      return runs;
+    }
+    void deallocate_on_b(const std::vector<DevicePtr>& runs) {
+      for (const DevicePtr run : runs) deallocate(run, b);
+    }
+    // A asks for one run and, without the pool's lock, for all others but the last. Nothing is mapped for them.
+    std::vector<DevicePtr> take_at_once(int count) {
+      const Bytes mapped = statistics().mapped_bytes;
+      const auto visits = [&] { return calls().count(Call::ctx_get_current); };
+      std::vector<DevicePtr> taken = allocate_runs(1, a);
+      const std::uint64_t after_one = visits();
+      for (const DevicePtr run : allocate_runs(count - 1, a)) taken.push_back(run);
+      EXPECT_EQ(visits(), after_one) << count << " without the pool's lock";
+      allocate(kRun, a);
+      EXPECT_GT(visits(), after_one) << "and no more than " << count;
+      EXPECT_EQ(statistics().mapped_bytes, mapped);
+      EXPECT_EQ(pool().validate(), "");
+      return taken;
+    }
+    // A page in the pool or in A's hand; with none only the ends of pages with a run are free.
+    bool has_page() {
+      const observe::Statistics now = statistics();
+      return now.free_bytes > 0 || now.small_free_bytes >= now.small_bytes / kPage * (kPage - kRun) + kPage - kRun;
+    }
+  };
+};
+
+TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
+  World world;
+  world.deallocate_on_b(world.allocate_runs(16, world.b));
   world.wait();
   ASSERT_TRUE(world.pool().synchronize().ok()) << "which takes them back into the pool";
-  const observe::Statistics before = world.statistics();
-  const auto calls = [&] { return world.calls().count(Call::ctx_get_current); };
-  world.allocate(kRun, a);
-  const std::uint64_t after_one = calls();
-  for (int i = 0; i < 3; ++i) world.allocate(kRun, a);
-  EXPECT_EQ(calls(), after_one) << "without the pool's lock";
-  world.allocate(kRun, a);
-  EXPECT_GT(calls(), after_one);
-  EXPECT_EQ(world.statistics().mapped_bytes, before.mapped_bytes);
-  EXPECT_EQ(world.pool().validate(), "");
+  world.take_at_once(4);
 }
 
-// Of ten pages that B cut, freed and is done with, A, which has 300, takes its share, a 64th of that, and no more than
-// half; of two it takes one.
-TEST(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time) {
+// Of ten pages that B cut, freed and is done with, A takes its share, and no more than half; of two it takes one.
+TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time) {
   for (const auto& [kept, taken] : {std::pair{10, 4}, {4, 2}, {2, 1}}) {
-    PoolWorld world(adaptive_world());
-    const StreamHandle a = world.stream();
-    const StreamHandle b = world.stream();
-    constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
-    std::vector<DevicePtr> of_b;
-    for (int i = 0; i < 300; ++i) world.allocate(kRun, a);
-    for (int i = 0; i < 200; ++i) world.allocate(kRun, b);  // it has much, too, and takes whole pages
-    for (int i = 0; i < kept; ++i) of_b.push_back(world.allocate(kRun, b));
-    const DevicePtr last = world.allocate(8 * kPage, b);
-    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, a}).ok()) << "which makes events worth while";
-    // Neither the pool nor A's hand has a page left: only the ends of pages with a run are free.
-    const auto has_page = [&] {
-      const observe::Statistics now = world.statistics();
-      return now.free_bytes > 0 || now.small_free_bytes >= now.small_bytes / kPage * (kPage - kRun) + kPage - kRun;
-    };
-    while (has_page()) world.allocate(kRun, a);
-    for (const DevicePtr ptr : of_b) world.deallocate(ptr, b);
+    World world;
+    world.allocate_runs(200, world.b);  // it has much, too, and takes whole pages
+    const std::vector<DevicePtr> of_b = world.allocate_runs(kept, world.b);
+    const DevicePtr last = world.allocate(8 * kPage, world.b);
+    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok()) << "which makes events worth while";
+    while (world.has_page()) world.allocate(kRun, world.a);
+    world.deallocate_on_b(of_b);
     world.sim().advance_host_ns(1'000'000);
     const std::uint64_t recorded = world.calls().count(Call::event_record);
-    world.deallocate(last, b);
+    world.deallocate(last, world.b);
     ASSERT_EQ(world.calls().count(Call::event_record), recorded + 1) << "behind all of them";
     world.sim().advance_host_ns(1'000'000);
-    const observe::Statistics before = world.statistics();
-    const auto calls = [&] { return world.calls().count(Call::ctx_get_current); };
-    const auto is_of_b = [&](DevicePtr ptr) { return std::find(of_b.begin(), of_b.end(), ptr) != of_b.end(); };
-    EXPECT_TRUE(is_of_b(world.allocate(kRun, a)));
-    const std::uint64_t after_one = calls();
-    for (int i = 1; i < taken; ++i) EXPECT_TRUE(is_of_b(world.allocate(kRun, a)));
-    EXPECT_EQ(calls(), after_one) << "without the pool's lock";
-    world.allocate(kRun, a);
-    EXPECT_GT(calls(), after_one) << kept;
-    EXPECT_EQ(world.statistics().mapped_bytes, before.mapped_bytes);
-    EXPECT_EQ(world.pool().validate(), "");
+    for (const DevicePtr run : world.take_at_once(taken))
+      EXPECT_NE(std::find(of_b.begin(), of_b.end(), run), of_b.end()) << kept;
   }
 }
 
