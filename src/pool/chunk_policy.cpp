@@ -44,9 +44,11 @@ constexpr Taste taste_of(Prefer prefer) {
   return {};
 }
 
-// The first growth of a pool is one chunk: 1 GiB costs 75 us so, and 200 us in pieces of this size (cudaMalloc: 80 us).
-// Later on larger chunks would pin more than they save.
+// While little is mapped, growth is one chunk: 1 GiB costs 75 us so, and 200 us in pieces of this size (cudaMalloc:
+// 80 us). Later on larger chunks would pin more than they save. Little is mapped when a shortfall is so many times
+// that: a program often allocates a few small things before its first large one.
 constexpr Bytes kLargestLaterChunk = 256 * kMiB;
+constexpr Bytes kLittle = 64;
 
 // A request is small for a pool when it is at most this share of what is mapped.
 constexpr Bytes kSmallShare = 1024;
@@ -64,16 +66,17 @@ class AdaptivePolicy final : public ChunkPolicy {
   AdaptivePolicy(const Config& config, Bytes page_size)
       : taste_(taste_of(config.prefer)),
         page_size_(page_size),
-        first_most_(std::max(round_down(config.chunk_max, page_size), page_size)),
-        later_most_(std::min(first_most_, std::max(round_down(kLargestLaterChunk, page_size), page_size))) {}
+        early_most_(std::max(round_down(config.chunk_max, page_size), page_size)),
+        later_most_(std::min(early_most_, std::max(round_down(kLargestLaterChunk, page_size), page_size))) {}
   const char* name() const override { return "adaptive"; }
 
   Bytes grow_first(const Demand& demand) const override { return breaks_budget(demand) ? 0 : demand.missing; }
 
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
-    const Bytes part = mapped == 0 ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
+    const bool is_early = mapped <= shortfall / kLittle;
+    const Bytes part = is_early ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
     const Bytes least = std::max(page_size_, round_down((mapped + shortfall) / taste_.least_divisor, page_size_));
-    const Bytes size = std::min(std::max(part, least), mapped == 0 ? first_most_ : later_most_);
+    const Bytes size = std::min(std::max(part, least), is_early ? early_most_ : later_most_);
     std::vector<Bytes> sizes;
     for (Bytes left = shortfall; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, size));
     return sizes;
@@ -97,7 +100,7 @@ class AdaptivePolicy final : public ChunkPolicy {
 
   Taste taste_;
   Bytes page_size_;
-  Bytes first_most_;
+  Bytes early_most_;
   Bytes later_most_;
 };
 

@@ -38,6 +38,13 @@ TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
     EXPECT_EQ(adaptive_policy()->chunk_sizes(size, 0), std::vector<Bytes>{size});
 }
 
+TEST(AdaptivePolicy, growth_by_64_times_what_is_mapped_is_one_chunk_too) {
+  for (const Bytes mapped : {kPage, 16 * kPage})
+    EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * mapped, mapped), std::vector<Bytes>{64 * mapped});
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(63 * 16 * kPage, 16 * kPage).size(), 20u);
+  EXPECT_EQ(adaptive_policy(kGiB)->chunk_sizes(3 * kGiB, kPage), std::vector<Bytes>(3, kGiB));
+}
+
 TEST(AdaptivePolicy, later_chunks_are_256_MiB_at_most) {
   EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * kGiB, 64 * kGiB), std::vector<Bytes>(256, 256 * kMiB));
   Config config;
