@@ -58,9 +58,10 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   // --- not CUDA calls ---
-  virtual const char* name() const = 0;   // "cuda" or "sim"
-  virtual bool has(Call call) const = 0;  // false: the symbol is missing; calling it gives not_supported
-  virtual std::uint64_t now_ns() = 0;     // host clock: monotonic, virtual in the simulator
+  virtual const char* name() const = 0;         // "cuda" or "sim"
+  virtual bool has(Call call) const = 0;        // false: the symbol is missing; calling it gives not_supported
+  virtual std::uint64_t now_ns() = 0;           // host clock: monotonic, virtual in the simulator
+  virtual void sleep_ns(std::uint64_t ns) = 0;  // the calling thread pauses by that clock, or somewhat longer
   virtual MemoryObserver* memory_observer() { return nullptr; }
 
   // --- driver and devices ---

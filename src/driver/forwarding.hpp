@@ -16,6 +16,7 @@ class ForwardingDriver : public Driver {
   const char* name() const override { return inner_.name(); }
   bool has(Call call) const override { return inner_.has(call); }
   std::uint64_t now_ns() override { return inner_.now_ns(); }
+  void sleep_ns(std::uint64_t ns) override { inner_.sleep_ns(ns); }
   MemoryObserver* memory_observer() override { return inner_.memory_observer(); }
 
 #define VPMM_DRIVER_METHOD(name, parameters, arguments) CuResult name parameters override;

@@ -17,6 +17,7 @@ class PagePolicy final : public ChunkPolicy {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
   Waiting waiting() const override { return Waiting::before_moves; }
+  std::uint64_t patience_ns(const Demand&) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
   bool sets_apart(const Demand&, std::int64_t) const override { return false; }
@@ -24,6 +25,9 @@ class PagePolicy final : public ChunkPolicy {
  private:
   Bytes page_size_;
 };
+
+// What some twenty new chunks cost: to wait as long, and in vain, at most doubles what growth takes.
+constexpr std::uint64_t kPatienceNs = 2'000'000;
 
 // What VPMM_PREFER stands for.
 struct Taste {
@@ -33,13 +37,14 @@ struct Taste {
   Bytes least_divisor;    // but at least mapped memory by this
   Placement placement;
   Waiting waiting;
+  std::uint64_t patience_ns;  // beyond the budget
 };
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves};
-    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never};
-    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never};
+    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, 0};
+    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never, kPatienceNs};
+    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, 0};
   }
   return {};
 }
@@ -83,6 +88,9 @@ class AdaptivePolicy final : public ChunkPolicy {
   }
 
   Waiting waiting() const override { return taste_.waiting; }
+  std::uint64_t patience_ns(const Demand& demand) const override {
+    return breaks_budget(demand) ? taste_.patience_ns : 0;
+  }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {
     return breaks_budget({0, 0, mapped, peak_used}) ? Placement::anywhere : taste_.placement;

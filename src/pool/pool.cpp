@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "observe/log.hpp"
 
 namespace vpmm::pool {
 
@@ -18,6 +19,11 @@ namespace {
 // Work that a single call does for everybody: bounded, so that no call stalls.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
+
+// Of pauses for pending memory: one look to the next, what they leave of the time, and for how little they are made.
+constexpr std::uint64_t kPauseNs = 20'000;
+constexpr std::uint64_t kPauseShare = 20;
+constexpr Bytes kLeastShareToWaitFor = 2;
 
 }  // namespace
 
@@ -49,6 +55,19 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 }
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
+  std::optional<std::uint64_t> deadline_ns;
+  for (;;) {
+    VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
+    if (!is_null(served)) return served;
+    if (effort != Effort::by_policy) break;
+    VPMM_TRY_ASSIGN(const bool has_more, wait_for_more(lock, request, caller, deadline_ns));
+    if (!has_more) break;
+  }
+  return build(lock, request, caller, effort);
+}
+
+// Null: nothing fits, and the policy does not prefer to move.
+Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   std::optional<Place> place = find_place(request, caller);
   const bool is_short = effort != Effort::by_policy;
   if (place && !is_short && is_set_apart(request, caller, *place)) {
@@ -70,10 +89,49 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
       VPMM_TRY_ASSIGN(found, take_waiting(request, caller));
     }
   }
-  if (found == nullptr) return build(lock, request, caller, effort);
+  if (found == nullptr) return DevicePtr{};
   ++counters_.hits;
   note_peaks();
   return found->range.begin;
+}
+
+// Note [Patience]
+// What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
+// the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
+// kernel delays nobody by more than that moment. All pauses together take a twentieth of the time at most, so a program
+// that grows on and on beside a busy stream does not pause each time.
+Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller,
+                                 std::optional<std::uint64_t>& deadline_ns) {
+  const Need need = need_of(request, caller);
+  const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
+  const Plan* const plan = std::get_if<Plan>(&planned);
+  if (plan == nullptr || !grows_past_peak(*plan)) return false;
+  const Bytes created = plan->created_bytes();
+  const std::uint64_t patience = policy_->patience_ns({need.size, created, need.mapped, need.peak_used});
+  const Bytes of_others = index_.pending_bytes() - (caller.own() ? index_.pending_bytes(*caller.own()) : 0);
+  if (patience == 0 || of_others < created / kLeastShareToWaitFor) return false;
+  const std::uint64_t begin = driver_.now_ns();
+  if (!deadline_ns) {
+    if (begin < patient_from_ns_) return false;
+    deadline_ns = begin + patience;
+    want_proof(request, caller);
+  }
+  std::vector<time::StampPart> done;
+  for (std::uint64_t now = begin; done.empty() && now < *deadline_ns;) {
+    lock.leave();
+    driver_.sleep_ns(kPauseNs);
+    lock.enter();
+    now = driver_.now_ns();
+    patient_from_ns_ = now + kPauseShare * (now - (*deadline_ns - patience));
+    Result<std::vector<time::StampPart>> learned = timelines_.poll(timelines_.count());
+    if (!learned && learned.error().code == ErrorCode::poisoned) return std::move(learned.error());
+    if (!learned) break;
+    done = std::move(learned.value());
+  }
+  advance(done);
+  observe::log(observe::LogLevel::debug, "paused {} us for memory of other streams: {}",
+               (driver_.now_ns() - begin) / 1000, done.empty() ? "in vain" : "some is complete");
+  return !done.empty();
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.

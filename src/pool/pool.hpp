@@ -140,6 +140,9 @@ class Pool {
 
  private:
   // phase 1 and 1.5
+  Result<DevicePtr> serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
+  Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller,
+                             std::optional<std::uint64_t>& deadline_ns);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
   region::Region* take_fit(const Place& place, const PageRequest& request, const Caller& caller);
@@ -214,6 +217,7 @@ class Pool {
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
+  std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory before that time
   Bytes moved_since_growth_ = 0;
   alignas(64) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
   alignas(64) observe::Statistics counters_;           // totals and peaks that only the pool knows

@@ -173,10 +173,11 @@ TEST(Trim, empties_the_drivers_pool_as_well) {
 TEST(Trim, takes_back_what_streams_have_in_hand) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
     PoolWorld world(options);
-    const StreamHandle streams[] = {world.stream(), world.stream()};
-    for (const StreamHandle stream : streams)
+    std::vector<std::pair<DevicePtr, StreamHandle>> live;
+    for (const StreamHandle stream : {world.stream(), world.stream()})
       for (const Bytes bytes : {Bytes{1}, Bytes{5000}, Bytes{100'000}, Bytes{700'000}, 3 * kPage})
-        world.deallocate(world.allocate(bytes, stream), stream);
+        live.emplace_back(world.allocate(bytes, stream), stream);
+    for (const auto& [ptr, stream] : live) world.deallocate(ptr, stream);
     ASSERT_GT(world.statistics().small_bytes, 0u);
     world.wait();
     ASSERT_TRUE(world.pool().trim(0).ok());

@@ -16,6 +16,7 @@ class FakeDriver final : public Driver {
   const char* name() const override { return "fake"; }
   bool has(Call call) const override { return call != missing; }
   std::uint64_t now_ns() override { return clock_ns; }
+  void sleep_ns(std::uint64_t ns) override { clock_ns += ns; }
 
 // std::tie names the arguments, which are of no interest here, so that none counts as unused.
 #define VPMM_DRIVER_METHOD(name, parameters, arguments) \

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 namespace vpmm::driver::cuda {
@@ -39,6 +40,8 @@ std::uint64_t CudaDriver::now_ns() {
   const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_start).count());
 }
+
+void CudaDriver::sleep_ns(std::uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
 // --- driver and devices ---
 

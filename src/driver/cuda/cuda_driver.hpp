@@ -29,6 +29,7 @@ class CudaDriver final : public Driver {
   const char* name() const override { return "cuda"; }
   bool has(Call call) const override { return cuda_.has(call); }
   std::uint64_t now_ns() override;
+  void sleep_ns(std::uint64_t ns) override;
 
 #define VPMM_DRIVER_METHOD(name, parameters, arguments) CuResult name parameters override;
 #include "driver/methods.def"
