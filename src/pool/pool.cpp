@@ -116,6 +116,7 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
     deadline_ns = begin + patience;
     want_proof(request, caller);
   }
+  if (timelines_.outstanding_events() == 0) return false;
   std::vector<time::StampPart> done;
   for (std::uint64_t now = begin; done.empty() && now < *deadline_ns;) {
     lock.leave();

@@ -115,6 +115,21 @@ TEST_F(Patience, the_own_streams_memory_needs_none) {
   EXPECT_EQ(world.statistics().mapped_bytes, mapped + kHalf);
 }
 
+// A stream that is alone records no event, and during a capture nothing that covers all streams may be recorded.
+TEST_F(Patience, is_not_for_memory_that_no_event_stands_for) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle alone = world.stream();
+  world.allocate(kHalf, alone);
+  const DevicePtr held = world.allocate(kHalf, alone);
+  world.use(held, kHalf, alone, 100 * kMillisecond);
+  world.deallocate(held, alone);
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  const std::uint64_t begin = world.sim().now_ns();
+  world.allocate(kHalf, world.stream());
+  EXPECT_LT(world.sim().now_ns() - begin, kGrowth);
+  ASSERT_TRUE(world.pool().capture_end().ok());
+}
+
 TEST_F(Patience, ends_where_nothing_can_be_learned) {
   for (const std::uint64_t query : {8, 20, 50}) {
     World world;
