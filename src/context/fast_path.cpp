@@ -277,24 +277,32 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   return deallocate_slowly(ptr, stream, nullptr);
 }
 
-// The stream is asked for its id once.
+// The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument, fmt::format("{} sizes and {} results", bytes.size(), out.size())};
   const Known caller = stream ? known(*stream) : Known{};
+  const auto take_back = [&](std::size_t made) {
+    static_cast<void>(deallocate_many(out.first(made), stream));  // why it is done is the error to tell
+    std::fill(out.begin(), out.end(), DevicePtr{});
+  };
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
     if (caller.shard != nullptr && is_ever_in_hand(bytes[i], 0)) out[i] = take_in_hand(caller, bytes[i]);
     if (!is_null(out[i])) continue;
-    Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
-    if (slow) {
-      out[i] = slow.value();
-      continue;
+    try {
+      Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
+      if (slow) {
+        out[i] = slow.value();
+        continue;
+      }
+      take_back(i);
+      return std::move(slow.error());
+    } catch (...) {
+      take_back(i);
+      throw;
     }
-    static_cast<void>(deallocate_many(out.first(i), stream));  // `slow` is the error to tell
-    std::fill(out.begin(), out.end(), DevicePtr{});
-    return std::move(slow.error());
   }
   return {};
 }

@@ -17,7 +17,7 @@ class PagePolicy final : public ChunkPolicy {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
   Waiting waiting() const override { return Waiting::before_moves; }
-  std::uint64_t patience_ns(const Demand&) const override { return 0; }
+  std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
   bool sets_apart(const Demand&, std::int64_t) const override { return false; }
@@ -26,8 +26,10 @@ class PagePolicy final : public ChunkPolicy {
   Bytes page_size_;
 };
 
-// What some twenty new chunks cost: to wait as long, and in vain, at most doubles what growth takes.
-constexpr std::uint64_t kPatienceNs = 2'000'000;
+// A new chunk costs some 50 us, and the memory it saves is kept for ever: so a pause, when it is in vain, is a few
+// times as long as growth, and short beside what the largest requests take.
+constexpr std::uint64_t kPatiencePerChunkNs = 200'000;
+constexpr std::uint64_t kMostPatienceNs = 2'000'000;
 
 // What VPMM_PREFER stands for.
 struct Taste {
@@ -37,21 +39,21 @@ struct Taste {
   Bytes least_divisor;    // but at least mapped memory by this
   Placement placement;
   Waiting waiting;
-  std::uint64_t patience_ns;  // beyond the budget
+  bool is_patient;  // beyond the budget
 };
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, 0};
-    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never, kPatienceNs};
-    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, 0};
+    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, false};
+    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never, true};
+    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, false};
   }
   return {};
 }
 
 // While little is mapped, growth is one chunk: 1 GiB costs 75 us so, and 200 us in pieces of this size (cudaMalloc:
-// 80 us). Later on larger chunks would pin more than they save. Little is mapped when a shortfall is so many times
-// that: a program often allocates a few small things before its first large one.
+// 80 us). Later on larger chunks would pin more than they save. Little is at most this part of
+// the shortfall: a program often allocates a few small things before its first large one.
 constexpr Bytes kLargestLaterChunk = 256 * kMiB;
 constexpr Bytes kLittle = 64;
 
@@ -88,8 +90,8 @@ class AdaptivePolicy final : public ChunkPolicy {
   }
 
   Waiting waiting() const override { return taste_.waiting; }
-  std::uint64_t patience_ns(const Demand& demand) const override {
-    return breaks_budget(demand) ? taste_.patience_ns : 0;
+  std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const override {
+    return taste_.is_patient && breaks_budget(demand) ? std::min(chunks * kPatiencePerChunkNs, kMostPatienceNs) : 0;
   }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {

@@ -41,8 +41,9 @@ class ChunkPolicy {
   // Sizes of new chunks that together cover `shortfall` exactly.
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
   virtual Waiting waiting() const = 0;
-  // How long to look, before new chunks are created, whether what other streams freed becomes complete.
-  virtual std::uint64_t patience_ns(const Demand& demand) const = 0;
+  // How long to look, before `chunks` of together `demand.missing` bytes are created, whether what other streams freed
+  // becomes complete.
+  virtual std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const = 0;
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;

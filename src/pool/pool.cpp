@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::pool {
 
@@ -20,10 +19,10 @@ namespace {
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
-// Of pauses for pending memory: one look to the next, what they leave of the time, and for how little they are made.
-constexpr std::uint64_t kPauseNs = 20'000;
-constexpr std::uint64_t kPauseShare = 20;
-constexpr Bytes kLeastShareToWaitFor = 2;
+// Note [Patience]
+constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
+constexpr std::uint64_t kBetweenPauses = 20;        // times as long as the pause was
+constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
 
 }  // namespace
 
@@ -55,12 +54,12 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 }
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
-  std::optional<std::uint64_t> deadline_ns;
+  Pause pause;
   for (;;) {
     VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
     if (!is_null(served)) return served;
     if (effort != Effort::by_policy) break;
-    VPMM_TRY_ASSIGN(const bool has_more, wait_for_more(lock, request, caller, deadline_ns));
+    VPMM_TRY_ASSIGN(const bool has_more, wait_for_more(lock, request, caller, pause));
     if (!has_more) break;
   }
   return build(lock, request, caller, effort);
@@ -98,41 +97,48 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
 // Note [Patience]
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
-// kernel delays nobody by more than that moment. All pauses together take a twentieth of the time at most, so a program
-// that grows on and on beside a busy stream does not pause each time.
-Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller,
-                                 std::optional<std::uint64_t>& deadline_ns) {
-  const Need need = need_of(request, caller);
-  const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
-  const Plan* const plan = std::get_if<Plan>(&planned);
-  if (plan == nullptr || !grows_past_peak(*plan)) return false;
-  const Bytes created = plan->created_bytes();
-  const std::uint64_t patience = policy_->patience_ns({need.size, created, need.mapped, need.peak_used});
-  const Bytes of_others = index_.pending_bytes() - (caller.own() ? index_.pending_bytes(*caller.own()) : 0);
-  if (patience == 0 || of_others < created / kLeastShareToWaitFor) return false;
+// kernel delays nobody by more than that moment. One call pauses at a time, and all pauses together take a twentieth of
+// the time at most, so a program that grows on and on beside a busy stream does not pause each time.
+Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
   const std::uint64_t begin = driver_.now_ns();
-  if (!deadline_ns) {
-    if (begin < patient_from_ns_) return false;
-    deadline_ns = begin + patience;
-    want_proof(request, caller);
-  }
-  if (timelines_.outstanding_events() == 0) return false;
-  std::vector<time::StampPart> done;
-  for (std::uint64_t now = begin; done.empty() && now < *deadline_ns;) {
+  if (!pause.has_begun() && begin < patient_from_ns_) return false;
+  const std::uint64_t patience = patience_for(request, caller);
+  if (patience == 0) return false;
+  if (!pause.has_begun()) pause = {begin, begin + patience};
+  const std::uint64_t returned = returned_;
+  for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
+    patient_from_ns_ = pause.end_ns + kBetweenPauses * patience;
     lock.leave();
-    driver_.sleep_ns(kPauseNs);
+    driver_.sleep_ns(kBetweenLooksNs);
     lock.enter();
     now = driver_.now_ns();
-    patient_from_ns_ = now + kPauseShare * (now - (*deadline_ns - patience));
-    Result<std::vector<time::StampPart>> learned = timelines_.poll(timelines_.count());
-    if (!learned && learned.error().code == ErrorCode::poisoned) return std::move(learned.error());
-    if (!learned) break;
-    done = std::move(learned.value());
+    patient_from_ns_ = now + kBetweenPauses * (std::min(now, pause.end_ns) - pause.begin_ns);
+    const Result<std::vector<time::StampPart>> done = timelines_.poll(kTimelinesAskedPerLook);
+    if (!done && done.error().code == ErrorCode::poisoned) return done.error();
+    if (!done) return false;
+    advance(done.value());
   }
-  advance(done);
-  observe::log(observe::LogLevel::debug, "paused {} us for memory of other streams: {}",
-               (driver_.now_ns() - begin) / 1000, done.empty() ? "in vain" : "some is complete");
-  return !done.empty();
+  return returned_ != returned;
+}
+
+// How long a pause is worth while; 0: not at all.
+std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller) {
+  const Need need = need_of(request, caller);
+  const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
+    return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
+  };
+  if (index_.pending_bytes() == 0 || patience_ns(need.size, 1) == 0) return 0;
+  const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
+  const Plan* const plan = std::get_if<Plan>(&planned);
+  if (plan == nullptr || plan->creates.empty() || !grows_past_peak(*plan)) return 0;
+  want_proof(request, caller);
+  Bytes on_its_way = 0;  // pending on others, and an event will tell of it
+  timelines_.for_each([&](const time::Timeline& timeline) {
+    if (&timeline != caller.timeline && timeline.provable > timeline.complete)
+      on_its_way += index_.pending_bytes(timeline.id);
+  });
+  const Bytes created = plan->created_bytes();
+  return on_its_way < created / 2 ? 0 : patience_ns(created, plan->creates.size());
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.
@@ -258,6 +264,7 @@ Region* Pool::join_run(const std::vector<Region*>& run, AddressRange part, const
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   count_tenant(region->tenant, -1);
   index_.release(region, timelines_.reduce(stamp));
+  ++returned_;
   ++counters_.deallocations;
 }
 
@@ -291,6 +298,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
 
 void Pool::advance(const std::vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
+  returned_ += done.size();
   if (relief_.advanced) relief_.advanced(done);
 }
 

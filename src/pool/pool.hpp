@@ -141,8 +141,14 @@ class Pool {
  private:
   // phase 1 and 1.5
   Result<DevicePtr> serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
-  Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller,
-                             std::optional<std::uint64_t>& deadline_ns);
+  struct Pause {
+    std::uint64_t begin_ns = 0;
+    std::uint64_t end_ns = 0;  // at the latest; 0: it has not begun
+    bool has_begun() const { return end_ns != 0; }
+  };
+  // True: something came back, so serve() may find more. False: memory is to be created now.
+  Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
+  std::uint64_t patience_for(const PageRequest& request, const Caller& caller);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
   region::Region* take_fit(const Place& place, const PageRequest& request, const Caller& caller);
@@ -217,7 +223,8 @@ class Pool {
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
-  std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory before that time
+  std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory begins before that time
+  std::uint64_t returned_ = 0;         // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
   alignas(64) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
   alignas(64) observe::Statistics counters_;           // totals and peaks that only the pool knows

@@ -1,5 +1,6 @@
 // small: many requests in one call, and many frees.
 #include <algorithm>
+#include <stdexcept>
 
 #include "small/small_world.hpp"
 
@@ -67,6 +68,18 @@ TEST_P(Many, requests_are_all_or_none) {
     ASSERT_TRUE(world.pool().trim(0).ok());
     EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   }
+}
+
+TEST_P(Many, requests_are_none_when_the_callback_throws) {
+  world.pool().set_capacity(8 * kPage);
+  world.pool().set_out_of_memory_callback(
+      [](const context::OutOfMemory&) -> bool { throw std::runtime_error("spill failed"); });
+  const std::vector<Bytes> sizes{kPage, 5000, 100 * kPage};
+  std::vector<DevicePtr> made(sizes.size(), DevicePtr{7});
+  EXPECT_THROW(static_cast<void>(world.pool().allocate_many(sizes, a, made)), std::runtime_error);
+  EXPECT_EQ(std::count(made.begin(), made.end(), DevicePtr{}), 3) << "nothing to free";
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_EQ(world.pool().validate(), "");
 }
 
 TEST_P(Many, frees_go_on_after_a_bad_pointer_and_name_the_first) {
