@@ -28,8 +28,6 @@ vpmm_status guarded(Work&& work) noexcept {
     return result ? VPMM_OK : fail(result.error());
   } catch (const std::bad_alloc&) {
     return fail(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
-  } catch (const std::length_error&) {
-    return fail(VPMM_ERROR_INVALID_ARGUMENT, "a count is larger than any memory");
   } catch (const std::exception& exception) {
     return fail(VPMM_ERROR_DRIVER_FAILED, exception.what());
   } catch (...) {

@@ -1,5 +1,6 @@
 // capi: bound streams, and many allocations at once.
 #include <span>
+#include <string>
 #include <vector>
 
 #include "capi/call.hpp"
@@ -22,6 +23,11 @@ bool in_hand(Work&& work) noexcept {
   } catch (...) {
     return false;  // the slow way meets the same and reports it
   }
+}
+
+Result<void> check_count(std::size_t count) {
+  if (count <= std::vector<DevicePtr>().max_size()) return {};
+  return Error{ErrorCode::invalid_argument, "`count` is " + std::to_string(count) + ": more than memory could hold"};
 }
 
 }  // namespace
@@ -76,6 +82,7 @@ vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t coun
     if (count == 0) return {};
     VPMM_TRY(require(bytes, "bytes"));
     VPMM_TRY(require(ptrs, "ptrs"));
+    VPMM_TRY(check_count(count));
     const std::vector<Bytes> sizes(bytes, bytes + count);
     std::vector<DevicePtr> begins(count);
     VPMM_TRY(context.allocate_many(sizes, to_stream(stream), begins));
@@ -90,6 +97,7 @@ vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t coun
       [&](Context& context) -> Result<void> {
         if (count == 0) return {};
         VPMM_TRY(require(ptrs, "ptrs"));
+        VPMM_TRY(check_count(count));
         std::vector<DevicePtr> begins(count);
         for (std::size_t i = 0; i < count; ++i) begins[i] = to_device_ptr(ptrs[i]);
         return context.deallocate_many(begins, to_stream(stream));

@@ -94,7 +94,7 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
   ++misses_;
   want_proof(request, caller);
   VPMM_TRY_ASSIGN(Plan plan, make_plan(lock, request, caller, effort));
-  if (!plan.creates.empty() && grows_past_peak(plan) && relief_.shrink_caches(lock)) {
+  if (!plan.creates.empty() && grows_past_peak(plan.created_bytes()) && relief_.shrink_caches(lock)) {
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, effort));
   }
   std::uint64_t pieces = plan.creates.size();
@@ -109,8 +109,8 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
 // Note [Caches shrink before the footprint grows]
 // Below the largest footprint so far nothing is gained by giving cached memory back; past it, every cached byte is one
 // that the peak would carry for ever.
-bool Pool::grows_past_peak(const Plan& plan) const {
-  return chunks_.chunk_bytes() + other_bytes_ + plan.created_bytes() > counters_.peak_mapped_bytes;
+bool Pool::grows_past_peak(Bytes created) const {
+  return chunks_.chunk_bytes() + other_bytes_ + created > counters_.peak_mapped_bytes;
 }
 
 Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller) {

@@ -52,10 +52,11 @@ constexpr Taste taste_of(Prefer prefer) {
 }
 
 // While little is mapped, growth is one chunk: 1 GiB costs 75 us so, and 200 us in pieces of this size (cudaMalloc:
-// 80 us). Later on larger chunks would pin more than they save. Little is at most this part of
-// the shortfall: a program often allocates a few small things before its first large one.
+// 80 us). Later on larger chunks would pin more than they save.
 constexpr Bytes kLargestLaterChunk = 256 * kMiB;
-constexpr Bytes kLittle = 64;
+// Little is at most this part of the shortfall: a program often allocates a few small things before its first large
+// one.
+constexpr Bytes kLittlePart = 64;
 
 // A request is small for a pool when it is at most this share of what is mapped.
 constexpr Bytes kSmallShare = 1024;
@@ -80,7 +81,7 @@ class AdaptivePolicy final : public ChunkPolicy {
   Bytes grow_first(const Demand& demand) const override { return breaks_budget(demand) ? 0 : demand.missing; }
 
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
-    const bool is_early = mapped <= shortfall / kLittle;
+    const bool is_early = mapped <= shortfall / kLittlePart;
     const Bytes part = is_early ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
     const Bytes least = std::max(page_size_, round_down((mapped + shortfall) / taste_.least_divisor, page_size_));
     const Bytes size = std::min(std::max(part, least), is_early ? early_most_ : later_most_);

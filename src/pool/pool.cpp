@@ -65,7 +65,7 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
   return build(lock, request, caller, effort);
 }
 
-// Null: nothing fits, and the policy does not prefer to move.
+// What is mapped already. Null: nothing of it fits.
 Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   std::optional<Place> place = find_place(request, caller);
   const bool is_short = effort != Effort::by_policy;
@@ -127,10 +127,10 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
     return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
   };
-  if (index_.pending_bytes() == 0 || patience_ns(need.size, 1) == 0) return 0;
+  if (index_.pending_bytes() == 0 || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0) return 0;
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
-  if (plan == nullptr || plan->creates.empty() || !grows_past_peak(*plan)) return 0;
+  if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
   want_proof(request, caller);
   Bytes on_its_way = 0;  // pending on others, and an event will tell of it
   timelines_.for_each([&](const time::Timeline& timeline) {

@@ -165,7 +165,7 @@ class Pool {
   Result<Plan> make_plan(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller);
   Result<void> ask_for_room(MutexLock& lock, Bytes bytes);
-  bool grows_past_peak(const Plan& plan) const;
+  bool grows_past_peak(Bytes created) const;
   Result<void> queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller);
   void prove_moves(const Plan& plan, const Caller& caller);
   Flight detach(const Plan& plan);

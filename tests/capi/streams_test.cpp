@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "capi/sim_pool.hpp"
@@ -82,6 +83,16 @@ TEST_F(Streams, many_are_all_or_none) {
   std::array<void*, 3> ptrs{};
   EXPECT_EQ(vpmm_allocate_many(pool_, bytes.data(), bytes.size(), nullptr, ptrs.data()), VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
+}
+
+TEST_F(Streams, many_are_not_more_than_memory_holds) {
+  const std::size_t bytes = 100;
+  void* ptr = nullptr;
+  constexpr std::size_t kTooMany = std::numeric_limits<std::size_t>::max() / 8;
+  EXPECT_EQ(vpmm_allocate_many(pool_, &bytes, kTooMany, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("count")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_deallocate_many(pool_, &ptr, kTooMany, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("count")) << vpmm_last_error();
 }
 
 TEST_F(Streams, freeing_many_frees_the_rest_and_names_the_first_that_is_not_live) {
