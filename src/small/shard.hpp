@@ -247,8 +247,8 @@ class alignas(64) Shard {
     const SlabShape& shape = kShapes[slab_class];
     SlabSize size = slab_size(shape, slab_units[slab_class], page_units);
     Extent* extent = extents.find(size.units);
-    if (extent == nullptr && size.units > shape.units) {
-      size = {shape.units, shape.blocks};
+    if (extent == nullptr) {
+      size = least_slab(shape, slab_units[slab_class]);
       extent = extents.find(size.units);
     }
     if (extent == nullptr) return false;

@@ -72,9 +72,10 @@ constexpr std::array<SlabShape, kSlabClasses> make_shapes() {
 inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 
 // Note [Slabs grow with what there is]
-// A record of a slab is a cache miss when there are many, and classes of large blocks have one or a few in a slab of
-// the least size. So a stream that has much of a class cuts the next slab twice, four times ... as large, or a whole
-// page: at most a 32nd of what it has of the class, and 256 blocks.
+// Many streams may want one block of many classes each, so a stream's first slab of a class has room for hardly more
+// than one. The next has the fewest units that are nearly cut. A record of a slab is a cache miss when there are many,
+// and classes of large blocks have a few in such a slab. So a stream that has much of a class cuts the next one twice,
+// four times ... as large, or a whole page: at most a 32nd of what it has of the class, and 256 blocks.
 constexpr std::uint64_t kSlabShare = 32;
 
 struct SlabSize {
@@ -82,13 +83,20 @@ struct SlabSize {
   std::uint64_t blocks = 0;
 };
 
-// Of the next slab where the stream has so many units in slabs of the class.
+// The least that the next slab may be where the stream has so many units in slabs of the class.
+constexpr SlabSize least_slab(const SlabShape& shape, std::uint64_t units_of_class) {
+  if (units_of_class != 0) return {shape.units, shape.blocks};
+  const std::uint64_t units = (shape.block + kUnit - 1) / kUnit;
+  return {units, std::min(units * kUnit / shape.block, kMostBlocks)};
+}
+
+// What it shall be, if there is room.
 constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class, std::uint64_t page_units) {
   const std::uint64_t most = units_of_class / kSlabShare;
   const std::uint64_t in_a_page = page_units * kUnit / shape.block;
   const bool fills_page = in_a_page <= kMostBlocks && is_nearly_cut(page_units, in_a_page * shape.block);
   if (page_units <= most && fills_page) return {page_units, in_a_page};
-  SlabSize size{shape.units, shape.blocks};
+  SlabSize size = least_slab(shape, units_of_class);
   while (2 * size.blocks <= kMostBlocks && 2 * size.units <= std::min(most, page_units))
     size = {2 * size.units, 2 * size.blocks};
   return size;

@@ -95,13 +95,15 @@ DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const C
   Shard& shard = shard_for(caller);
   for (;;) {
     provide_slabs(shard);  // every time: another thread of the stream may have cut them meanwhile
+    std::uint64_t missing = 0;
     {
       const SpinGuard guard(shard.lock);
       const DevicePtr block = shard.take_block(slab_class, requested);
       note(shard);
       if (!is_null(block)) return block;
+      missing = least_slab(kShapes[slab_class], shard.slab_units[slab_class]).units;
     }
-    if (!take_extents(kShapes[slab_class].units, caller)) return {};
+    if (!take_extents(missing, caller)) return {};
   }
 }
 

@@ -151,9 +151,12 @@ TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page)
   for (const Bytes page : {kLeastPage, kPage, 3 * kMiB}) {
     for (const SlabShape& shape : kShapes) {
       SCOPED_TRACE(shape.block);
-      EXPECT_EQ(slab_size(shape, 0, page / kUnit).units, shape.units) << "the first slab is the smallest";
+      const SlabSize first = slab_size(shape, 0, page / kUnit);
+      EXPECT_EQ(first.units, (shape.block + kUnit - 1) / kUnit) << "the first slab is the smallest there is";
+      EXPECT_EQ(first.blocks, first.units * kUnit / shape.block) << "and no block is missing in it";
+      EXPECT_EQ(slab_size(shape, 1, page / kUnit).units, shape.units) << "the second is nearly cut";
       std::uint64_t most = 0;
-      for (std::uint64_t units = 0; units <= std::uint64_t{1} << 20; units = 2 * units + 1) {
+      for (std::uint64_t units = 1; units <= std::uint64_t{1} << 20; units = 2 * units + 1) {
         const SlabSize size = slab_size(shape, units, page / kUnit);
         EXPECT_LE(size.units, std::max(shape.units, units / kSlabShare)) << "of what there is";
         EXPECT_LE(size.units * kUnit, page);
