@@ -149,7 +149,9 @@ class DeviceContext final : public Context {
   bool may_record_context_event() const;
   bool prove_everything();
   bool prove_now();
-  bool learn();
+  // Asks the events of at most so many timelines. True: something is complete that was not known to be.
+  Result<bool> learn(std::size_t most);
+  bool learn_for_miss();
   time::Timeline& everybody();
   bool is_proof_due();
   bool trim_somm(MutexLock& lock);

@@ -146,7 +146,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     return true;
   };
   relief.recall = [this](const Caller& caller, Bytes size, bool is_short) {
-    if (small_->recall_one(caller, size) || learn()) return true;
+    if (small_->recall_one(caller, size) || learn_for_miss()) return true;
     small_->want_events(caller.timeline);
     if (small_->recall_from_others(caller, size)) return true;
     return is_short ? small_->recall() : small_->recall_for_pages(caller);

@@ -31,19 +31,22 @@ void DeviceContext::poison(const Error& error) {
 
 // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
 Result<void> DeviceContext::settle(MutexLock& lock) {
-  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(kTimelinesAskedPerCall));
-  if (pool_ != nullptr) pool_->advance(done);
+  VPMM_TRY(learn(kTimelinesAskedPerCall));
   if (somm_ != nullptr) VPMM_TRY(somm_->settle(lock));
   if (pool_ != nullptr) VPMM_TRY(pool_->settle(lock));
   return {};
 }
 
-// True: something became complete that was not known to be.
-bool DeviceContext::learn() {
-  const Result<std::vector<time::StampPart>> done = noted(timelines_.poll(kTimelinesAskedPerMiss));
-  if (!done || done.value().empty()) return false;
-  pool_->advance(done.value());
-  return true;
+Result<bool> DeviceContext::learn(std::size_t most) {
+  if (pool_ != nullptr) return noted(pool_->learn(most));
+  std::vector<time::StampPart> done;
+  VPMM_TRY(noted(timelines_.poll(most, done)));
+  return !done.empty();
+}
+
+bool DeviceContext::learn_for_miss() {
+  const Result<bool> has_more = learn(kTimelinesAskedPerMiss);
+  return has_more && has_more.value();
 }
 
 // A context-wide event breaks every capture of the context, so it is not for times of capture. Captures of blocking
@@ -71,10 +74,8 @@ bool DeviceContext::prove_everything() {
 // Where the GPU has kept pace, the event is done at once. True: something became complete.
 bool DeviceContext::prove_now() {
   prove_everything();
-  const Result<std::vector<time::StampPart>> done = noted(timelines_.poll(timelines_.count()));
-  if (!done || done.value().empty()) return false;
-  pool_->advance(done.value());
-  return true;
+  const Result<bool> has_more = learn(timelines_.count());
+  return has_more && has_more.value();
 }
 
 // For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody

@@ -113,10 +113,9 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
     lock.enter();
     now = driver_.now_ns();
     patient_from_ns_ = now + kBetweenPauses * (std::min(now, pause.end_ns) - pause.begin_ns);
-    const Result<std::vector<time::StampPart>> done = timelines_.poll(kTimelinesAskedPerLook);
-    if (!done && done.error().code == ErrorCode::poisoned) return done.error();
-    if (!done) return false;
-    advance(done.value());
+    const Result<bool> learned = learn(kTimelinesAskedPerLook);
+    if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
+    if (!learned) break;
   }
   return returned_ != returned;
 }
@@ -300,6 +299,14 @@ void Pool::advance(const std::vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
   returned_ += done.size();
   if (relief_.advanced) relief_.advanced(done);
+}
+
+Result<bool> Pool::learn(std::size_t most) {
+  std::vector<time::StampPart> done;
+  const Result<void> asked = timelines_.poll(most, done);
+  advance(done);
+  if (!asked) return asked.error();
+  return !done.empty();
 }
 
 Result<void> Pool::settle(MutexLock& lock) {

@@ -113,6 +113,8 @@ class Pool {
   // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock);
   void advance(const std::vector<time::StampPart>& done);
+  // Asks the events of at most so many timelines. True: something is complete that was not known to be.
+  Result<bool> learn(std::size_t most);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
   // Address space, and what the GPU has room for, before anybody asks for memory.
   Result<void> prepare(MutexLock& lock);

@@ -117,8 +117,7 @@ Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
   lock.enter();
   proof.reset();  // goes back to the event pool, so under the lock
   VPMM_TRY(driver::checked(driver::Call::event_synchronize, waited));
-  VPMM_TRY_ASSIGN(const std::vector<time::StampPart> done, timelines_.poll(timelines_.count()));
-  advance(done);
+  VPMM_TRY(learn(timelines_.count()));
   return true;
 }
 

@@ -214,9 +214,8 @@ Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
   return {};
 }
 
-Result<std::vector<StampPart>> Timelines::poll(std::size_t limit) {
-  std::vector<StampPart> done;
-  if (outstanding_ == 0) return done;
+Result<void> Timelines::poll(std::size_t limit, std::vector<StampPart>& done) {
+  if (outstanding_ == 0) return {};
   const driver::RelaxedCaptureScope relaxed(driver_);
   VPMM_TRY(poll_context_closings(done));
   for (std::size_t asked = 0, known = poll_order_.size(); asked < std::min(limit, known); ++asked) {
@@ -226,7 +225,7 @@ Result<std::vector<StampPart>> Timelines::poll(std::size_t limit) {
     poll_order_.pop_front();
     if (timeline != nullptr && !timeline->closings.empty()) poll_order_.push_back(id);
   }
-  return done;
+  return {};
 }
 
 std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {

@@ -103,8 +103,9 @@ class Timelines {
   Result<bool> close_all(Everything how);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
-  // Asks finished events, oldest first, at most `limit` timelines; returns what became complete since the last call.
-  Result<std::vector<StampPart>> poll(std::size_t limit);
+  // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became complete since the last
+  // call, also when a query fails.
+  Result<void> poll(std::size_t limit, std::vector<StampPart>& done);
   // For a synchronisation of the whole context: the numbers before it, which are complete after it.
   std::vector<StampPart> numbers_so_far(driver::ContextId context);
   std::vector<StampPart> mark_complete(const std::vector<StampPart>& parts);

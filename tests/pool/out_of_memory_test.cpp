@@ -25,21 +25,15 @@ enum class Limit { capacity, others };
 class HookedDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
-  std::function<CuResult()> on_create;
-  std::function<CuResult()> on_map;
-  std::function<CuResult()> on_release;
+  std::map<Call, std::function<CuResult()>> on;
   std::map<Call, std::uint64_t> counts;
 
  private:
   std::optional<CuResult> before(Call call) override {
     ++counts[call];
-    static const std::function<CuResult()> none;
-    const std::function<CuResult()>& hook = call == Call::mem_create    ? on_create
-                                            : call == Call::mem_map     ? on_map
-                                            : call == Call::mem_release ? on_release
-                                                                        : none;
-    if (!hook) return std::nullopt;
-    const CuResult result = hook();
+    const auto hook = on.find(call);
+    if (hook == on.end()) return std::nullopt;
+    const CuResult result = hook->second();
     return result == CuResult::success ? std::nullopt : std::optional(result);
   }
 };
@@ -89,7 +83,7 @@ TEST_P(OutOfMemoryThreads, plans_in_flight_are_waited_for) {
   take_every_other_page();
   Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
   std::thread thread;
-  driver.on_map = [&, first = std::this_thread::get_id()] {
+  driver.on[Call::mem_map] = [&, first = std::this_thread::get_id()] {
     if (std::this_thread::get_id() != first) return CuResult::success;
     if (!thread.joinable()) {
       thread = std::thread([&] {
@@ -105,7 +99,7 @@ TEST_P(OutOfMemoryThreads, plans_in_flight_are_waited_for) {
   lock.unlock();
   thread.join();
   lock.lock();
-  driver.on_map = nullptr;
+  driver.on.clear();
   EXPECT_TRUE(second.ok()) << second.error().message;
 }
 
@@ -113,9 +107,9 @@ TEST_P(OutOfMemoryThreads, plans_in_flight_are_waited_for) {
 TEST_P(OutOfMemorySteps, what_the_driver_would_not_take_back_is_offered_again) {
   open();
   give_back(take(kPages, a));
-  driver.on_release = [] { return CuResult::unknown; };
+  driver.on[Call::mem_release] = [] { return CuResult::unknown; };
   EXPECT_TRUE(pool->trim(lock, 0).ok());
-  driver.on_release = nullptr;
+  driver.on.clear();
   ASSERT_EQ(figures().quarantined_bytes, kPages * kPage);
   take(kPages, a);
   EXPECT_EQ(figures().quarantined_bytes, 0u);
@@ -195,6 +189,24 @@ TEST_P(OutOfMemorySteps, memory_that_no_event_covers_gets_one_of_the_whole_conte
   EXPECT_EQ(figures().host_waits, 1u);
 }
 
+// Two streams are done, and the query for one of them fails.
+TEST_P(OutOfMemorySteps, what_was_learned_before_a_query_failed_is_used) {
+  open();
+  const DevicePtr first = take(kPages / 2, a);
+  const DevicePtr second = take(kPages / 2, b);
+  give_back_pending(first, a, Closed::yes);
+  give_back_pending(second, b, Closed::yes);
+  sim.run_until_idle();
+  driver.on[Call::event_query] = [&] {
+    return driver.counts[Call::event_query] < 2 ? CuResult::success : CuResult::unknown;
+  };
+  EXPECT_FALSE(pool->learn(2).ok());
+  EXPECT_EQ(figures().pending_bytes, kPages / 2 * kPage);
+  driver.on.clear();
+  EXPECT_TRUE(pool->learn(2).ok());
+  EXPECT_EQ(figures().pending_bytes, 0u);
+}
+
 // --- what is not tried ---------------------------------------------------------------------------------------------
 
 TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
@@ -209,12 +221,12 @@ TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
 }
 
 TEST_P(OutOfMemorySteps, a_plan_that_the_driver_refused_is_not_carried_out_again_when_nothing_came_back) {
-  driver.on_create = [] { return CuResult::out_of_memory; };
+  driver.on[Call::mem_create] = [] { return CuResult::out_of_memory; };
   open();
   EXPECT_FALSE(allocate(kPages / 2, a).ok());
   EXPECT_EQ(driver.counts[Call::mem_create], 1u);
   EXPECT_EQ(figures().failed_plans, 1u);
-  driver.on_create = nullptr;
+  driver.on.clear();
 }
 
 TEST_P(OutOfMemorySteps, of_several_plans_the_one_that_the_gpu_has_room_for_is_carried_out) {
@@ -247,22 +259,26 @@ TEST_F(DriverRoom, the_driver_is_asked_when_half_of_what_was_free_is_used_up) {
 TEST_F(DriverRoom, what_the_driver_does_not_call_free_is_tried_for_in_one_piece) {
   driver::ChunkHandle unused{};
   expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, unused));
-  driver.on_create = [&] { return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success; };
+  driver.on[Call::mem_create] = [&] {
+    return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success;
+  };
   take(20, a);
   EXPECT_EQ(figures().failed_plans, 0u);
   EXPECT_EQ(figures().chunks, 20u);
-  driver.on_create = nullptr;
+  driver.on.clear();
 }
 
 TEST_F(DriverRoom, a_try_that_the_driver_would_not_take_back_is_offered_again) {
   driver::ChunkHandle unused{};
   expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, unused));
-  driver.on_create = [&] { return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success; };
-  driver.on_release = [] { return CuResult::unknown; };
+  driver.on[Call::mem_create] = [&] {
+    return std::exchange(is_held, false) ? sim.mem_release(unused) : CuResult::success;
+  };
+  driver.on[Call::mem_release] = [] { return CuResult::unknown; };
   EXPECT_FALSE(allocate(20, a).ok());
   EXPECT_EQ(figures().quarantined_bytes, 20 * kPage);
   EXPECT_EQ(figures().peak_mapped_bytes, 20 * kPage);
-  driver.on_create = driver.on_release = nullptr;
+  driver.on.clear();
   take(20, a);
   EXPECT_TRUE(pool->settle(lock).ok());
   EXPECT_EQ(figures().quarantined_bytes, 0u);

@@ -58,8 +58,12 @@ class SommTest : public testing::Test {
     EXPECT_TRUE(timelines.close(of(stream), stream).ok());
     return time::Stamp(part);
   }
+  void poll() {
+    std::vector<time::StampPart> done;
+    ASSERT_TRUE(timelines.poll(100, done).ok());
+  }
   void settle() {
-    ASSERT_TRUE(timelines.poll(100).ok());
+    poll();
     EXPECT_TRUE(somm.settle(lock).ok());
   }
 
@@ -144,7 +148,7 @@ TEST_F(SommTest, a_late_free_that_fails_is_tried_again_and_is_no_error_of_the_ca
   const time::Stamp stamp = stamp_on(a);
   sim.run_until_idle();
   faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
-  ASSERT_TRUE(timelines.poll(100).ok());
+  poll();
   EXPECT_TRUE(somm.deallocate_after(lock, somm.owner(ptr), stamp).ok());
   EXPECT_EQ(somm.pending_bytes(), 1000u);
   settle();
