@@ -129,8 +129,9 @@ std::optional<CuResult> FaultingDriver::decide(Call call) {
   const bool matches = chosen.empty() ? can_fail(call) : std::find(chosen.begin(), chosen.end(), call) != chosen.end();
   if (matches) ++counted_;
   if (broken_by_) return can_fail(call) ? broken_by_ : std::nullopt;
-  const bool strikes =
-      counted_ == plan_->nth || (counted_ > plan_->nth && plan_->repeat == FaultPlan::Repeat::from_then_on);
+  const bool hangs = call == Call::event_query && plan_->result == CuResult::not_ready;
+  const bool repeats = plan_->repeat == FaultPlan::Repeat::from_then_on && !hangs;
+  const bool strikes = counted_ == plan_->nth || (counted_ > plan_->nth && repeats);
   if (!matches || !strikes) return std::nullopt;
   if (is_sticky(plan_->result)) broken_by_ = plan_->result;
   return plan_->result;

@@ -24,7 +24,8 @@ struct FaultPlan {
 };
 
 // A failed call never reaches the inner driver. Once a sticky result was given, every call that can
-// fail gives it, whatever the plan says, as a broken context does. Thread-safe.
+// fail gives it, whatever the plan says, as a broken context does. not_ready is no failure of
+// event_query: it is given once at most, for a GPU that gives it for ever hangs. Thread-safe.
 //
 // A sweep: for n = 1, 2, ...: set_plan with nth = n, run the scenario, stop when fired() is 0.
 class FaultingDriver final : public ForwardingDriver {

@@ -180,7 +180,7 @@ class Pool {
   // shortage.cpp: what is tried, in order, when memory runs out
   Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller,
                                    Result<DevicePtr> result);
-  Result<bool> wait_for_oldest(MutexLock& lock, const Caller& caller);
+  Result<bool> wait_for_any(MutexLock& lock, const Caller& caller);
   Result<bool> make_room(MutexLock& lock, const PageRequest& request);
   bool wait_for_flights(MutexLock& lock);
   void want_proof(const PageRequest& request, const Caller& caller);

@@ -1,8 +1,6 @@
 // pool: what is tried, in order, before a request fails for lack of memory.
 #include <algorithm>
 
-#include "driver/context_scope.hpp"
-#include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "pool/pool.hpp"
 
@@ -13,6 +11,10 @@ namespace {
 // A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or
 // idle.
 constexpr std::uint64_t kMissesUntilGivenUp = 8;
+
+// Between two looks of a wait for the GPU: little beside a wait that was short, and what looks cost beside a long one.
+constexpr std::uint64_t kFirstSleepNs = 20'000;
+constexpr std::uint64_t kLongestSleepNs = 160'000;
 
 bool is_shortage(const Result<DevicePtr>& result) { return !result && result.error().code == ErrorCode::out_of_memory; }
 
@@ -49,8 +51,9 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   if (!is_shortage(result)) return result;
   const Bytes held = chunks_.chunk_bytes();
   const std::uint64_t mappings = chunks_.mapping_count();
+  VPMM_TRY_ASSIGN(bool is_back, learn(timelines_.count()));
   VPMM_TRY(sweep(lock, mappings));
-  bool is_back = chunks_.chunk_bytes() != held || chunks_.mapping_count() != mappings;
+  is_back = is_back || chunks_.chunk_bytes() != held || chunks_.mapping_count() != mappings;
   while (relief_.recall && relief_.recall(caller, request.size, true)) is_back = true;
   if (is_back || idle_bytes() > 0) result = attempt(lock, request, caller, Effort::move_first);
   if (!is_shortage(result)) return result;
@@ -61,7 +64,7 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   if (!is_shortage(result)) return result;
   if (caller.may_queue() && index_.pending_bytes() > 0) result = attempt(lock, request, caller, Effort::wait_too);
   while (is_shortage(result)) {
-    VPMM_TRY_ASSIGN(const bool has_waited, wait_for_oldest(lock, caller));
+    VPMM_TRY_ASSIGN(const bool has_waited, wait_for_any(lock, caller));
     if (!has_waited) break;
     result = attempt(lock, request, caller, caller.may_queue() ? Effort::wait_too : Effort::move_first);
   }
@@ -98,27 +101,24 @@ bool Pool::wait_for_flights(MutexLock& lock) {
   return true;
 }
 
-// Waits on the host for the oldest event that stands against pending memory. False: there is nothing to wait for.
-Result<bool> Pool::wait_for_oldest(MutexLock& lock, const Caller& caller) {
+// Waits on the host until anything that is pending is complete, or somebody freed something. Which stream is done first
+// nobody knows, so all events are asked again and again, without the lock between. False: there is nothing to wait for.
+Result<bool> Pool::wait_for_any(MutexLock& lock, const Caller& caller) {
   const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces(std::nullopt);
   if (index_.pending_bytes() == 0 && !is_in_pieces) return false;
   if (caller.own() && caller.timeline->provable < caller.timeline->last)
     VPMM_TRY(timelines_.close(*caller.timeline, *caller.stream));
-  std::shared_ptr<time::Event> proof = timelines_.oldest_proof();
-  if (proof == nullptr && relief_.prove_everything()) proof = timelines_.oldest_proof();
-  if (proof == nullptr) return relief_.synchronize(lock);
+  const bool has_events = relief_.prove_everything() || timelines_.outstanding_events() > 0;
+  if (!has_events) return relief_.synchronize(lock);
   ++counters_.host_waits;
-  lock.leave();
-  driver::CuResult waited{};
-  {
-    const driver::RelaxedCaptureScope relaxed(driver_);
-    waited = driver_.event_synchronize(proof->handle());
+  const std::uint64_t returned = returned_;
+  for (std::uint64_t ns = kFirstSleepNs;; ns = std::min(2 * ns, kLongestSleepNs)) {
+    VPMM_TRY(learn(timelines_.count()));
+    if (returned_ != returned || timelines_.outstanding_events() == 0) return true;
+    lock.leave();
+    driver_.sleep_ns(ns);
+    lock.enter();
   }
-  lock.enter();
-  proof.reset();  // goes back to the event pool, so under the lock
-  VPMM_TRY(driver::checked(driver::Call::event_synchronize, waited));
-  VPMM_TRY(learn(timelines_.count()));
-  return true;
 }
 
 }  // namespace vpmm::pool

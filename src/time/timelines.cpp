@@ -305,15 +305,6 @@ std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
   return nullptr;
 }
 
-std::shared_ptr<Event> Timelines::oldest_proof() const {
-  if (!context_closings_.empty()) return context_closings_.front().event;
-  for (const TimelineId id : poll_order_) {
-    const auto found = by_id_.find(static_cast<std::uint64_t>(id));
-    if (found != by_id_.end() && !found->second->closings.empty()) return found->second->closings.front().event;
-  }
-  return nullptr;
-}
-
 void Timelines::retire_idle(std::size_t keep) {
   if (by_id_.size() <= keep) return;
   std::erase_if(by_id_, [&](const auto& entry) {

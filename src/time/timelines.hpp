@@ -64,8 +64,7 @@ struct Timeline {
   std::deque<Closing> closings;  // own events, oldest first
 };
 
-// Holds: every method runs under the context's lock. No method waits for the GPU but the wait half of HostWait, which
-// the caller runs unlocked.
+// Holds: every method runs under the context's lock. No method waits for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);
@@ -119,8 +118,6 @@ class Timelines {
   Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part);
   // The event that will prove `part`, kept alive for the caller to synchronise on without the lock; null: nothing will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const;
-  // Oldest outstanding event over all timelines; null: none.
-  std::shared_ptr<Event> oldest_proof() const;
 
   // Forgets timelines with nothing pending when there are many; ids are not reused.
   void retire_idle(std::size_t keep);

@@ -49,6 +49,16 @@ TEST(FaultingDriver, from_then_on_every_matching_call_fails) {
   EXPECT_EQ(driver.fired(), 3u);
 }
 
+// A query may say so at the wrong moment; for ever, that is a GPU that hangs.
+TEST(FaultingDriver, a_query_is_not_ready_once_and_not_for_ever) {
+  FakeDriver fake;
+  FaultingDriver driver(fake);
+  driver.set_plan(plan({}, 1, CuResult::not_ready, FaultPlan::Repeat::from_then_on));
+  EXPECT_EQ(invoke(driver, Call::event_query), CuResult::not_ready);
+  EXPECT_EQ(invoke(driver, Call::event_query), CuResult::success);
+  EXPECT_EQ(invoke(driver, Call::mem_map), CuResult::not_ready);
+}
+
 TEST(FaultingDriver, a_plan_without_calls_counts_every_call_that_can_fail) {
   FakeDriver fake;
   FaultingDriver driver(fake);

@@ -1,60 +1,19 @@
 // pool: each step before a request fails, where only that step can help: at the pool's own limit, and on a GPU that
 // other processes hold half of.
-#include <functional>
 #include <future>
-#include <map>
-#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "driver/forwarding.hpp"
-#include "pool/pool_fixture.hpp"
+#include "pool/limited_pool.hpp"
 
 namespace vpmm::pool {
 namespace {
 
-using driver::Call;
-using driver::CuResult;
-
-constexpr Bytes kPages = 40;  // all that there is
-
-enum class Limit { capacity, others };
-
-// Calls that a test wants to meet; what is no success is given to the pool instead of the call.
-class HookedDriver final : public driver::ForwardingDriver {
- public:
-  using ForwardingDriver::ForwardingDriver;
-  std::map<Call, std::function<CuResult()>> on;
-  std::map<Call, std::uint64_t> counts;
-
- private:
-  std::optional<CuResult> before(Call call) override {
-    ++counts[call];
-    const auto hook = on.find(call);
-    if (hook == on.end()) return std::nullopt;
-    const CuResult result = hook->second();
-    return result == CuResult::success ? std::nullopt : std::optional(result);
-  }
-};
-
-class OutOfMemorySteps : public PoolFixture<HookedDriver>, public testing::WithParamInterface<Limit> {
+class OutOfMemorySteps : public LimitedPool, public testing::WithParamInterface<Limit> {
  protected:
-  OutOfMemorySteps() : PoolFixture(options()) {
-    if (GetParam() == Limit::capacity) config.capacity = kPages * kPage;
-  }
-  static driver::sim::SimOptions options() {
-    driver::sim::SimOptions options;
-    options.capacity = 2 * kPages * kPage;
-    if (GetParam() == Limit::others) options.used_by_others = kPages * kPage;
-    return options;
-  }
-  // All pages are mapped, half of them idle and none next to another.
-  void take_every_other_page() {
-    std::vector<DevicePtr> live;
-    for (Bytes i = 0; i < kPages; ++i) live.push_back(take(1, a));
-    for (std::size_t i = 0; i < live.size(); i += 2) give_back(live[i]);
-  }
+  OutOfMemorySteps() : LimitedPool(GetParam()) {}
 };
 
 TEST_P(OutOfMemorySteps, deferred_frees_are_carried_out) {
@@ -69,38 +28,37 @@ TEST_P(OutOfMemorySteps, deferred_frees_are_carried_out) {
   take(kPages, a);
 }
 
-// At the pool's own limit only: the driver is busy with the first thread's call, so it could not refuse the second's.
-class OutOfMemoryThreads : public OutOfMemorySteps {};
+// No address is left but those of zombies.
+TEST_P(OutOfMemorySteps, zombies_are_unmapped) {
+  constexpr Bytes kLarge = kPages / 2 + 2;
+  config.va_size = (kPages + kLarge) * kPage;
+  open();
+  const DevicePtr half = take(kPages / 2, a);
+  std::vector<DevicePtr> live;
+  for (Bytes i = 0; i < kPages / 2; ++i) live.push_back(take(1, a));
+  driver.on[Call::mem_address_reserve] = [] { return CuResult::out_of_memory; };
+  for (const DevicePtr ptr : {half, live[1], live[3]}) give_back(ptr);
+  give_back(take(kLarge, a));
+  ASSERT_EQ(figures().zombie_bytes, kLarge * kPage);
+  live.clear();
+  for (Bytes i = 0; i < kLarge; ++i) live.push_back(take(1, a));
+  for (std::size_t i = 0; i < live.size(); i += 2) give_back(live[i]);
+  take(kLarge / 2, a);
+  EXPECT_EQ(figures().chunks_moved, kLarge + kLarge / 2);
+  EXPECT_EQ(figures().chunks_released, 0u);
+  driver.on.clear();
+}
 
-// The plan of another thread has the idle pages in hand, and they come back because it fails.
-TEST_P(OutOfMemoryThreads, plans_in_flight_are_waited_for) {
-  std::promise<void> is_short;
-  relief.drain_deferred = [&, is_first = true](MutexLock&) mutable {
-    if (std::exchange(is_first, false)) is_short.set_value();
-    return false;
+TEST_P(OutOfMemorySteps, what_streams_keep_is_recalled) {
+  DevicePtr kept{};
+  relief.recall = [&](const Caller&, Bytes, bool is_short) {
+    if (!is_short || is_null(kept)) return false;
+    give_back(std::exchange(kept, DevicePtr{}));
+    return true;
   };
   open();
-  take_every_other_page();
-  Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
-  std::thread thread;
-  driver.on[Call::mem_map] = [&, first = std::this_thread::get_id()] {
-    if (std::this_thread::get_id() != first) return CuResult::success;
-    if (!thread.joinable()) {
-      thread = std::thread([&] {
-        expect(sim.ctx_set_current(context));
-        MutexLock own(mutex);
-        second = pool->allocate(own, {kPage, kPage, kPage}, b);
-      });
-      is_short.get_future().wait();
-    }
-    return CuResult::out_of_memory;
-  };
-  EXPECT_FALSE(allocate(kPages / 2, a).ok());
-  lock.unlock();
-  thread.join();
-  lock.lock();
-  driver.on.clear();
-  EXPECT_TRUE(second.ok()) << second.error().message;
+  kept = take(kPages, a);
+  take(kPages, a);
 }
 
 // A chunk that the driver would not take back counts until a sweep gets rid of it.
@@ -207,6 +165,111 @@ TEST_P(OutOfMemorySteps, what_was_learned_before_a_query_failed_is_used) {
   EXPECT_EQ(figures().pending_bytes, 0u);
 }
 
+// What is complete by now is found before a stream is made to wait for it.
+TEST_P(OutOfMemorySteps, nobody_waits_for_what_is_complete) {
+  config.page_chunks = false;
+  config.prefer = Prefer::latency;
+  open();
+  const DevicePtr freed = take(kPages - 1, a);
+  take(1, a);
+  give_back_pending(freed, b, Closed::yes);
+  sim.run_until_idle();
+  take(1, a);
+  EXPECT_EQ(figures().gpu_waits, 0u);
+  EXPECT_EQ(figures().host_waits, 0u);
+}
+
+class AtThePoolsLimit : public LimitedPool {
+ protected:
+  AtThePoolsLimit() : LimitedPool(Limit::capacity) {}
+};
+
+class OnAFullGpu : public LimitedPool {
+ protected:
+  OnAFullGpu() : LimitedPool(Limit::others) {}
+};
+
+// The plan of another thread has the idle pages in hand, and they come back because it fails.
+TEST_F(AtThePoolsLimit, plans_in_flight_are_waited_for) {
+  std::promise<void> is_short;
+  relief.drain_deferred = [&, is_first = true](MutexLock&) mutable {
+    if (std::exchange(is_first, false)) is_short.set_value();
+    return false;
+  };
+  open();
+  take_every_other_page();
+  Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
+  std::thread thread;
+  driver.on[Call::mem_map] = [&, first = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() != first) return CuResult::success;
+    if (!thread.joinable()) {
+      thread = std::thread([&] {
+        expect(sim.ctx_set_current(context));
+        MutexLock own(mutex);
+        second = pool->allocate(own, {kPage, kPage, kPage}, b);
+      });
+      is_short.get_future().wait();
+    }
+    return CuResult::out_of_memory;
+  };
+  EXPECT_FALSE(allocate(kPages / 2, a).ok());
+  lock.unlock();
+  thread.join();
+  lock.lock();
+  driver.on.clear();
+  EXPECT_TRUE(second.ok()) << second.error().message;
+}
+
+// The driver serves one thread at a time, so the other's plan is made while it refuses the page that the first one
+// lacks.
+TEST_F(OnAFullGpu, plans_in_flight_are_waited_for) {
+  std::promise<void> is_short;
+  relief.drain_deferred = [&](MutexLock&) {
+    is_short.set_value();
+    return false;
+  };
+  relief.recall = [](const Caller&, Bytes, bool for_shortage) {
+    EXPECT_FALSE(for_shortage);
+    return false;
+  };
+  relief.give_back_caches = [](MutexLock&) {
+    ADD_FAILURE() << "plans that fail give enough";
+    return false;
+  };
+  open();
+  const std::vector<DevicePtr> live = take_every_other_page();
+  std::thread thread;
+  driver.on[Call::mem_create] = [&] {
+    if (thread.joinable()) return CuResult::success;
+    {
+      const MutexLock own(mutex);
+      give_back(live.front());
+    }
+    thread = std::thread([&] {
+      expect(sim.ctx_set_current(context));
+      MutexLock own(mutex);
+      EXPECT_FALSE(pool->allocate(own, {kPages / 2 * kPage, kPages / 2 * kPage, kPage}, b).ok());
+    });
+    for (bool is_in_flight = false; !is_in_flight; std::this_thread::yield()) {
+      const MutexLock own(mutex);
+      is_in_flight = pool->picture().find('#') != std::string::npos;
+    }
+    return CuResult::success;  // there is none, as the simulator says
+  };
+  driver.on[Call::mem_map] = [&, first = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() == first) return CuResult::success;
+    is_short.get_future().wait();
+    return CuResult::unknown;
+  };
+  const std::uint64_t created = driver.counts[Call::mem_create];
+  take(kPages / 2 + 1, a);
+  lock.unlock();
+  thread.join();
+  lock.lock();
+  driver.on.clear();
+  EXPECT_EQ(driver.counts[Call::mem_create], created + 1) << "it asked for more before the other thread was done";
+}
+
 // --- what is not tried ---------------------------------------------------------------------------------------------
 
 TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
@@ -296,10 +359,7 @@ TEST_F(DriverRoom, it_is_asked_anew_when_a_plan_has_failed) {
   take(20, a);
 }
 
-INSTANTIATE_TEST_SUITE_P(Limits, OutOfMemorySteps, testing::Values(Limit::capacity, Limit::others),
-                         [](const auto& tested) { return tested.param == Limit::capacity ? "capacity" : "others"; });
-
-INSTANTIATE_TEST_SUITE_P(Limits, OutOfMemoryThreads, testing::Values(Limit::capacity));
+INSTANTIATE_TEST_SUITE_P(Limits, OutOfMemorySteps, every_limit(), name_of_limit);
 
 }  // namespace
 }  // namespace vpmm::pool

@@ -62,9 +62,9 @@ class PoolFixture : public testing::Test {
   }
   void give_back(DevicePtr ptr) { pool->deallocate(pool->owner(ptr), {}); }
   enum class Closed { no, yes };
-  // Freed behind a second of work; `closed` when an event stands for it.
-  void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed) {
-    expect(sim.launch({"work", kSecondNs, {}, {}}, *caller.stream));
+  // Freed behind some work; `closed` when an event stands for it.
+  void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed, std::uint64_t work_ns = kSecondNs) {
+    expect(sim.launch({"work", work_ns, {}, {}}, *caller.stream));
     region::Region* region = pool->owner(ptr);
     pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
     if (closed == Closed::yes) {

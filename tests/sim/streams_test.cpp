@@ -309,6 +309,32 @@ TEST(SimTimed, memory_calls_cost_what_was_measured) {
   EXPECT_EQ(cost([&] { ok(sim.driver.mem_release(small)); }), 9'000U);
 }
 
+TEST(SimSleep, without_a_clock_an_operation_runs_meanwhile) {
+  for (const Schedule schedule : {Schedule::manual, Schedule::random}) {
+    Sim sim(Sim::with_schedule(schedule));
+    const StreamHandle stream = sim.stream();
+    for (int i = 0; i < 10; ++i) sim.spin(1'000'000, stream);
+    const EventHandle event = sim.recorded_event(stream);
+    for (int i = 0; i < 10; ++i) sim.driver.sleep_ns(1);
+    if (schedule == Schedule::manual) {
+      EXPECT_EQ(sim.driver.event_query(event), CuResult::not_ready);
+    }
+    sim.driver.sleep_ns(1);
+    ok(sim.driver.event_query(event));
+  }
+}
+
+TEST(SimSleep, with_a_clock_time_passes_and_nothing_runs_early) {
+  Sim sim(Sim::with_schedule(Schedule::timed));
+  const StreamHandle stream = sim.stream();
+  sim.spin(1'000'000, stream);
+  const EventHandle event = sim.recorded_event(stream);
+  sim.driver.sleep_ns(900'000);
+  EXPECT_EQ(sim.driver.event_query(event), CuResult::not_ready);
+  sim.driver.sleep_ns(100'000);
+  ok(sim.driver.event_query(event));
+}
+
 // What a random program made of one seed looks like from outside.
 std::string run_random_program(std::uint64_t seed) {
   Sim sim(Sim::with_schedule(Schedule::random, seed));

@@ -93,6 +93,12 @@ void SimDriver::advance_host_ns(std::uint64_t ns) {
   state_->call_costing(ns, State::Needs::nothing, [](Machine&) { return CuResult::success; });
 }
 
+// Whoever sleeps until the GPU is done would sleep for ever otherwise.
+void SimDriver::sleep_ns(std::uint64_t ns) {
+  advance_host_ns(ns);
+  if (state_->options.schedule != Schedule::timed) step();
+}
+
 bool SimDriver::step() {
   MutexLock lock(state_->mutex);
   return state_->machine.timeline().step();

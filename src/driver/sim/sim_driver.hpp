@@ -35,7 +35,7 @@ class SimDriver final : public Driver {
   const char* name() const override;
   bool has(Call call) const override;
   std::uint64_t now_ns() override;
-  void sleep_ns(std::uint64_t ns) override { advance_host_ns(ns); }
+  void sleep_ns(std::uint64_t ns) override;  // without a clock, one operation runs meanwhile
   MemoryObserver* memory_observer() override;
 #define VPMM_DRIVER_METHOD(name, parameters, arguments) CuResult name parameters override;
 #include "driver/methods.def"

@@ -15,7 +15,7 @@ namespace vpmm::driver::sim {
 enum class Schedule {
   timed,   // each operation ends `lag_ns` (plus its own duration) after it could start, on the virtual clock
   random,  // at each driver call a seeded coin decides what, if anything, runs; unordered work in any order
-  manual,  // only step(), run_until_idle() and host waits run work
+  manual,  // only step(), run_until_idle(), host waits and sleep_ns() run work
 };
 
 struct SimOptions {
