@@ -1,6 +1,9 @@
 // context: running out of memory as a caller sees it: callback, report, what is given up first.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
+
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -14,8 +17,34 @@ WorldOptions small_device(Bytes pages) {
   return options;
 }
 
-TEST(OutOfMemory, deferred_frees_are_done_before_anything_is_waited_for) {
-  PoolWorld world(small_device(8));
+// What there is no more of: the pool's own limit, the GPU, or the part of it that another process has left.
+enum class Limit { capacity, gpu, others };
+
+std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
+  constexpr std::array kNames = {"capacity", "gpu", "others"};
+  return kNames.at(static_cast<std::size_t>(tested.param));
+}
+
+class ShortOfMemory : public ::testing::TestWithParam<Limit> {
+ protected:
+  class World : public PoolWorld {
+   public:
+    explicit World(Bytes pages, const WorldOptions& options = page_world())
+        : PoolWorld(limited(options, pages * kPage)) {
+      // It comes when the pool has asked already how much there is.
+      if (GetParam() == Limit::others) sim().set_used_by_others(0, pages * kPage);
+    }
+    static WorldOptions limited(WorldOptions options, Bytes bytes) {
+      if (GetParam() == Limit::capacity) options.config.capacity = bytes;
+      if (GetParam() == Limit::gpu) options.sim.capacity = bytes;
+      if (GetParam() == Limit::others) options.sim.capacity = 2 * bytes;
+      return options;
+    }
+  };
+};
+
+TEST_P(ShortOfMemory, deferred_frees_are_done_before_anything_is_waited_for) {
+  World world(8);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(8 * kPage, stream);
   world.pool().deallocate_deferred(ptr);
@@ -37,10 +66,10 @@ TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_va
   EXPECT_EQ(world.statistics().failed_plans, 0u);
 }
 
-TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {
-  WorldOptions options = small_device(40);  // 80 MiB
+TEST_P(ShortOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {
+  WorldOptions options = page_world();
   options.config.small = pool::SmallRequests::stream_ordered;
-  PoolWorld world(options);
+  World world(40, options);  // 80 MiB
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(1000, stream), stream);
   world.wait();
@@ -54,8 +83,8 @@ TEST(OutOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_driver
   EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
-TEST(OutOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {
-  PoolWorld world(small_device(8));
+TEST_P(ShortOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {
+  World world(8);
   const StreamHandle hoarder = world.stream();
   std::vector<DevicePtr> live;
   for (int i = 0; i < 16; ++i) live.push_back(world.allocate(kMiB, hoarder));
@@ -67,9 +96,9 @@ TEST(OutOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {
 }
 
 // Pages that several streams have cut memory from come back when the last of these is done.
-TEST(OutOfMemory, pending_small_memory_of_several_streams_is_waited_for) {
+TEST_P(ShortOfMemory, pending_small_memory_of_several_streams_is_waited_for) {
   for (const Bytes wanted : {8 * kPage, kMiB, Bytes{1000}}) {
-    PoolWorld world(small_device(8));
+    World world(8);
     const StreamHandle streams[] = {world.stream(), world.stream()};
     std::vector<DevicePtr> live;
     for (std::size_t i = 0; i < 32; ++i) {
@@ -84,9 +113,9 @@ TEST(OutOfMemory, pending_small_memory_of_several_streams_is_waited_for) {
   }
 }
 
-TEST(OutOfMemory, blocks_that_another_stream_freed_are_waited_for) {
+TEST_P(ShortOfMemory, blocks_that_another_stream_freed_are_waited_for) {
   for (const Bytes wanted : {kPage, Bytes{100'000}}) {
-    PoolWorld world(small_device(1));
+    World world(1);
     const StreamHandle a = world.stream();
     const StreamHandle b = world.stream();
     std::vector<DevicePtr> live;
@@ -99,10 +128,9 @@ TEST(OutOfMemory, blocks_that_another_stream_freed_are_waited_for) {
   }
 }
 
-TEST(OutOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_call_any_more) {
-  for (WorldOptions options : {page_world(), adaptive_world()}) {
-    options.sim.capacity = 8 * kPage;
-    PoolWorld world(options);
+TEST_P(ShortOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_call_any_more) {
+  for (const WorldOptions& options : {page_world(), adaptive_world()}) {
+    World world(8, options);
     const StreamHandle gone = world.stream();
     const DevicePtr ptr = world.allocate(8 * kPage, gone);
     world.use(ptr, 8 * kPage, gone, kLongNs);
@@ -129,8 +157,8 @@ TEST(OutOfMemory, without_context_events_the_context_is_synchronised) {
   EXPECT_GE(world.calls().count(Call::ctx_synchronize), 1u);
 }
 
-TEST(OutOfMemory, the_callback_may_free_memory_of_the_pool_and_have_the_request_tried_again) {
-  PoolWorld world(small_device(8));
+TEST_P(ShortOfMemory, the_callback_may_free_memory_of_the_pool_and_have_the_request_tried_again) {
+  World world(8);
   const StreamHandle stream = world.stream();
   DevicePtr cache = world.allocate(6 * kPage, stream);
   int called = 0;
@@ -146,8 +174,21 @@ TEST(OutOfMemory, the_callback_may_free_memory_of_the_pool_and_have_the_request_
   EXPECT_EQ(called, 1);
 }
 
-TEST(OutOfMemory, the_callback_may_itself_allocate) {
-  PoolWorld world(small_device(8));
+TEST_P(ShortOfMemory, the_callback_is_not_called_where_a_wait_of_the_host_helps) {
+  World world(8, adaptive_world());
+  const StreamHandle other = world.stream();
+  const DevicePtr freed = world.allocate(6 * kPage, other);
+  world.use(freed, 6 * kPage, other, kLongNs);
+  world.deallocate(freed, other);
+  int called = 0;
+  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return ++called < 2; });
+  world.allocate(6 * kPage, world.stream());
+  EXPECT_EQ(called, 0);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+}
+
+TEST_P(ShortOfMemory, the_callback_may_itself_allocate) {
+  World world(8);
   const StreamHandle stream = world.stream();
   const DevicePtr cache = world.allocate(8 * kPage, stream);
   bool is_first = true;
@@ -163,8 +204,8 @@ TEST(OutOfMemory, the_callback_may_itself_allocate) {
   EXPECT_EQ(world.statistics().failed_allocations, 0u);
 }
 
-TEST(OutOfMemory, the_request_fails_when_the_callback_gives_up) {
-  PoolWorld world(small_device(8));
+TEST_P(ShortOfMemory, the_request_fails_when_the_callback_gives_up) {
+  World world(8);
   const StreamHandle stream = world.stream();
   world.allocate(6 * kPage, stream);
   int called = 0;
@@ -218,8 +259,8 @@ TEST(OutOfMemory, chunks_of_a_plan_that_was_undone_count_in_the_peaks) {
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 0u);
 }
 
-TEST(OutOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {
-  PoolWorld world(small_device(8));
+TEST_P(ShortOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {
+  World world(8);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(5 * kPage, stream);
   for (int i = 0; i < 5; ++i) expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
@@ -239,6 +280,8 @@ TEST(OutOfMemory, memory_that_other_processes_give_back_is_found) {
   world.sim().set_used_by_others(0, 0);
   world.allocate(4 * kPage, stream);
 }
+
+INSTANTIATE_TEST_SUITE_P(Limits, ShortOfMemory, ::testing::Values(Limit::capacity, Limit::gpu, Limit::others), name_of);
 
 }  // namespace
 }  // namespace vpmm::testing
