@@ -114,6 +114,7 @@ typedef struct vpmm_statistics {
   uint64_t events_recorded;
   uint64_t driver_calls;
   uint64_t driver_ns;
+  uint64_t pauses;
 } vpmm_statistics;
 
 typedef enum vpmm_region_state {

@@ -104,7 +104,10 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   if (!pause.has_begun() && begin < patient_from_ns_) return false;
   const std::uint64_t patience = patience_for(request, caller);
   if (patience == 0) return false;
-  if (!pause.has_begun()) pause = {begin, begin + patience};
+  if (!pause.has_begun()) {
+    pause = {begin, begin + patience};
+    ++counters_.pauses;
+  }
   const std::uint64_t returned = returned_;
   for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
     patient_from_ns_ = pause.end_ns + kBetweenPauses * patience;

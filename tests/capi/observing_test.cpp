@@ -1,6 +1,7 @@
 // capi: statistics, snapshots, dumps and recordings.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -43,12 +44,23 @@ TEST_F(Observing, statistics_follow_allocations) {
   EXPECT_EQ(statistics_of(pool_).peak_live_bytes, 0U);
 }
 
+constexpr std::size_t kFirstVersion = offsetof(vpmm_statistics, pauses);
+
 TEST_F(Observing, statistics_refuse_a_struct_too_short_for_any_version) {
   vpmm_statistics statistics{};
-  statistics.size = sizeof(statistics) - 1;
+  statistics.size = kFirstVersion - 1;
   EXPECT_EQ(vpmm_get_statistics(pool_, &statistics), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("vpmm_statistics.size")) << vpmm_last_error();
   EXPECT_EQ(statistics.version, 0U);
+}
+
+TEST_F(Observing, figures_that_an_older_header_does_not_know_are_left_out) {
+  vpmm_statistics statistics{};
+  statistics.size = kFirstVersion;
+  statistics.pauses = 7;
+  ASSERT_EQ(vpmm_get_statistics(pool_, &statistics), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(statistics.version, 1U);
+  EXPECT_EQ(statistics.pauses, 7U) << "beyond what the caller has";
 }
 
 TEST_F(Observing, figures_that_only_a_newer_header_knows_are_zero) {

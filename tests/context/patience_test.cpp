@@ -116,6 +116,7 @@ TEST_F(Patience, memory_that_is_complete_in_a_moment_is_used_instead_of_new_memo
   EXPECT_EQ(world.mapped(), mapped);
   EXPECT_GT(took, 250 * kMicrosecond);
   EXPECT_LT(took, 600 * kMicrosecond);
+  EXPECT_EQ(world.pool->statistics().pauses, 1u);
   EXPECT_EQ(world.pool->statistics().gpu_waits, 0u) << "no stream was put behind the other";
   EXPECT_EQ(world.pool->statistics().host_waits, 0u);
 }
@@ -168,6 +169,7 @@ TEST_F(Patience, ends_and_the_pool_grows) {
   EXPECT_EQ(world.mapped(), mapped + kHalf - kPage) << "its idle page moves";
   EXPECT_GT(took, kPatience);
   EXPECT_LT(took, kPatience + kGrowth);
+  EXPECT_EQ(world.pool->statistics().pauses, 1u);
   EXPECT_EQ(world.sim.stream_query(world.other), driver::CuResult::not_ready);
 }
 
@@ -192,8 +194,10 @@ TEST_F(Patience, takes_a_twentieth_of_the_time_at_most) {
     EXPECT_LT(world.time_of(16 * kMiB), kGrowth);
     world.sim.advance_host_ns(3 * kMillisecond);
   }
+  EXPECT_EQ(world.pool->statistics().pauses, 1u);
   world.sim.advance_host_ns(5 * kMillisecond);
   EXPECT_GT(world.time_of(16 * kMiB), kPause);
+  EXPECT_EQ(world.pool->statistics().pauses, 2u);
 }
 
 TEST_F(Patience, only_one_call_has_it_at_a_time) {

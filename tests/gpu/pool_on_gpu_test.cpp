@@ -83,6 +83,54 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
   EXPECT_EQ(pool_->statistics().host_waits, 0u);
 }
 
+// A page behind a long kernel was freed first, and all others behind a short one.
+TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_first) {
+  constexpr Bytes kPages = 40;
+  pool::Config config = pages();
+  config.capacity = kPages * granularity();
+  open(config);
+  const StreamHandle slow = stream();
+  const StreamHandle fast = stream();
+  const DevicePtr page = allocate(granularity(), slow);
+  const DevicePtr others = allocate((kPages - 1) * granularity(), fast);
+  EXPECT_OK(world().launch_busy(slow, 200 * kMilliseconds));
+  EXPECT_OK(world().launch_busy(fast, 10 * kMilliseconds));
+  deallocate(page, slow);
+  deallocate(others, fast);
+  const std::uint64_t begin_ns = driver().now_ns();
+  allocate((kPages - 1) * granularity(), std::nullopt);
+  const std::uint64_t fast_ns = driver().now_ns() - begin_ns;
+  EXPECT_EQ(driver().stream_query(slow), CuResult::not_ready);
+  allocate(granularity(), std::nullopt);
+  const std::uint64_t both_ns = driver().now_ns() - begin_ns;
+  EXPECT_LT(2 * fast_ns, both_ns);
+  EXPECT_OK(driver().stream_query(slow));
+}
+
+// Whether the kernel ends within a pause is for the GPU to say; that it never does in so many tries is not.
+TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
+  const StreamHandle own = stream();
+  const StreamHandle other = stream();
+  for (int tries = 0; tries < 20; ++tries) {
+    open(adaptive());
+    const DevicePtr first = allocate(64_MiB, other);
+    deallocate(allocate(2_MiB, own), own);
+    const DevicePtr second = allocate(64_MiB, other);
+    wait_for(other);
+    const Bytes mapped = pool_->statistics().mapped_bytes;
+    EXPECT_OK(world().launch_busy(other, kMilliseconds));
+    deallocate(second, other);
+    const DevicePtr next = allocate(64_MiB, own);
+    const observe::Statistics figures = pool_->statistics();
+    EXPECT_EQ(figures.gpu_waits + figures.host_waits, 0u);
+    deallocate(next, own);
+    deallocate(first, other);
+    if (figures.pauses == 1 && figures.mapped_bytes == mapped) return;
+    pool_.reset();
+  }
+  FAIL() << "each time it grew, or the kernel was over before";
+}
+
 // The specification's way: pending memory of another stream is taken behind a wait of the GPU, and the order holds.
 TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu) {
   pool::Config config = pages();
