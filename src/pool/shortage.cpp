@@ -118,6 +118,7 @@ Result<bool> Pool::wait_for_any(MutexLock& lock, const Caller& caller) {
     lock.leave();
     driver_.sleep_ns(ns);
     lock.enter();
+    if (relief_.drain_deferred(lock)) return true;
   }
 }
 

@@ -1,5 +1,6 @@
 // pool: for what the host waits when memory runs out, and when it stops.
 #include <functional>
+#include <utility>
 
 #include "pool/limited_pool.hpp"
 
@@ -13,6 +14,11 @@ class OutOfMemoryWaits : public LimitedPool, public testing::WithParamInterface<
   static constexpr std::uint64_t kFastNs = 5 * kMillisecondNs;
   static constexpr std::uint64_t kSlowNs = 10 * kSecondNs;
   OutOfMemoryWaits() : LimitedPool(GetParam()) {
+    relief.drain_deferred = [this](MutexLock&) {
+      if (!std::exchange(has_deferred, false)) return false;
+      give_back(others);
+      return true;
+    };
     open();
     const DevicePtr of_a = take(1, a);
     others = take(kPages - 1, b);
@@ -25,6 +31,7 @@ class OutOfMemoryWaits : public LimitedPool, public testing::WithParamInterface<
   }
 
   DevicePtr others{};
+  bool has_deferred = false;  // a free of these
 };
 
 TEST_P(OutOfMemoryWaits, the_host_waits_for_whichever_stream_is_done_first) {
@@ -51,6 +58,11 @@ TEST_P(OutOfMemoryWaits, what_somebody_frees_meanwhile_ends_the_wait) {
   };
   EXPECT_LT(time_of([&] { take(kPages - 1, Caller{}); }), kMillisecondNs);
   EXPECT_EQ(figures().host_waits, 1u);
+}
+
+TEST_P(OutOfMemoryWaits, a_free_that_was_deferred_meanwhile_ends_the_wait) {
+  driver.on_sleep = [&] { has_deferred = true; };
+  EXPECT_LT(time_of([&] { take(kPages - 1, Caller{}); }), kMillisecondNs);
 }
 
 TEST_P(OutOfMemoryWaits, what_somebody_else_sees_complete_ends_the_wait) {

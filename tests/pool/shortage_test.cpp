@@ -57,6 +57,8 @@ TEST_F(ShortageTest, a_caller_without_stream_waits_on_the_host_for_an_event) {
   give_back_pending(take(4, b), b, Closed::yes);
   const Caller any_stream;
   take(2, any_stream);
+  ASSERT_GT(asked.size(), 3u);
+  for (; asked.size() > 3; asked.pop_back()) EXPECT_EQ(asked.back(), "drain") << "while it waits";
   EXPECT_EQ(asked, (std::vector<std::string>{"drain", "caches", "prove"}));
   EXPECT_EQ(figures().host_waits, 1u);
   EXPECT_EQ(driver.count(Call::stream_wait_event), 0u);
