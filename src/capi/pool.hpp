@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/line_allocator.hpp"
 #include "context/context.hpp"
 #include "vpmm/vpmm.h"
 
@@ -12,7 +13,8 @@ enum class Ownership { process_wide, of_the_caller };
 
 }  // namespace vpmm::capi
 
-struct vpmm_pool {
+// Read at every call, so nothing else is on its lines.
+struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
   vpmm::capi::Ownership ownership;
   vpmm::pool::Config asked;  // as it was opened; context->config() is what that came to

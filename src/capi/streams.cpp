@@ -9,7 +9,8 @@ using namespace vpmm;
 using namespace vpmm::capi;
 using context::Context;
 
-struct vpmm_bound_stream {
+// Read at every call, so nothing else is on its line.
+struct alignas(kCacheLine) vpmm_bound_stream {
   std::unique_ptr<context::BoundStream> stream;
 };
 

@@ -154,11 +154,11 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
   if (at.pages != nullptr) return keep_pages(shard, *at.entry, *at.pages, ptr, stream);
   if (at.extent != nullptr) {
     Extent& extent = *at.extent;
-    if (extent.shard != &shard || !extent.contains(at.unit)) return false;
-    const std::uint32_t run = extent.arena->runs[at.unit];
-    if (run == 0 || (run & small::kUsedElsewhere) != 0 || extent.at(at.unit - extent.first) != ptr) return false;
-    if (!may_keep(shard, {ptr, small::run_units(run) * small::kUnit}, stream)) return false;
-    shard.give_run(extent, at.unit - extent.first);
+    if (extent.shard != &shard || !extent.range().contains(ptr)) return false;
+    const std::uint64_t unit = extent.unit_of(ptr);
+    if (extent.at(unit) != ptr || !extent.has_run_at(unit) || extent.is_used_elsewhere(unit)) return false;
+    if (!may_keep(shard, {ptr, small::run_units(extent.requested(unit)) * small::kUnit}, stream)) return false;
+    shard.give_run(extent, unit);
     return true;
   }
   Slab* const slab = at.slab;

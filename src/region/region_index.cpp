@@ -178,6 +178,13 @@ Region* RegionIndex::smallest_hole(Bytes size, Bytes alignment) const {
   return private_->catalogue.smallest_hole(size, alignment);
 }
 
+Region* RegionIndex::hole_around(DevicePtr p) const {
+  const Reservation* const r = private_->find_reservation(p);
+  Region* region = r == nullptr ? nullptr : r->first;
+  while (region != nullptr && !region->range.contains(p)) region = region->next;
+  return region != nullptr && region->state == RegionState::hole ? region : nullptr;
+}
+
 // --- looking ---
 
 Region* RegionIndex::owner(DevicePtr p) const {

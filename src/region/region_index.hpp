@@ -49,6 +49,8 @@ class RegionIndex {
   void remove_reservation(AddressRange range);
   // Smallest hole in which `size` bytes at `alignment` fit; lowest address among equals.
   Region* smallest_hole(Bytes size, Bytes alignment) const;
+  // The hole around `p`, in as many steps as there are regions in its reservation; null: there is none.
+  Region* hole_around(DevicePtr p) const;
 
   // --- looking ---
   // The allocated region around `p`, as fast as its reservation is found among the others; null when there is none.

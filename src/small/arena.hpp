@@ -1,10 +1,13 @@
-// small: a page of the pool that small requests are cut from, and what owns which part of it.
+// small: pages of the pool that small requests are cut from, and what owns which part of them.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/address.hpp"
+#include "base/line_allocator.hpp"
 #include "region/region.hpp"
 #include "small/slab.hpp"
 
@@ -12,8 +15,8 @@ namespace vpmm::small {
 
 struct Arena;
 
-// What memory belongs to: nothing, a slab, an extent, an arena or an allocation of whole pages. One word, so that it is
-// read without a lock.
+// What memory belongs to: nothing, a slab, an extent, an arena or an allocation of whole pages; or where that is
+// written. One word, so that it is read without a lock.
 class Owner {
  public:
   Owner() = default;
@@ -22,6 +25,8 @@ class Owner {
   explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
   explicit Owner(const region::Region* pages)
       : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
+  explicit Owner(const std::atomic<Owner>* place)
+      : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(Kind::place)) {}
 
   bool is_none() const { return bits_ == 0; }
   // Null where it is another's.
@@ -29,11 +34,12 @@ class Owner {
   Extent* extent() const { return as<Extent>(Kind::extent); }
   Arena* arena() const { return as<Arena>(Kind::arena); }
   region::Region* region() const { return as<region::Region>(Kind::region); }
+  std::atomic<Owner>* place() const { return as<std::atomic<Owner>>(Kind::place); }  // where it is written instead
   bool operator==(const Owner&) const = default;
 
  private:
   // In the last bits, which are free: all of these are aligned to more.
-  enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region };
+  enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
   static constexpr std::uintptr_t bits_of(Kind kind) { return static_cast<std::uintptr_t>(kind); }
   template <typename T>
@@ -53,7 +59,7 @@ class PageEntry {
   void enter(const Slab& slab) {
     enter(Owner(&slab), reinterpret_cast<const void*>(std::uintptr_t{slab.slab_class} << kKindBits), Kind::slab_class);
   }
-  void enter(const Arena& arena);
+  void enter(const Arena& arena, std::size_t page);
   void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock: whoever has something live there gets what was entered; anybody else may get what was
@@ -84,8 +90,8 @@ class PageEntry {
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// What this room keeps about an allocation of the pool: the arena in it (with the last bit set), or the shard that
-// keeps it. A shard writes it under its own lock, while whoever has the pool's may look.
+// What this room keeps about an allocation of the pool: the arena it is a page of (with the last bit set), or the shard
+// that keeps it. A shard writes it under its own lock, while whoever has the pool's may look.
 inline void* holder_of(const region::Region& region) {
   return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
 }
@@ -102,28 +108,62 @@ inline void set_arena_in(region::Region& page, const Arena& arena) {
   set_holder(page, reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&arena) | 1));
 }
 
-// One page of the pool. `owners` names, for every unit, the slab around it, or else the extent. Written under the lock
-// of the shard that has the extent, read under any by whoever has something live in the unit, which cannot change
-// meanwhile.
+// Note [Streams share no line]
+// What calls write as a rule lies on lines of their stream alone, so that threads with streams of their own do not wait
+// for each other's caches: shards, slabs, extents and regions begin a line, and what they keep elsewhere fills whole
+// lines. The owners of an extent's units change as its stream cuts slabs and ends them. Where an extent begins or ends
+// within a line of the arena's table, it has the owners of its units there itself, and the table says so once for all.
+//
+// One thing is shared: an entry of the directory is written when a slab begins or ends to fill its page, once for all
+// blocks of a page, and those of four pages stand on a line. With a line each, every free of a stream that has many
+// pages would cost more.
+constexpr std::uint64_t kOwnersInLine = kCacheLine / sizeof(std::atomic<Owner>);
+
+inline Owner owner_in(const std::atomic<Owner>& entry) {
+  const Owner owner = entry.load(std::memory_order_relaxed);
+  const std::atomic<Owner>* const place = owner.place();
+  return place == nullptr ? owner : place->load(std::memory_order_relaxed);
+}
+
+// Note [Small requests may cross pages]
+// An arena is a stretch of address space in which the pool's pages come and go, one at a time. Of pages that stand side
+// by side what is free is one, so a run may begin in one and end in the next: else a stream that asks for little more
+// than half a page again and again would hold twice as much. But a run that crosses keeps two pages from going back,
+// and what it leaves is cut off from it. So only runs of more than half a page do so, and only where they are three
+// quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything else crosses
+// where there is no other room. docs/design/chunk-policy.md has the figures.
+constexpr std::size_t kMostArenaPages = 16;
+
+// `owners` names, for every unit, the slab around it, or else the extent. Written under the lock of the shard that has
+// the extent, read under any by whoever has something live in the unit, which cannot change meanwhile.
 struct alignas(64) Arena {
   AddressRange range;
-  region::Region* page = nullptr;        // its allocation in the pool
-  PageEntry* entry = nullptr;            // of the page; null: the directory does not cover it
-  std::uint64_t occupied = 0;            // extents in it
-  std::atomic<Owner>* owners = nullptr;  // by unit
-  std::uint32_t* runs = nullptr;         // by unit: of a live run that begins there, what its user asked for
+  Bytes page_size = 0;
+  PageEntry* entries = nullptr;                          // of its pages; null: the directory does not cover them
+  std::atomic<Owner>* owners = nullptr;                  // by unit; begins a line
+  std::array<region::Region*, kMostArenaPages> pages{};  // allocations in the pool; null: not cut
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
-  void set_owner(std::uint64_t first, std::uint64_t units, Owner owner) {
-    for (std::uint64_t unit = first; unit < first + units; ++unit) owners[unit].store(owner, std::memory_order_relaxed);
-    if (entry == nullptr || units * kUnit != range.size) return;
+  std::size_t page_of(DevicePtr p) const { return static_cast<std::size_t>((p - range.begin) / page_size); }
+  void set_owner(DevicePtr begin, std::uint64_t units, Owner owner) {
+    const std::uint64_t first = unit_of(begin);
+    for (std::uint64_t unit = first; unit < first + units; ++unit) {
+      std::atomic<Owner>* const place = owners[unit].load(std::memory_order_relaxed).place();
+      (place == nullptr ? owners[unit] : *place).store(owner, std::memory_order_relaxed);
+    }
+    if (entries == nullptr || !is_page({begin, units * kUnit})) return;
+    const std::size_t page = page_of(begin);
     if (owner.slab() != nullptr)
-      entry->enter(*owner.slab());
+      entries[page].enter(*owner.slab());
     else
-      entry->enter(*this);
+      entries[page].enter(*this, page);
+  }
+  bool is_page(AddressRange part) const {
+    return part.size == page_size && range.begin + page_of(part.begin) * page_size == part.begin;
   }
 };
-inline void PageEntry::enter(const Arena& arena) { enter(Owner(&arena), arena.owners, Kind::unit_owners); }
-constexpr std::uint32_t kUsedElsewhere = std::uint32_t{1} << 31;  // in Arena::runs: record_use named another stream
+inline void PageEntry::enter(const Arena& arena, std::size_t page) {
+  enter(Owner(&arena), arena.owners + page * (arena.page_size / kUnit), Kind::unit_owners);
+}
 
 }  // namespace vpmm::small

@@ -3,39 +3,83 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/address.hpp"
 #include "region/region.hpp"
 #include "small/arena.hpp"
 
 namespace vpmm::small {
 
-// Free units that belong together, as a bit for each. Belongs to one shard, whose lock guards all that changes; shard
-// and shape change only while all of it is free.
-struct alignas(64) Extent {
+// What an extent knows of 128 of its units, which is all of them where a page is 2 MiB.
+struct alignas(kCacheLine) Units {
+  static constexpr std::uint64_t kCount = 128;
+  static constexpr std::uint64_t kPerRequest = kLeastRun / kUnit;
+
+  std::array<std::uint64_t, kCount / 64> free{};
+  IndexSet<kCount> runs;            // a live run begins there
+  IndexSet<kCount> used_elsewhere;  // of these, record_use named another stream
+  // What the user of a run asked for. None is shorter than eight units, so no two begin in the same eight.
+  std::array<std::uint32_t, kCount / kPerRequest> requested{};
+};
+
+// Units that belong together. Belongs to one shard, whose lock guards all that changes; shard and shape change only
+// while all of it is free.
+struct alignas(kCacheLine) Extent {
+  // What every call touches, on one line, with where `of_units_` begins.
   Shard* shard = nullptr;
   Extent* previous = nullptr;  // in one of the shard's lists
   Extent* next = nullptr;
-  std::uint32_t first = 0;  // unit in the arena
+  DevicePtr begin{};
+  std::uint64_t number = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
   std::uint32_t free_units = 0;
   std::uint32_t longest = 0;  // most free units side by side
-  std::uint64_t number = 0;   // latest that a free of something here carries; 0: none
+
+ private:
+  std::vector<Units> of_units_;
+
+ public:
   Arena* arena = nullptr;
   region::Region* span = nullptr;  // null: not in use
+  std::array<std::atomic<Owner>, 2 * (kOwnersInLine - 1)> owners{};
+
+  // Nobody's units become this. Holds: the pool's lock.
+  void enter(Arena& in, AddressRange range) {
+    arena = &in;
+    begin = range.begin;
+    units = static_cast<std::uint32_t>(range.size / kUnit);
+    const std::uint64_t first = arena->unit_of(begin);
+    const std::uint64_t first_of_whole_line = round_up(first, kOwnersInLine);
+    const std::uint64_t end_of_whole_lines = round_down(first + units, kOwnersInLine);
+    std::atomic<Owner>* place = owners.data();
+    for (std::uint64_t unit = first; unit < first + units; ++unit) {
+      const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
+      arena->owners[unit].store(is_in_whole_line ? Owner(this) : Owner(place), std::memory_order_relaxed);
+      if (!is_in_whole_line) (place++)->store(Owner(this), std::memory_order_relaxed);
+    }
+  }
+  void leave() const {
+    const std::uint64_t first = arena->unit_of(begin);
+    for (std::uint64_t unit = first; unit < first + units; ++unit)
+      arena->owners[unit].store(Owner{}, std::memory_order_relaxed);
+  }
 
   bool is_free() const { return free_units == units; }
-  DevicePtr at(std::uint64_t unit) const { return arena->range.begin + (first + unit) * kUnit; }
-  bool contains(std::uint64_t unit_in_arena) const { return unit_in_arena - first < units; }
+  AddressRange range() const { return {begin, units * kUnit}; }
+  DevicePtr at(std::uint64_t unit) const { return begin + unit * kUnit; }
+  // Requires: p is in the extent.
+  std::uint64_t unit_of(DevicePtr p) const { return (p - begin) / kUnit; }
 
   void set_all_free() {
     free_units = longest = 0;
-    few_ = {};
-    many_.assign(units <= few_.size() * 64 ? 0 : (units + 63) / 64, 0);
+    of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
     give(0, units);
   }
 
@@ -44,13 +88,13 @@ struct alignas(64) Extent {
     std::uint64_t best = 0;
     std::uint64_t best_length = 0;
     std::uint64_t others = 0;  // the longest stretch beside the best
-    for_each_stretch([&](std::uint64_t begin, std::uint64_t length) {
+    for_each_stretch([&](std::uint64_t first, std::uint64_t length) {
       if (length < wanted || (best_length != 0 && length >= best_length)) {
         others = std::max(others, length);
         return;
       }
       others = std::max(others, best_length);
-      best = begin;
+      best = first;
       best_length = length;
     });
     set(best, wanted, false);
@@ -59,17 +103,46 @@ struct alignas(64) Extent {
     return best;
   }
 
-  void give(std::uint64_t begin, std::uint64_t count) {
-    set(begin, count, true);
+  void give(std::uint64_t first, std::uint64_t count) {
+    set(first, count, true);
     free_units += static_cast<std::uint32_t>(count);
-    std::uint64_t end = begin + count;
-    while (begin > 0 && is_set(begin - 1)) --begin;
+    std::uint64_t end = first + count;
+    while (first > 0 && is_set(first - 1)) --first;
     while (end < units && is_set(end)) ++end;
-    longest = std::max(longest, static_cast<std::uint32_t>(end - begin));
+    longest = std::max(longest, static_cast<std::uint32_t>(end - first));
+  }
+
+  // --- runs, by their first unit ---
+  void begin_run(std::uint64_t unit, Bytes requested) {
+    around(unit).runs.add(unit % Units::kCount);
+    around(unit).requested[unit % Units::kCount / Units::kPerRequest] = static_cast<std::uint32_t>(requested);
+  }
+  void end_run(std::uint64_t unit) {
+    around(unit).runs.remove(unit % Units::kCount);
+    around(unit).used_elsewhere.remove(unit % Units::kCount);
+  }
+  void set_used_elsewhere(std::uint64_t unit) { around(unit).used_elsewhere.add(unit % Units::kCount); }
+  bool has_run_at(std::uint64_t unit) const { return around(unit).runs.contains(unit % Units::kCount); }
+  bool is_used_elsewhere(std::uint64_t unit) const {
+    return around(unit).used_elsewhere.contains(unit % Units::kCount);
+  }
+  // What its user asked for. Requires: a run begins there.
+  Bytes requested(std::uint64_t unit) const {
+    return around(unit).requested[unit % Units::kCount / Units::kPerRequest];
+  }
+  // The last run that begins at the unit or before.
+  std::optional<std::uint64_t> run_until(std::uint64_t unit) const {
+    while (!has_run_at(unit))
+      if (unit-- == 0) return std::nullopt;
+    return unit;
   }
 
   // The first broken invariant as text; empty when all hold.
   std::string validate() const {
+    for (std::uint64_t unit = 0; unit < units; ++unit) {
+      if (has_run_at(unit) && is_set(unit)) return "a run begins in free units";
+      if (is_used_elsewhere(unit) && !has_run_at(unit)) return "what is used elsewhere is no run";
+    }
     std::uint64_t sum = 0, most = 0;
     for_each_stretch([&](std::uint64_t, std::uint64_t length) {
       sum += length;
@@ -81,46 +154,45 @@ struct alignas(64) Extent {
   }
 
  private:
-  std::uint64_t* words() { return many_.empty() ? few_.data() : many_.data(); }
-  const std::uint64_t* words() const { return many_.empty() ? few_.data() : many_.data(); }
-  bool is_set(std::uint64_t unit) const { return (words()[unit / 64] >> unit % 64 & 1) != 0; }
+  Units& around(std::uint64_t unit) { return of_units_[unit / Units::kCount]; }
+  const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
+  // The bits of 64 units.
+  std::uint64_t& free_around(std::uint64_t unit) { return around(unit).free[unit % Units::kCount / 64]; }
+  std::uint64_t free_around(std::uint64_t unit) const { return around(unit).free[unit % Units::kCount / 64]; }
+  bool is_set(std::uint64_t unit) const { return (free_around(unit) >> unit % 64 & 1) != 0; }
 
-  void set(std::uint64_t begin, std::uint64_t count, bool is_set) {
+  void set(std::uint64_t first, std::uint64_t count, bool is_set) {
     while (count > 0) {
-      const std::uint64_t here = std::min(count, 64 - begin % 64);
-      const std::uint64_t mask = (here == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << here) - 1) << begin % 64;
-      std::uint64_t& word = words()[begin / 64];
-      word = is_set ? word | mask : word & ~mask;
-      begin += here;
+      const std::uint64_t here = std::min(count, 64 - first % 64);
+      const std::uint64_t mask = (here == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << here) - 1) << first % 64;
+      std::uint64_t& free = free_around(first);
+      free = is_set ? free | mask : free & ~mask;
+      first += here;
       count -= here;
     }
   }
 
   template <typename Visit>
   void for_each_stretch(Visit&& visit) const {
-    const std::uint64_t* const word = words();
     for (std::uint64_t unit = 0; unit < units;) {
-      const std::uint64_t set = word[unit / 64] >> unit % 64;
+      const std::uint64_t set = free_around(unit) >> unit % 64;
       if (set == 0) {
         unit = (unit / 64 + 1) * 64;
         continue;
       }
-      const std::uint64_t begin = unit + static_cast<std::uint64_t>(std::countr_zero(set));
-      unit = begin;
+      const std::uint64_t first = unit + static_cast<std::uint64_t>(std::countr_zero(set));
+      unit = first;
       while (unit < units) {
-        const std::uint64_t clear = ~word[unit / 64] >> unit % 64;
+        const std::uint64_t clear = ~free_around(unit) >> unit % 64;
         if (clear != 0) {
           unit += static_cast<std::uint64_t>(std::countr_zero(clear));
           break;
         }
         unit = (unit / 64 + 1) * 64;
       }
-      visit(begin, std::min<std::uint64_t>(unit, units) - begin);
+      visit(first, std::min<std::uint64_t>(unit, units) - first);
     }
   }
-
-  std::array<std::uint64_t, 2> few_{};  // the bits of an extent of up to 2 MiB
-  std::vector<std::uint64_t> many_;     // of a larger one
 };
 
 // Extents of one shard, by the longest free stretch in them. One without free units stands nowhere.

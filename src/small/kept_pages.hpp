@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "pool/rounding.hpp"
 #include "region/region.hpp"
 
@@ -24,11 +25,13 @@ struct Kept {
   std::uint64_t number = 0;
 };
 
+using KeptList = std::vector<Kept, LineAllocator<Kept>>;
+
 // Sizes are in slices, kMostSlices at most. Invariant: a size is marked when there is one of it.
 class KeptPages {
  public:
   // Last freed last.
-  const std::vector<Kept>& of(std::uint64_t slices) const { return by_size_[slices]; }
+  const KeptList& of(std::uint64_t slices) const { return by_size_[slices]; }
   void add(std::uint64_t slices, const Kept& kept) {
     by_size_[slices].push_back(kept);
     marks_[slices / 64] |= bit(slices);
@@ -69,7 +72,7 @@ class KeptPages {
     if (by_size_[slices].empty()) marks_[slices / 64] &= ~bit(slices);
   }
 
-  std::array<std::vector<Kept>, kMostSlices + 1> by_size_;
+  std::array<KeptList, kMostSlices + 1> by_size_;
   std::array<std::uint64_t, kMostSlices / 64 + 1> marks_{};
 };
 

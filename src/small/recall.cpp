@@ -22,30 +22,34 @@ constexpr Bytes kKeptPartsDivisor = 16;
 // Under the lock of the stream that has them.
 constexpr std::uint64_t kMostExtentsLookedAt = 64;
 
-// Holds: its shard's lock.
-SmallPool::Live live_in(const Extent& extent) {
-  SmallPool::Live live;
-  const std::uint64_t end = extent.first + extent.units;
-  for (std::uint64_t unit = extent.first; unit < end && !extent.is_free();) {
-    if (const Slab* const cut = extent.arena->owners[unit].load(std::memory_order_relaxed).slab()) {
-      const Slab& slab = *cut;
-      for (std::uint64_t i = 0; i < slab.blocks; ++i) {
-        if (!slab.is_live(i)) continue;
-        ++live.allocations;
-        live.requested += slab.requested(i);
-      }
-      unit += slab.units;
+// Calls `visit(where it begins, what its user asked for)` for what is live. Holds: the lock of the extent's shard.
+template <typename Visit>
+void for_each_live(const Extent& extent, Visit&& visit) {
+  const std::uint64_t first = extent.arena->unit_of(extent.begin);
+  for (std::uint64_t unit = 0; unit < extent.units && !extent.is_free();) {
+    if (const Slab* const slab = owner_in(extent.arena->owners[first + unit]).slab()) {
+      for (std::uint64_t i = 0; i < slab->blocks; ++i)
+        if (slab->is_live(i)) visit(slab->block(i), slab->requested(i));
+      unit += slab->units;
       continue;
     }
-    const Bytes requested = extent.arena->runs[unit] & ~kUsedElsewhere;
-    live.allocations += requested == 0 ? 0 : 1;
-    live.requested += requested;
-    unit += requested == 0 ? 1 : run_units(requested);
+    if (!extent.has_run_at(unit)) {
+      ++unit;
+      continue;
+    }
+    visit(extent.at(unit), extent.requested(unit));
+    unit += run_units(extent.requested(unit));
   }
-  return live;
 }
 
-bool is_entered(const Arena& arena, Owner owner) { return arena.entry == nullptr || arena.entry->owner() == owner; }
+// In every page that `part` lies in, if it is not a page itself.
+bool is_entered(const Arena& arena, AddressRange part, const Slab* slab) {
+  if (arena.entries == nullptr) return true;
+  if (slab != nullptr && arena.is_page(part)) return arena.entries[arena.page_of(part.begin)].owner() == Owner(slab);
+  for (std::size_t page = arena.page_of(part.begin); page <= arena.page_of(part.begin + (part.size - 1)); ++page)
+    if (arena.entries[page].owner() != Owner(&arena)) return false;
+  return true;
+}
 
 }  // namespace
 
@@ -90,13 +94,13 @@ Bytes SmallPool::requested_of(const Region& pages) const {
 bool SmallPool::recall() {
   peak_ = std::max(peak_, high_everywhere());  // while the pool's index still says what it said beside them
   const Bytes idle = given_back_bytes();
-  const std::uint64_t arenas = arena_count_;
+  const std::uint64_t pages = page_count_;
   for (Shard& shard : shards_) {
     recall(shard);
     retire_if_empty(shard);
   }
-  give_idle_arenas();
-  return given_back_bytes() != idle || arena_count_ != arenas;
+  give_idle_pages();
+  return given_back_bytes() != idle || page_count_ != pages;
 }
 
 bool SmallPool::recall_for_pages(const Caller& caller) {
@@ -173,7 +177,7 @@ std::vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
   if (!slices) return {};
-  const std::vector<Kept>& kept = shard.pages.of(*slices);
+  const KeptList& kept = shard.pages.of(*slices);
   const std::size_t most = with_half ? 1 + (kept.size() - 1) / 2 : 1;
   std::size_t count = 1;
   while (count < most && kept[count].number <= complete) ++count;
@@ -214,7 +218,7 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
     const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
     std::uint64_t looked_at = 0;
     shard.extents.for_each_from(page_units, [&](Extent* extent) {
-      if (extent->is_free() && extent->units == page_units && extent->number <= complete) taken.push_back(extent);
+      if (extent->is_free() && extent->units >= page_units && extent->number <= complete) taken.push_back(extent);
       return taken.size() < 2 * wanted && ++looked_at < kMostExtentsLookedAt;
     });
     taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
@@ -246,7 +250,7 @@ void SmallPool::recall(Shard& shard) {
     });
     for (Extent* extent : free) shard.detach(extent);
     for (auto size = shard.pages.least_from(0); size; size = shard.pages.least_from(*size + 1)) {
-      const std::vector<Kept>& freed = shard.pages.of(*size);
+      const KeptList& freed = shard.pages.of(*size);
       pages.insert(pages.end(), freed.begin(), freed.end());
     }
     for (const Kept& kept : pages) {
@@ -394,15 +398,12 @@ std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() con
   std::unordered_map<const Region*, Live> pages;
   for (const Extent* extent : extents_.all()) {
     if (extent->span == nullptr) continue;
-    Live live;
-    {
-      const SpinGuard guard(extent->shard->lock);
-      live = live_in(*extent);
-    }
-    if (live.allocations == 0) continue;
-    Live& page = pages[extent->arena->page];
-    page.allocations += live.allocations;
-    page.requested += live.requested;
+    const SpinGuard guard(extent->shard->lock);
+    for_each_live(*extent, [&](DevicePtr begin, Bytes requested) {
+      Live& page = pages[extent->arena->pages[extent->arena->page_of(begin)]];
+      ++page.allocations;
+      page.requested += requested;
+    });
   }
   return pages;
 }
@@ -422,15 +423,27 @@ std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
   for (Shard& shard : shards_)
     if (std::string broken = validate_shard(shard); !broken.empty()) return "small: " + broken;
-  std::uint64_t occupied = 0;
-  std::uint64_t spans = 0;
-  for (const Arena* arena : arenas_.all()) occupied += arena->page != nullptr ? arena->occupied : 0;
-  spans_.for_each([&](const Region& span) { spans += span.state == region::RegionState::allocated ? 1 : 0; });
-  if (occupied != spans) return fmt::format("small: {} spans, but arenas count {}", spans, occupied);
+  if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
     for (const Waiting& block : blocks) waiting += block.bytes();
   if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
+  return {};
+}
+
+std::string SmallPool::validate_arenas() const {
+  std::uint64_t pages = 0;
+  for (const auto& [begin, arena] : arena_by_begin_) {
+    if (arena->range.begin != begin) return "an arena stands elsewhere";
+    for (const Region* page : arena->pages) {
+      if (page == nullptr) continue;
+      ++pages;
+      if (arena_in(*page) != arena || !arena->range.contains(page->range)) return "a page is not its arena's";
+    }
+  }
+  const Bytes cut = spans_.bytes(region::RegionState::allocated) + spans_.bytes(region::RegionState::free);
+  if (pages != page_count_ || cut != pages * page_size_)
+    return fmt::format("{} pages in arenas, {} counted, {} bytes cut or free", pages, page_count_, cut);
   return {};
 }
 
@@ -458,8 +471,8 @@ std::string SmallPool::validate_shard(Shard& shard) {
       if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
       if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
-      const Owner owner = slab->units == shard.page_units ? Owner(slab) : Owner(slab->extent->arena);
-      if (!is_entered(*slab->extent->arena, owner)) return "a slab's page names another owner";
+      if (!is_entered(*slab->extent->arena, {slab->begin, slab->bytes()}, slab))
+        return "a slab's page names another owner";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";
     }
@@ -468,7 +481,6 @@ std::string SmallPool::validate_shard(Shard& shard) {
   shard.extents.for_each([&](const Extent* extent) {
     if (extent->is_free()) kept += extent->units * kUnit;
     if (extent->shard != &shard) broken = "an extent stands in a list that is not its own";
-    if (!is_entered(*extent->arena, Owner(extent->arena))) broken = "an extent's page names another owner";
     if (broken.empty()) broken = extent->validate();
   });
   if (!broken.empty()) return broken;

@@ -105,6 +105,8 @@ class alignas(64) Shard {
   std::uint64_t slab_count = 0;    // spare ones too
   std::uint64_t extent_count = 0;  // extents that name this shard
   std::uint64_t extent_units = 0;  // their sum
+  std::uint64_t free_units = 0;    // of these, those of no slab or run
+  std::uint64_t large_units = 0;   // in large runs
   // Written under the lock.
   std::atomic<Bytes> kept_bytes{0};        // pages, free extents, slabs without a live block
   std::atomic<Bytes> kept_pages_bytes{0};  // of these, whole pages
@@ -151,10 +153,9 @@ class alignas(64) Shard {
     keep_bytes(-slab->bytes());
     open[slab->slab_class].remove(slab);
     Extent& extent = *slab->extent;
-    const std::uint64_t first = extent.arena->unit_of(slab->begin) - extent.first;
     slab_units[slab->slab_class] -= slab->units;
-    extent.arena->set_owner(extent.first + first, slab->units, Owner(&extent));
-    give_units(extent, first, slab->units, slab->number);
+    extent.arena->set_owner(slab->begin, slab->units, Owner(&extent));
+    give_units(extent, extent.unit_of(slab->begin), slab->units, slab->number);
     add_spare(slab);
   }
 
@@ -167,17 +168,19 @@ class alignas(64) Shard {
   }
   // Of units that were taken from the extent.
   DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) {
-    extent.arena->runs[extent.first + first] = static_cast<std::uint32_t>(requested);
-    tally.begin(requested, run_units(requested) * kUnit);
+    extent.begin_run(first, requested);
+    const std::uint64_t units = run_units(requested);
+    tally.begin(requested, units * kUnit);
+    if (is_large(units)) large_units += units;
     return extent.at(first);
   }
   // Requires: a live run begins at unit `first` of the extent. Returns its size in units.
   std::uint64_t end_run(Extent& extent, std::uint64_t first) {
-    std::uint32_t& run = extent.arena->runs[extent.first + first];
-    const Bytes requested = run & ~kUsedElsewhere;
-    run = 0;
+    const Bytes requested = extent.requested(first);
+    extent.end_run(first);
     const std::uint64_t units = run_units(requested);
     tally.end(requested, units * kUnit);
+    if (is_large(units)) large_units -= units;
     return units;
   }
   void give_run(Extent& extent, std::uint64_t first) {
@@ -185,26 +188,37 @@ class alignas(64) Shard {
     give_units(extent, first, units, number_of_a_free());
   }
 
+  // More than half a page.
+  bool is_large(std::uint64_t units) const { return 2 * units > page_units; }
+  // Whether runs of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
+  bool crosses_pages(std::uint64_t units) const {
+    return is_large(units) && 4 * large_units >= 3 * (extent_units - free_units);
+  }
+
   // --- extents ---
   // One whose units are all free.
   void attach(Extent* extent) {
-    extent->shard = this;
     extent->set_all_free();
+    extent->shard = this;
     ++extent_count;
     extent_units += extent->units;
+    free_units += extent->units;
     keep_bytes(extent->units * kUnit);
     extents.file(extent);
   }
   void detach(Extent* extent) {
     extents.remove(extent, extent->longest);
+    extent->shard = nullptr;  // whoever found it for an address of old turns away under this lock
     --extent_count;
     extent_units -= extent->units;
+    free_units -= extent->units;
     keep_bytes(-(extent->units * kUnit));
   }
   std::uint64_t take_units(Extent& extent, std::uint64_t units) {
     extents.remove(&extent, extent.longest);
     if (extent.is_free()) keep_bytes(-(extent.units * kUnit));
     const std::uint64_t first = extent.take(units);
+    free_units -= units;
     extents.file(&extent);
     return first;
   }
@@ -212,6 +226,7 @@ class alignas(64) Shard {
   void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number) {
     extents.remove(&extent, extent.longest);
     extent.give(first, units);
+    free_units += units;
     extent.number = std::max(extent.number, number);
     if (extent.is_free()) keep_bytes(extent.units * kUnit);
     extents.file(&extent);
@@ -259,10 +274,9 @@ class alignas(64) Shard {
     slab->set_all_free();
     slab->shard = this;
     slab->extent = extent;
-    const std::uint64_t first = take_units(*extent, size.units);
-    slab->begin = extent->at(first);
+    slab->begin = extent->at(take_units(*extent, size.units));
     slab_units[slab_class] += size.units;
-    extent->arena->set_owner(extent->first + first, size.units, Owner(slab));
+    extent->arena->set_owner(slab->begin, size.units, Owner(slab));
     open[slab_class].push(slab);
     keep_bytes(slab->bytes());
     return true;

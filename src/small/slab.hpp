@@ -15,8 +15,9 @@ namespace vpmm::small {
 class Shard;
 struct Extent;
 
-// Some of the blocks of a slab.
-class BlockSet {
+// Some of the numbers below kMost, a bit for each.
+template <std::uint64_t kMost>
+class IndexSet {
  public:
   bool contains(std::uint64_t index) const { return (words_[index / 64] >> index % 64 & 1) != 0; }
   void add(std::uint64_t index) { words_[index / 64] |= std::uint64_t{1} << index % 64; }
@@ -40,15 +41,16 @@ class BlockSet {
     for (const std::uint64_t word : words_) sum += static_cast<std::uint64_t>(std::popcount(word));
     return sum;
   }
-  bool overlaps(const BlockSet& other) const {
+  bool overlaps(const IndexSet& other) const {
     for (std::size_t i = 0; i < words_.size(); ++i)
       if ((words_[i] & other.words_[i]) != 0) return true;
     return false;
   }
 
  private:
-  std::array<std::uint64_t, kMostBlocks / 64> words_{};
+  std::array<std::uint64_t, kMost / 64> words_{};
 };
+using BlockSet = IndexSet<kMostBlocks>;
 
 // Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and size
 // change only while it holds no live block.

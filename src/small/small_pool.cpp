@@ -76,14 +76,14 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
-    Result<void> arena = take_arena(lock, caller);
-    if (arena) {
-      take_more_arenas(lock, caller);
+    Result<void> page = take_page(lock, caller);
+    if (page) {
+      take_more_pages(lock, caller);
       continue;
     }
     // What the pool waited for in vain may have been parts of pages.
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
-    return std::move(arena.error());
+    return std::move(page.error());
   }
 }
 
@@ -137,27 +137,45 @@ bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
   Shard& shard = shard_for(caller);
   const Bytes least = units * kUnit;
   const Bytes most = std::max(least, share_of(shard));
+  const bool may_cross = [&] {
+    const SpinGuard guard(shard.lock);
+    return shard.crosses_pages(units);
+  }();
   Bytes taken = 0;
   while (most - taken >= least) {
     Region* const free = spans_.best_fit(least, kUnit, caller.own());
     if (free == nullptr) break;
-    const Bytes size = std::min(free->range.size, most - taken);
-    Extent* const extent = cut_extent(free, {free->range.begin, size}, caller);
-    taken += size;
+    AddressRange part{free->range.begin, std::min(free->range.size, most - taken)};
+    if (may_cross)
+      part.size = part.size / least * least;  // what one leaves stays out of the hand, to be one with the next page
+    else
+      part = within_a_page({part.begin, free->range.size}, least, part.size);
+    Extent* const extent = cut_extent(free, part, caller);
+    taken += part.size;
     const SpinGuard guard(shard.lock);
     shard.attach(extent);
   }
   return taken > 0;
 }
 
+// As much of `room`, up to `most`, as lies in one page, or, where the least needed lies in none, that.
+AddressRange SmallPool::within_a_page(AddressRange room, Bytes least, Bytes most) const {
+  const Arena& arena = arena_at(room.begin);
+  const DevicePtr border = arena.range.begin + (arena.page_of(room.begin) + 1) * page_size_;
+  if (room.end() <= border) return {room.begin, most};
+  if (border - room.begin >= least) return {room.begin, std::min(border - room.begin, most)};
+  const Bytes behind = std::min(room.end() - border, page_size_);
+  return behind >= least ? AddressRange{border, std::min(behind, most)} : AddressRange{room.begin, least};
+}
+
 Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
 
 // For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.
-void SmallPool::take_more_arenas(MutexLock& lock, const Caller& caller) {
+void SmallPool::take_more_pages(MutexLock& lock, const Caller& caller) {
   const Bytes share = share_of(shard_for(caller));
   const pool::PageRequest page{page_size_, page_size_, pool_.page_alignment()};
   for (Bytes taken = 2 * page_size_; taken <= share && pool_.is_hit(page, caller); taken += page_size_)
-    if (!take_arena(lock, caller)) return;
+    if (!take_page(lock, caller)) return;
 }
 
 // Note [An extent is as complete as what it was cut from]
@@ -171,44 +189,53 @@ Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& ca
   if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
   count_tenant(tenant.timeline, +1);
   extent->span = spans_.allocate(free, range, std::move(tenant));
-  extent->arena = &arena_at(range.begin);
-  extent->first = static_cast<std::uint32_t>(extent->arena->unit_of(range.begin));
-  extent->units = static_cast<std::uint32_t>(range.size / kUnit);
-  extent->arena->set_owner(extent->first, extent->units, Owner(extent));
-  ++extent->arena->occupied;
+  extent->enter(arena_at(range.begin), range);
   extent_units_ += extent->units;
   return extent;
 }
 
-// Note [What is left of an arena is as complete as the page was]
+// Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
-Result<void> SmallPool::take_arena(MutexLock& lock, const Caller& caller) {
+Result<void> SmallPool::take_page(MutexLock& lock, const Caller& caller) {
   VPMM_TRY_ASSIGN(const DevicePtr begin,
                   pool_.allocate(lock, {page_size_, page_size_, pool_.page_alignment()}, caller));
   Region* page = pool_.owner(begin);
   const bool is_complete = pool_.was_complete();
   pool_.disown(page);
-  Arena* arena = arenas_.take();
-  if (arena->owners == nullptr) {
-    const auto units = static_cast<std::size_t>(page_size_ / kUnit);
-    arena->owners = static_cast<std::atomic<Owner>*>(
-        unit_tables_.take(units * sizeof(std::atomic<Owner>), alignof(std::atomic<Owner>)));
-    arena->runs = static_cast<std::uint32_t*>(unit_tables_.take(units * sizeof(std::uint32_t), alignof(std::uint32_t)));
-  }
-  arena->range = page->range;
-  arena->page = page;
-  set_arena_in(*page, *arena);
-  for (const AddressRange& reservation : pool_.reservations())
-    if (reservation.contains(begin)) directory_.cover(reservation);
-  arena->entry = directory_.at(begin);
-  if (arena->entry != nullptr) arena->entry->enter(*arena);
-  spans_.add_reservation(arena->range);
-  Region* flying = spans_.detach(spans_.smallest_hole(page_size_, kUnit), arena->range);
+  Arena& arena = arena_around(begin);
+  arena.pages[arena.page_of(begin)] = page;
+  set_arena_in(*page, arena);
+  if (arena.entries != nullptr) arena.entries[arena.page_of(begin)].enter(arena, arena.page_of(begin));
+  Region* flying = spans_.detach(spans_.hole_around(begin), page->range);
   spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
-  ++arena_count_;
+  ++page_count_;
   pages_.was_none(page_size_, page_size_);
   return {};
+}
+
+// Found or begun. Pages of another than a power of two, whose addresses have no alignment that tells where one begins,
+// stand alone.
+Arena& SmallPool::arena_around(DevicePtr page) {
+  const std::size_t most_pages = is_power_of_two(page_size_) ? kMostArenaPages : 1;
+  const std::vector<AddressRange> reservations = pool_.reservations();
+  const auto reservation = std::find_if(reservations.begin(), reservations.end(),
+                                        [&](const AddressRange& range) { return range.contains(page); });
+  VPMM_CHECK(reservation != reservations.end(), spans_.picture());
+  const Bytes most = most_pages * page_size_;
+  const DevicePtr begin = reservation->begin + round_down(page - reservation->begin, most);
+  Arena*& arena = arena_by_begin_[begin];
+  if (arena != nullptr) return *arena;
+  arena = arenas_.take();
+  if (arena->owners == nullptr)
+    arena->owners = static_cast<std::atomic<Owner>*>(
+        unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Owner>), kCacheLine));
+  arena->range = {begin, std::min(most, reservation->end() - begin)};
+  arena->page_size = page_size_;
+  directory_.cover(*reservation);
+  arena->entries = directory_.at(begin);
+  spans_.add_reservation(arena->range);
+  return *arena;
 }
 
 std::uint64_t SmallPool::most_live() const {
@@ -262,8 +289,7 @@ Arena& SmallPool::arena_at(DevicePtr p) const {
 
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
   const Arena& arena = *arena_in(page);
-  std::uint64_t unit = arena.unit_of(p);
-  const Owner owner = arena.owners[unit].load(std::memory_order_relaxed);
+  const Owner owner = owner_in(arena.owners[arena.unit_of(p)]);
   if (owner.is_none()) return std::nullopt;
   Allocation found;
   found.slab = owner.slab();
@@ -280,10 +306,10 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
   found.extent = owner.extent();
   const Extent& extent = *found.extent;
   const SpinGuard guard(extent.shard->lock);
-  while (arena.runs[unit] == 0 && unit > extent.first) --unit;
-  found.index = unit - extent.first;
-  found.requested = arena.runs[unit] & ~kUsedElsewhere;
-  if (found.requested == 0) return std::nullopt;
+  const std::optional<std::uint64_t> run = extent.run_until(extent.unit_of(p));
+  if (!run) return std::nullopt;
+  found.index = *run;
+  found.requested = extent.requested(*run);
   found.range = {extent.at(found.index), run_units(found.requested) * kUnit};
   found.timeline = extent.shard->timeline;
   if (!found.range.contains(p)) return std::nullopt;
@@ -305,7 +331,7 @@ void SmallPool::record_use(const Allocation& allocation, time::Timeline& timelin
   if (allocation.slab != nullptr) {
     allocation.slab->set_used_elsewhere(allocation.index, true);
   } else {
-    allocation.extent->arena->runs[allocation.extent->first + allocation.index] |= kUsedElsewhere;
+    allocation.extent->set_used_elsewhere(allocation.index);
   }
 }
 
@@ -387,39 +413,47 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
     if (const auto on = waiting_on_.find(part.timeline); on != waiting_on_.end() && on->second == 0)
       waiting_on_.erase(on);
   }
-  give_idle_arenas();
+  give_idle_pages();
 }
 
-// Complete neighbours became one, or a new arena was not needed after all: a free range of a page is a whole arena.
-void SmallPool::give_idle_arenas() {
-  while (Region* free = spans_.best_fit(page_size_, kUnit, std::nullopt))
-    if (!give_arena_if_idle(free)) break;
+// Complete neighbours became one, or a new page was not needed after all.
+void SmallPool::give_idle_pages() {
+  while (Region* free = spans_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
+    if (!give_pages(free)) break;
 }
 
 // One that left its shard, all free.
 void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
-  extent->arena->set_owner(extent->first, extent->units, Owner{});
-  --extent->arena->occupied;
+  extent->leave();
   extent_units_ -= extent->units;
   Region* const span = std::exchange(extent->span, nullptr);
   extents_.give_back(extent);
   count_tenant(span->tenant.timeline, -1);
-  give_arena_if_idle(spans_.release(span, timelines_.reduce(stamp)));
+  give_pages(spans_.release(span, timelines_.reduce(stamp)));
 }
 
-bool SmallPool::give_arena_if_idle(Region* free) {
+// What of it is whole pages goes back to the pool. False: nothing.
+bool SmallPool::give_pages(Region* free) {
   Arena& arena = arena_at(free->range.begin);
-  if (free->range != arena.range) return false;
+  const Bytes first = round_up(free->range.begin - arena.range.begin, page_size_);
+  const Bytes end = round_down(free->range.end() - arena.range.begin, page_size_);
+  if (first >= end) return false;
   const time::Stamp stamp = timelines_.reduce(free->stamp);
-  spans_.attach_hole(spans_.detach(free, arena.range));
+  const Region* const hole = spans_.attach_hole(spans_.detach(free, {arena.range.begin + first, end - first}));
+  const bool is_last = hole->range == arena.range;
+  for (Bytes at = first; at < end; at += page_size_) {
+    const auto page = static_cast<std::size_t>(at / page_size_);
+    if (arena.entries != nullptr) arena.entries[page].leave();
+    Region* const region = std::exchange(arena.pages[page], nullptr);
+    set_holder(*region, nullptr);
+    pool_.deallocate(region, stamp);
+    --page_count_;
+    pages_.ended_none(page_size_, page_size_);
+  }
+  if (!is_last) return true;
   spans_.remove_reservation(arena.range);
-  if (arena.entry != nullptr) arena.entry->leave();
-  set_holder(*arena.page, nullptr);
-  pool_.deallocate(arena.page, stamp);
-  arena.page = nullptr;
+  arena_by_begin_.erase(arena.range.begin);
   arenas_.give_back(&arena);
-  --arena_count_;
-  pages_.ended_none(page_size_, page_size_);
   return true;
 }
 

@@ -1,6 +1,6 @@
 // small: requests below a page: blocks and runs cut from pages of the pool, in hand of the streams that use them.
 //
-// Reads top-down as arenas (pages of the pool), extents (stretches of units in them, each of one stream), slabs and
+// Reads top-down as arenas (of pages of the pool), extents (stretches of units in them, each of one stream), slabs and
 // runs (cut from an extent) and shards (what a stream has in hand). Free extents keep stamps as the pool's ranges do,
 // so memory moves between streams in the same way; a block or run that other streams used waits for its stamp here.
 #pragma once
@@ -65,7 +65,6 @@ class SmallPool {
     Extent* extent = nullptr;
     region::Region* pages = nullptr;
     const PageEntry* entry = nullptr;  // of the page
-    std::uint64_t unit = 0;            // of the arena
   };
   Location locate(DevicePtr p) const;
   static bool is_arena(const region::Region& page);
@@ -117,9 +116,9 @@ class SmallPool {
   Bytes idle_in_arenas_bytes() const;
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const;
-  Bytes arena_bytes() const { return arena_count_ * page_size_; }
+  Bytes arena_bytes() const { return page_count_ * page_size_; }
   std::uint64_t most_live() const;  // blocks and runs there can be without a call here
-  // Blocks and runs that are live, by the page of the pool that they are cut from. Pages without any are left out.
+  // Blocks and runs that are live, by the page of the pool in which they begin. Pages without any are left out.
   struct Live {
     std::uint64_t allocations = 0;
     Bytes requested = 0;
@@ -143,12 +142,13 @@ class SmallPool {
   bool take_extents(std::uint64_t units, const pool::Caller& caller);
   static Bytes share_of(const Shard& shard);  // of what there is, for its stream at a time
   Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller);
-  Result<void> take_arena(MutexLock& lock, const pool::Caller& caller);
-  void take_more_arenas(MutexLock& lock, const pool::Caller& caller);
+  Result<void> take_page(MutexLock& lock, const pool::Caller& caller);
+  void take_more_pages(MutexLock& lock, const pool::Caller& caller);
+  AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const;
   void provide_slabs(Shard& shard);
   void end_extent(Extent* extent, const time::Stamp& stamp);
-  bool give_arena_if_idle(region::Region* free);
-  void give_idle_arenas();
+  bool give_pages(region::Region* free);
+  void give_idle_pages();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
   std::vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
@@ -166,6 +166,8 @@ class SmallPool {
   void count_tenant(std::optional<time::TimelineId> timeline, int change);
   void forget_uses(const Allocation& allocation);
   Arena& arena_at(DevicePtr p) const;
+  Arena& arena_around(DevicePtr page);
+  std::string validate_arenas() const;
   std::string validate_shard(Shard& shard);
 
   pool::Pool& pool_;
@@ -176,7 +178,8 @@ class SmallPool {
   alignas(64) region::RegionIndex spans_;  // of the arenas
   StableStore<Arena> arenas_;
   StableBytes unit_tables_;  // of the arenas
-  std::uint64_t arena_count_ = 0;
+  std::map<DevicePtr, Arena*> arena_by_begin_;
+  std::uint64_t page_count_ = 0;  // in arenas
   StableStore<Extent> extents_;
   StableStore<Slab> slabs_;
   std::deque<Shard> shards_;
@@ -212,8 +215,7 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   if (owner.arena() != nullptr) {
     const std::atomic<Owner>* const units = place.entry->unit_owners();
     if (units == nullptr) return found;
-    found.unit = place.offset / kUnit;
-    inside = units[found.unit].load(std::memory_order_relaxed);
+    inside = owner_in(units[place.offset / kUnit]);
   } else if (owner.slab() != nullptr) {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
     const std::uint64_t index = kShapes[place.entry->slab_class()].index_of(place.offset);

@@ -110,7 +110,9 @@ Bytes World::needed_pages(const Device& at) const {
   for (const Allocation& allocation : allocations_) {
     if (&devices_[allocation.device] != &at) continue;
     const auto info = at.pool->query(allocation.ptr);
-    if (info && info.value().usable < page()) cut_pages.insert(to_integer(allocation.ptr) / page());
+    if (!info || info.value().usable >= page()) continue;
+    for (const Bytes offset : {Bytes{0}, info.value().usable - 1})
+      cut_pages.insert(to_integer(allocation.ptr + offset) / page());
   }
   return whole + cut_pages.size() * page();
 }

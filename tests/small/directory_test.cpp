@@ -49,7 +49,7 @@ TEST(Directory, covering_again_keeps_what_was_written) {
   directory.cover(reservation);
   PageEntry* entry = directory.at(reservation.begin + 3 * kPage);
   const Arena arena;
-  entry->enter(arena);
+  entry->enter(arena, 0);
   directory.cover(reservation);
   EXPECT_EQ(directory.at(reservation.begin + 3 * kPage), entry);
   EXPECT_EQ(entry->owner().arena(), &arena);
@@ -102,7 +102,7 @@ TEST(PageEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   EXPECT_EQ(entry.slab_class(), 41u);
   EXPECT_EQ(entry.shard(), nullptr);
   EXPECT_EQ(entry.unit_owners(), nullptr);
-  entry.enter(arena);
+  entry.enter(arena, 0);
   EXPECT_EQ(entry.owner().arena(), &arena);
   EXPECT_EQ(entry.unit_owners(), owners);
   EXPECT_EQ(entry.shard(), nullptr);

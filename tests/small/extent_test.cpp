@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <random>
 #include <set>
 #include <utility>
@@ -12,16 +13,16 @@
 namespace vpmm::small {
 namespace {
 
-Extent extent_of(std::uint32_t units) {
-  Extent extent;
-  extent.units = units;
-  extent.set_all_free();
-  return extent;
-}
+struct FreeExtent : Extent {
+  explicit FreeExtent(std::uint32_t count) {
+    units = count;
+    set_all_free();
+  }
+};
 
 TEST(Extent, begins_as_one_stretch_of_any_length) {
   for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {
-    Extent extent = extent_of(units);
+    FreeExtent extent(units);
     EXPECT_EQ(extent.longest, units);
     EXPECT_TRUE(extent.is_free());
     EXPECT_EQ(extent.validate(), "");
@@ -33,7 +34,7 @@ TEST(Extent, begins_as_one_stretch_of_any_length) {
 }
 
 TEST(Extent, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
-  Extent extent = extent_of(128);
+  FreeExtent extent(128);
   extent.take(128);
   extent.give(10, 20);
   extent.give(60, 8);  // across two words
@@ -49,7 +50,7 @@ TEST(Extent, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
 }
 
 TEST(Extent, neighbours_that_come_back_are_one_stretch) {
-  Extent extent = extent_of(128);
+  FreeExtent extent(128);
   extent.take(128);
   extent.give(0, 50);
   extent.give(70, 58);
@@ -62,7 +63,7 @@ TEST(Extent, neighbours_that_come_back_are_one_stretch) {
 // Against a set of units.
 TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
   for (const std::uint32_t units : {100u, 128u, 300u}) {
-    Extent extent = extent_of(units);
+    FreeExtent extent(units);
     std::set<std::uint64_t> free;
     for (std::uint64_t unit = 0; unit < units; ++unit) free.insert(unit);
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
@@ -94,11 +95,51 @@ TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
   }
 }
 
+// Against a map from first units to runs.
+TEST(Extent, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
+  struct Run {
+    std::uint64_t units = 0;
+    Bytes requested = 0;
+    bool is_used_elsewhere = false;
+  };
+  for (const std::uint32_t units : {8u, 100u, 128u, 300u}) {
+    FreeExtent extent(units);
+    std::map<std::uint64_t, Run> runs;
+    std::mt19937_64 random(units);
+    for (int step = 0; step < 2000; ++step) {
+      const Bytes requested = kLeastRun - kUnit + 1 + random() % (16 * kUnit);
+      if (random() % 2 == 0 && extent.longest >= run_units(requested)) {
+        const std::uint64_t first = extent.take(run_units(requested));
+        runs[first] = {run_units(requested), requested, random() % 4 == 0};
+        extent.begin_run(first, requested);
+        if (runs[first].is_used_elsewhere) extent.set_used_elsewhere(first);
+      } else if (!runs.empty()) {
+        const auto gone = std::next(runs.begin(), static_cast<std::ptrdiff_t>(random() % runs.size()));
+        extent.end_run(gone->first);
+        extent.give(gone->first, gone->second.units);
+        runs.erase(gone);
+      }
+      for (std::uint64_t unit = 0; unit < units; ++unit) {
+        const auto run = runs.find(unit);
+        ASSERT_EQ(extent.has_run_at(unit), run != runs.end());
+        ASSERT_EQ(extent.is_used_elsewhere(unit), run != runs.end() && run->second.is_used_elsewhere);
+        if (run != runs.end()) {
+          ASSERT_EQ(extent.requested(unit), run->second.requested);
+        }
+        const auto behind = runs.upper_bound(unit);
+        const auto last = behind == runs.begin() ? std::nullopt : std::optional(std::prev(behind)->first);
+        ASSERT_EQ(extent.run_until(unit), last);
+      }
+      ASSERT_EQ(extent.validate(), "");
+    }
+  }
+}
+
 TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   ExtentLists lists;
   EXPECT_EQ(lists.find(1), nullptr);
-  std::vector<Extent> extents;
-  for (const std::uint32_t units : {5u, 64u, 128u, 200u, 4096u}) extents.push_back(extent_of(units));
+  std::deque<FreeExtent> extents;
+  for (const std::uint32_t units : {5u, 64u, 128u, 200u, 4096u}) extents.emplace_back((units));
   for (Extent& extent : extents) lists.file(&extent);
   for (const auto& [wanted, found] :
        {std::pair<std::uint64_t, std::uint32_t>{1, 5}, {5, 5}, {6, 64}, {65, 128}, {201, 4096}, {4096, 4096}})
@@ -123,7 +164,7 @@ TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   EXPECT_EQ(long_ones.front(), 128u);
   collect(2);
   EXPECT_EQ(long_ones.size(), 2u);
-  Extent full = extent_of(3);
+  FreeExtent full(3);
   full.take(3);
   lists.file(&full);
   lists.for_each([&](const Extent* extent) { EXPECT_NE(extent, &full) << "nothing can be taken from it"; });

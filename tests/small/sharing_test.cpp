@@ -315,12 +315,16 @@ TEST(SharingPages, who_keeps_most_gives) {
   }
 }
 
-// A has runs in 300 pages, so its share, a 64th of that, is four pages.
+// A has runs in 300 pages, so its share, a 64th of that, is four pages. A third of them lie two in a page: with large
+// ones alone they would begin in one page and end in the next.
 class SharingParts : public ::testing::Test {
  protected:
   static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
   struct World : PoolWorld {
-    World() : PoolWorld(adaptive_world()) { allocate_runs(300, a); }
+    World() : PoolWorld(adaptive_world()) {
+      allocate_mixed(300, a);
+      use_up(a);
+    }
     const StreamHandle a = stream();
     const StreamHandle b = stream();
 
@@ -329,8 +333,24 @@ class SharingParts : public ::testing::Test {
       for (int i = 0; i < count; ++i) runs.push_back(allocate(kRun, stream));
       return runs;
     }
+    void allocate_mixed(int pages, StreamHandle stream) {
+      for (int i = 0; i < pages; ++i) {
+        if (i % 3 != 0)
+          allocate_runs(1, stream);
+        else
+          for (int half = 0; half < 2; ++half) allocate(kPage / 2, stream);
+      }
+    }
     void deallocate_on_b(const std::vector<DevicePtr>& runs) {
       for (const DevicePtr run : runs) deallocate(run, b);
+    }
+    // All that is idle: from then on a run takes new memory each time.
+    void use_up(StreamHandle stream) {
+      for (int grown = 0; grown < 3;) {
+        const Bytes mapped = statistics().mapped_bytes;
+        allocate_runs(1, stream);
+        grown = statistics().mapped_bytes > mapped ? grown + 1 : 0;
+      }
     }
     // A asks for one run and, without the pool's lock, for all others but the last. Nothing is mapped for them.
     std::vector<DevicePtr> take_at_once(int count) {
@@ -340,16 +360,11 @@ class SharingParts : public ::testing::Test {
       const std::uint64_t after_one = visits();
       for (const DevicePtr run : allocate_runs(count - 1, a)) taken.push_back(run);
       EXPECT_EQ(visits(), after_one) << count << " without the pool's lock";
-      allocate(kRun, a);
+      allocate_runs(1, a);
       EXPECT_GT(visits(), after_one) << "and no more than " << count;
       EXPECT_EQ(statistics().mapped_bytes, mapped);
       EXPECT_EQ(pool().validate(), "");
       return taken;
-    }
-    // A page in the pool or in A's hand; with none only the ends of pages with a run are free.
-    bool has_page() {
-      const observe::Statistics now = statistics();
-      return now.free_bytes > 0 || now.small_free_bytes >= now.small_bytes / kPage * (kPage - kRun) + kPage - kRun;
     }
   };
 };
@@ -366,11 +381,12 @@ TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
 TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time) {
   for (const auto& [kept, taken] : {std::pair{10, 4}, {4, 2}, {2, 1}}) {
     World world;
-    world.allocate_runs(200, world.b);  // it has much, too, and takes whole pages
+    world.allocate_mixed(200, world.b);  // it has much, too, and takes whole pages
     const std::vector<DevicePtr> of_b = world.allocate_runs(kept, world.b);
+    world.use_up(world.b);
     const DevicePtr last = world.allocate(8 * kPage, world.b);
     ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok()) << "which makes events worth while";
-    while (world.has_page()) world.allocate(kRun, world.a);
+    world.use_up(world.a);
     world.deallocate_on_b(of_b);
     world.sim().advance_host_ns(1'000'000);
     const std::uint64_t recorded = world.calls().count(Call::event_record);

@@ -1,0 +1,34 @@
+// base: what is allocated in lines shares none.
+#include "base/line_allocator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace vpmm {
+namespace {
+
+TEST(LineAllocator, what_it_allocates_shares_no_line_with_anything_else) {
+  std::vector<std::vector<std::uint64_t, LineAllocator<std::uint64_t>>> lined(100);
+  std::vector<std::unique_ptr<std::uint64_t>> others;
+  std::set<std::uintptr_t> lines;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < lined.size(); ++i) {
+    lined[i].resize(1 + i % 20);
+    const auto begin = reinterpret_cast<std::uintptr_t>(lined[i].data());
+    EXPECT_EQ(begin % kCacheLine, 0u);
+    const std::size_t used = (lined[i].size() * sizeof(std::uint64_t) + kCacheLine - 1) / kCacheLine;
+    for (std::size_t line = 0; line < used; ++line) lines.insert(begin / kCacheLine + line);
+    count += used;
+  }
+  EXPECT_EQ(lines.size(), count) << "of each other";
+  for (std::uint64_t i = 0; i < 10'000; ++i) others.push_back(std::make_unique<std::uint64_t>(i));
+  for (const auto& other : others)
+    EXPECT_EQ(lines.count(reinterpret_cast<std::uintptr_t>(other.get()) / kCacheLine), 0u);
+}
+
+}  // namespace
+}  // namespace vpmm
