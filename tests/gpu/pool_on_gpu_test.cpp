@@ -111,6 +111,7 @@ TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_firs
 TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
   const StreamHandle own = stream();
   const StreamHandle other = stream();
+  std::string seen;
   for (int tries = 0; tries < 20; ++tries) {
     open(adaptive());
     const DevicePtr first = allocate(64_MiB, other);
@@ -118,7 +119,7 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
     const DevicePtr second = allocate(64_MiB, other);
     wait_for(other);
     const Bytes mapped = pool_->statistics().mapped_bytes;
-    EXPECT_OK(world().launch_busy(other, kMilliseconds));
+    EXPECT_OK(world().launch_busy(other, kMilliseconds / 4));
     deallocate(second, other);
     const DevicePtr next = allocate(64_MiB, own);
     const observe::Statistics figures = pool_->statistics();
@@ -126,9 +127,11 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
     deallocate(next, own);
     deallocate(first, other);
     if (figures.pauses == 1 && figures.mapped_bytes == mapped) return;
+    seen +=
+        "\n" + std::to_string(figures.pauses) + " pauses, " + std::to_string(figures.mapped_bytes - mapped) + " bytes";
     pool_.reset();
   }
-  FAIL() << "each time it grew, or the kernel was over before";
+  FAIL() << "each time it grew, or the kernel was over before:" << seen;
 }
 
 // The specification's way: pending memory of another stream is taken behind a wait of the GPU, and the order holds.
