@@ -44,6 +44,16 @@ TEST_F(RegionIndexReservation, a_reservation_that_starts_between_pages_counts_pa
   EXPECT_EQ(odd.validate(), "");
 }
 
+TEST_F(RegionIndexReservation, a_hole_is_found_by_any_of_its_addresses) {
+  index.add_reservation(pages(0, 10));
+  map(3, 2);
+  EXPECT_EQ(index.hole_around(page(0))->range, pages(0, 3));
+  EXPECT_EQ(index.hole_around(page(3) - 1)->range, pages(0, 3));
+  EXPECT_EQ(index.hole_around(page(3)), nullptr) << "free";
+  EXPECT_EQ(index.hole_around(page(9))->range, pages(5, 5));
+  EXPECT_EQ(index.hole_around(page(10)), nullptr) << "of no reservation";
+}
+
 TEST_F(RegionIndexReservation, a_removed_reservation_is_found_by_no_search_and_can_be_added_again) {
   index.add_reservation(pages(0, 4));
   index.add_reservation(pages(4, 6));

@@ -95,7 +95,7 @@ TEST_P(Placement, a_request_of_a_page_less_one_byte_gets_a_whole_page) {
 }
 
 TEST_P(Placement, pages_of_other_sizes_are_cut_too) {
-  for (const Bytes page : {2 * kPage, 32 * kPage}) {
+  for (const Bytes page : {2 * kPage, 3 * kPage, 32 * kPage}) {
     WorldOptions options = options_of(GetParam());
     options.config.page_size = page;
     PoolWorld large(options);
