@@ -30,7 +30,7 @@ UNAVAILABLE = 3  # exit code of vpmm_bench and cupy_pool.py
 OURS = ["vpmm", "vpmm-bound"]
 TORCH = ["torch-native", "torch-expandable"]
 RMM = ["rmm-pool", "rmm-arena", "rmm-async"]
-HOST = ["mimalloc", "none"]
+FLOORS = ["mimalloc", "checks", "none"]  # no allocators of GPU memory
 # PyTorch reads it while it is loaded.
 ENVIRONMENT = {"torch-expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 
@@ -53,7 +53,7 @@ def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
     serve = ["--trace", traces[2]]
     tiny = ["--round-ms", "1", "--repeats", "1", "--threads", "1,2", "--only", "1e3"]
     return {
-        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *HOST], ["--half"], quick=tiny)],
+        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *FLOORS], ["--half"], quick=tiny)],
         "b": [
             Job("random-allocations", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "rmm-arena"], ["--half"],
                 quick=["--counts", "1000"], seconds=15),
@@ -129,7 +129,7 @@ class Runner:
                 self.found.leave_out(job.verb, "not asked for", peer)
                 continue
             # Without a GPU the others' allocators have no memory to give.
-            if self.driver != "cuda" and peer not in OURS + HOST:
+            if self.driver != "cuda" and peer not in OURS + FLOORS:
                 self.found.missing[peer] = "it needs a GPU"
             elif time.monotonic() > self.deadline:
                 self.found.leave_out(job.verb, "out of time", peer)

@@ -61,6 +61,4 @@ void must(CudaStatus status, const char* what) {
 
 Stream::Stream() { must(cuda().cuStreamCreate(&handle_, kNonBlocking), "cuStreamCreate"); }
 
-Stream::~Stream() { must(cuda().cuStreamDestroy(handle_), "cuStreamDestroy"); }
-
 }  // namespace vpmm::bench

@@ -45,10 +45,11 @@ void enter_context();
 // Ends the process when `status` is no success: a benchmark that goes on after that measures something else.
 void must(CudaStatus status, const char* what);
 
+// Lives as long as the process, for PyTorch's expandable segments synchronise with the stream that they were made for
+// whenever they are given back, even if it was destroyed meanwhile.
 class Stream {
  public:
   Stream();
-  ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   CudaStream handle() const { return handle_; }
