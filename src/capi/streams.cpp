@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "capi/call.hpp"
 
 using namespace vpmm;

@@ -1,6 +1,7 @@
 // context: a stream that is known by its object.
 #pragma once
 
+#include "base/line_allocator.hpp"
 #include "context/device_context.hpp"
 
 namespace vpmm::context {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
@@ -174,11 +175,11 @@ class DeviceContext final : public Context {
   const Bytes page_size_;       // of the pool, if there is one
   const pool::Rounding rounding_;
 
-  alignas(64) mutable Mutex mutex_;
+  alignas(kCacheLine) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
   time::Timelines timelines_;
   // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
-  alignas(64) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
+  alignas(kCacheLine) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
   // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
   std::unique_ptr<small::SmallPool> small_;
   mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
@@ -189,7 +190,7 @@ class DeviceContext final : public Context {
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   StreamTable streams_;
   // --- all below under mutex_ ---
-  alignas(64) Captures captures_;
+  alignas(kCacheLine) Captures captures_;
   std::uint64_t announced_captures_ = 0;
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/line_allocator.hpp"
 #include "context/recordings.hpp"
 
 namespace vpmm::context {
@@ -33,7 +34,7 @@ using detail::own_entries;
 
 // A counter is one thread's as long as it lives, so that entering is a plain store; threads beyond the number of
 // counters share the last.
-struct alignas(64) Counter {
+struct alignas(kCacheLine) Counter {
   std::atomic<std::int64_t> entries{0};
   std::atomic<bool> is_owned{false};
 };

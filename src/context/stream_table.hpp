@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/line_allocator.hpp"
 #include "small/shard.hpp"
 
 namespace vpmm::context {
@@ -43,7 +44,7 @@ class StreamTable {
     std::atomic<std::uint64_t> stream{0};
     std::atomic<small::Shard*> shard{nullptr};
   };
-  struct alignas(64) Set {
+  struct alignas(kCacheLine) Set {
     std::array<Entry, kPlaces> entries;
   };
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
@@ -228,8 +229,8 @@ class Pool {
   std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory begins before that time
   std::uint64_t returned_ = 0;         // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
-  alignas(64) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
-  alignas(64) observe::Statistics counters_;           // totals and peaks that only the pool knows
+  alignas(kCacheLine) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
+  alignas(kCacheLine) observe::Statistics counters_;           // totals and peaks that only the pool knows
 };
 
 }  // namespace vpmm::pool

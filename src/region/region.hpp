@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "base/line_allocator.hpp"
 #include "time/stamp.hpp"
 
 namespace vpmm::region {
@@ -43,7 +44,7 @@ struct Link {
 //
 // With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
 // what an operation on a neighbour looks at.
-struct alignas(64) Region {
+struct alignas(kCacheLine) Region {
   AddressRange range;
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;

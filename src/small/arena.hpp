@@ -136,7 +136,7 @@ constexpr std::size_t kMostArenaPages = 16;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Written under the lock of the shard that has
 // the extent, read under any by whoever has something live in the unit, which cannot change meanwhile.
-struct alignas(64) Arena {
+struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;
   PageEntry* entries = nullptr;                          // of its pages; null: the directory does not cover them

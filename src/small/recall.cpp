@@ -42,12 +42,18 @@ void for_each_live(const Extent& extent, Visit&& visit) {
   }
 }
 
-// In every page that `part` lies in, if it is not a page itself.
-bool is_entered(const Arena& arena, AddressRange part, const Slab* slab) {
+// Whether each page that it lies in names the arena, or the slab of the extent that fills the page.
+bool is_entered(const Extent& extent) {
+  const Arena& arena = *extent.arena;
   if (arena.entries == nullptr) return true;
-  if (slab != nullptr && arena.is_page(part)) return arena.entries[arena.page_of(part.begin)].owner() == Owner(slab);
-  for (std::size_t page = arena.page_of(part.begin); page <= arena.page_of(part.begin + (part.size - 1)); ++page)
-    if (arena.entries[page].owner() != Owner(&arena)) return false;
+  const AddressRange range = extent.range();
+  for (std::size_t page = arena.page_of(range.begin); page <= arena.page_of(range.begin + (range.size - 1)); ++page) {
+    const Owner owner = arena.entries[page].owner();
+    const Slab* const slab = owner.slab();
+    const bool is_filled = slab != nullptr && slab->extent == &extent && arena.is_page({slab->begin, slab->bytes()}) &&
+                           arena.page_of(slab->begin) == page;
+    if (owner != Owner(&arena) && !is_filled) return false;
+  }
   return true;
 }
 
@@ -421,8 +427,11 @@ Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
 
 std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
+  std::unordered_map<const Shard*, std::vector<const Extent*>> extents;
+  for (const Extent* extent : extents_.all())
+    if (extent->span != nullptr) extents[extent->shard].push_back(extent);
   for (Shard& shard : shards_)
-    if (std::string broken = validate_shard(shard); !broken.empty()) return "small: " + broken;
+    if (std::string broken = validate_shard(shard, extents[&shard]); !broken.empty()) return "small: " + broken;
   if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
@@ -447,8 +456,9 @@ std::string SmallPool::validate_arenas() const {
   return {};
 }
 
-std::string SmallPool::validate_shard(Shard& shard) {
+std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const {
   const SpinGuard guard(shard.lock);
+  if (std::string broken = validate_extents(shard, extents); !broken.empty()) return broken;
   Bytes kept = 0;
   Bytes kept_pages = 0;
   for (std::uint64_t slices = 0; slices <= kMostSlices; ++slices) {
@@ -471,22 +481,47 @@ std::string SmallPool::validate_shard(Shard& shard) {
       if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
       if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
-      if (!is_entered(*slab->extent->arena, {slab->begin, slab->bytes()}, slab))
-        return "a slab's page names another owner";
+      if (owner_in(slab->extent->arena->owners[slab->extent->arena->unit_of(slab->begin)]) != Owner(slab))
+        return "a slab's units name another owner";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";
     }
   }
-  std::string broken;
+  std::uint64_t listed = 0;
   shard.extents.for_each([&](const Extent* extent) {
     if (extent->is_free()) kept += extent->units * kUnit;
-    if (extent->shard != &shard) broken = "an extent stands in a list that is not its own";
-    if (broken.empty()) broken = extent->validate();
+    if (extent->shard == &shard) ++listed;
   });
-  if (!broken.empty()) return broken;
+  const auto has_room = [](const Extent* extent) { return extent->longest != 0; };
+  if (listed != static_cast<std::uint64_t>(std::count_if(extents.begin(), extents.end(), has_room)))
+    return fmt::format("{} extents stand in their shard's list, and others have room", listed);
   if (kept_pages != shard.kept_pages_bytes || kept + kept_pages != shard.kept_bytes)
     return fmt::format("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
   return {};
+}
+
+// `extents`: those that name the shard. Holds: its lock.
+std::string SmallPool::validate_extents(const Shard& shard, const std::vector<const Extent*>& extents) const {
+  std::uint64_t units = 0;
+  std::uint64_t free_units = 0;
+  std::uint64_t large_units = 0;
+  for (const Extent* extent : extents) {
+    if (extent->span->range != extent->range()) return "an extent is not what was cut for it";
+    if (std::string broken = extent->validate(); !broken.empty()) return broken;
+    if (!is_entered(*extent)) return "a page of an extent names another owner";
+    units += extent->units;
+    free_units += extent->free_units;
+    for (std::uint64_t unit = 0; unit < extent->units; ++unit) {
+      const std::uint64_t run = extent->has_run_at(unit) ? run_units(extent->requested(unit)) : 0;
+      if (shard.is_large(run)) large_units += run;
+    }
+  }
+  if (extents.size() == shard.extent_count && units == shard.extent_units && free_units == shard.free_units &&
+      large_units == shard.large_units)
+    return {};
+  return fmt::format("{} extents of {} units, {} free and {} in large runs; the shard counts {}, {}, {} and {}",
+                     extents.size(), units, free_units, large_units, shard.extent_count, shard.extent_units,
+                     shard.free_units, shard.large_units);
 }
 
 }  // namespace vpmm::small

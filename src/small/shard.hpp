@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
 #include "region/region.hpp"
@@ -73,7 +74,7 @@ constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 //
 // Holds: `lock`, for everything but the atomics. Order: the pool's lock first, then one shard's. On its own line, so
 // that two streams share none.
-class alignas(64) Shard {
+class alignas(kCacheLine) Shard {
  public:
   explicit Shard(Bytes page_size) : page_units(page_size / kUnit) {}
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/address.hpp"
+#include "base/line_allocator.hpp"
 #include "small/size_class.hpp"
 
 namespace vpmm::small {
@@ -55,7 +56,7 @@ using BlockSet = IndexSet<kMostBlocks>;
 // Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and size
 // change only while it holds no live block.
 // live = not free and not waiting
-struct alignas(64) Slab {
+struct alignas(kCacheLine) Slab {
   // What every call touches, on one line.
   BlockSet free;                 // may be given to the shard's stream
   std::uint16_t free_count = 0;  // of them

@@ -2,6 +2,7 @@
 #include "small/small_pool.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <fmt/format.h>
@@ -217,6 +218,8 @@ Result<void> SmallPool::take_page(MutexLock& lock, const Caller& caller) {
 // Found or begun. Pages of another than a power of two, whose addresses have no alignment that tells where one begins,
 // stand alone.
 Arena& SmallPool::arena_around(DevicePtr page) {
+  if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
+    if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
   const std::size_t most_pages = is_power_of_two(page_size_) ? kMostArenaPages : 1;
   const std::vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
@@ -224,9 +227,7 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   VPMM_CHECK(reservation != reservations.end(), spans_.picture());
   const Bytes most = most_pages * page_size_;
   const DevicePtr begin = reservation->begin + round_down(page - reservation->begin, most);
-  Arena*& arena = arena_by_begin_[begin];
-  if (arena != nullptr) return *arena;
-  arena = arenas_.take();
+  Arena* const arena = arenas_.take();
   if (arena->owners == nullptr)
     arena->owners = static_cast<std::atomic<Owner>*>(
         unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Owner>), kCacheLine));
@@ -235,6 +236,7 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   directory_.cover(*reservation);
   arena->entries = directory_.at(begin);
   spans_.add_reservation(arena->range);
+  arena_by_begin_.emplace(begin, arena);
   return *arena;
 }
 

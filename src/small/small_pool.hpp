@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/stable_store.hpp"
@@ -168,14 +169,15 @@ class SmallPool {
   Arena& arena_at(DevicePtr p) const;
   Arena& arena_around(DevicePtr page);
   std::string validate_arenas() const;
-  std::string validate_shard(Shard& shard);
+  std::string validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const;
+  std::string validate_extents(const Shard& shard, const std::vector<const Extent*>& extents) const;
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
   const std::function<bool()> prove_;
   const Bytes page_size_;
-  Directory directory_;                    // read without a lock, so that nothing that changes stands on its lines
-  alignas(64) region::RegionIndex spans_;  // of the arenas
+  Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
+  alignas(kCacheLine) region::RegionIndex spans_;  // of the arenas
   StableStore<Arena> arenas_;
   StableBytes unit_tables_;  // of the arenas
   std::map<DevicePtr, Arena*> arena_by_begin_;
@@ -196,7 +198,7 @@ class SmallPool {
   std::uint64_t slab_count_ = 0;    // of all shards, spare ones too
   std::uint64_t extent_units_ = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
-  alignas(64) std::atomic<std::uint64_t> misses_{0};
+  alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
 };
 
