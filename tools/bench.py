@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -174,12 +175,30 @@ class Runner:
                 self.found.versions[fields[1]] = fields[2]
             elif line.startswith("# left out,"):
                 self.found.leave_out(f"{fields[1]}, {fields[2]}", ",".join(fields[4:]), fields[3])
-        reason = errors.strip().splitlines()[-1] if errors.strip() else ""
+        reason = reason_of(errors)
         if code == UNAVAILABLE:
-            self.found.missing[peer] = self.not_built.get(peer.split("-")[0], reason.removeprefix("unavailable: "))
+            self.found.missing[peer] = self.not_built.get(peer.split("-")[0], reason)
         elif code != 0:
-            what = "stopped: it took too long" if code is None else f"ended with {code}: {reason}"
+            what = "stopped: it took too long" if code is None else f"ended with {code}: {reason}".removesuffix(": ")
             self.found.failed.append(f"{job.verb} with {peer} {what}")
+
+
+# What says why, when a line begins with it: vpmm_bench and cupy_pool.py, and the C++ library where nobody catches.
+SAYS_WHY = ("unavailable:", "what():")
+# What stands around the reason. Python's frames and C++'s `what():` are indented, its own last words are not.
+SAYS_NOTHING = re.compile(r"\s|frame #|Traceback |terminate called |.*Warning: ")
+
+
+def reason_of(errors: str) -> str:
+    """The line of a program's stderr that says why it failed, without what only this machine and run have.
+
+    PyTorch's errors begin with the reason and end with the stack, one `frame #` a line.
+    """
+    lines = [line for line in errors.splitlines() if line.strip()]
+    named = [line.strip() for line in lines if line.strip().startswith(SAYS_WHY)]
+    plain = [line for line in lines if not SAYS_NOTHING.match(line)]
+    reason = named[0].split(":", 1)[1] if named else next(iter(plain), "")
+    return re.sub(r"\s*\b0x[0-9a-fA-F]+", "", reason.replace(f"{ROOT}/", "")).strip()
 
 
 def facts_of(found: Findings, driver: str) -> dict[str, str]:

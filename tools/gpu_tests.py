@@ -29,9 +29,7 @@ MEMCHECK_OPERATIONS = "2000"
 MEMCHECK_BUSY_FACTOR = "6"
 # These tests need streams side by side, pass in the plain run and were seen to fail under the sanitizer with 0 memory
 # errors. That it serialises streams and makes destroying one wait is our guess at why.
-MEMCHECK_LEFT_OUT = (
-    "*destroyed_stream*:*outlives_its_stream*:*never_delays_another*:*complete_in_a_moment*"
-)
+MEMCHECK_LEFT_OUT = "*destroyed_stream*:*outlives_its_stream*:*never_delays_another*:*complete_in_a_moment*"
 SUITE_SECONDS = 240
 MEMCHECK_SECONDS = 120
 

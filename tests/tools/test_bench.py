@@ -92,6 +92,16 @@ class Peers(unittest.TestCase):
         self.assertRegex(table, "not asked for .*cuda-async")
         self.assertIn("vpmm", table)
 
+    def test_one_that_fails_is_named_with_what_it_said_first(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "vpmm_bench"
+            program.write_text('#!/bin/sh\n[ $3 = vpmm ] || exit 7\nprintf "no segment\\nframe #0: f\\n" >&2\nexit 6\n')
+            program.chmod(0o755)
+            done = self.run_bench("--bench", str(program), "--out", folder, "--peers", "vpmm,vpmm-bound")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("failed: random-allocations with vpmm ended with 6: no segment\n", done.stdout)
+        self.assertIn("failed: multi-stream with vpmm-bound ended with 7\n", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -67,6 +67,36 @@ class Tables(unittest.TestCase):
         self.assertEqual(len(lines), 2)
 
 
+class Reason(unittest.TestCase):
+    """Why a peer failed, from its stderr."""
+
+    STACK = f"frame #0: c10::Error::Error() + 0x9c (0x7f3a1c in libc10.so)\nframe #1: main (in {ROOT}/build/bench)\n"
+
+    def test_stands_before_the_stack(self) -> None:
+        errors = f"\nCUDA error: out of memory\nException raised from map\n{self.STACK}"
+        self.assertEqual(bench.reason_of(errors), "CUDA error: out of memory")
+
+    def test_is_what_nobody_caught(self) -> None:
+        errors = f"terminate called after throwing an instance of 'c10::Error'\n  what():  no segment\n{self.STACK}"
+        self.assertEqual(bench.reason_of(errors), "no segment")
+
+    def test_is_the_exception_below_the_frames_of_python(self) -> None:
+        errors = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    run()\nValueError: of b\n'
+        self.assertEqual(bench.reason_of(errors), "ValueError: of b")
+
+    def test_is_not_a_warning_before_it(self) -> None:
+        errors = "a.py:220: UserWarning: no CUDA path\n  warnings.warn(\nunavailable: no GPU\n"
+        self.assertEqual(bench.reason_of(errors), "no GPU")
+        self.assertEqual(bench.reason_of("[W1122 a.cpp:28] Warning: old name\nno segment\n"), "no segment")
+
+    def test_names_neither_the_folder_nor_an_address(self) -> None:
+        errors = f"{ROOT}/bench/peers/torch.cpp:12: bad pointer 0x7f3A00c0 of 3\n"
+        self.assertEqual(bench.reason_of(errors), "bench/peers/torch.cpp:12: bad pointer of 3")
+
+    def test_is_empty_where_nothing_was_said(self) -> None:
+        self.assertEqual(bench.reason_of("\n" + self.STACK), "")
+
+
 class Page(unittest.TestCase):
     def test_what_is_missing_left_out_or_failed_is_named(self) -> None:
         found = bench.Findings(samples=timed("vpmm", 100), missing={"rmm-pool": "python3 has no librmm"})
