@@ -83,8 +83,8 @@ def hot_path(samples: list[Sample]) -> str:
         "Hot path",
         "Nanoseconds for one deallocate and one allocate, warm; every thread has a stream and, for random, its own "
         "live allocations. `none` is what the benchmark itself takes, and part of every figure. `mimalloc` serves "
-        "the host. `checks` asks the driver what `vpmm` must ask of a stream handle (cuStreamIsCapturing, "
-        "cuStreamGetId and, for a free, cuCtxGetId), and does nothing else.",
+        "the host. `checks` asks the driver what `vpmm` must ask of a stream handle (cuStreamIsCapturing and "
+        "cuStreamGetId), and does nothing else.",
         by_peer(pivot(samples, "hot_path", "time")),
     )
 

@@ -128,18 +128,14 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // with its handle, the memory goes where the first would have put it. Only that stream's own later work takes it from
 // there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
 // which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
-// before the capture is over. What must be known is that the context was not reset by others meanwhile.
+// before the capture is over. Nor can a stream of a context that others made since a reset: what is in hand when that
+// is noticed waits for an event of the new context (Note [In hand at a reset]).
 DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
   const Location at = small_->locate(ptr);
   Shard* const shard = at.shard;
   if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
     return Kept::not_asked;
-  driver::ContextId id{};
-  const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
-  if (!has_context_ids_ || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
-      id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
-    return Kept::no;
   const SpinGuard guard(shard->lock);
   const bool is_in_service = shard->handle.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(stream) &&
                              !shard->wants_attention.load(std::memory_order_relaxed);

@@ -271,7 +271,9 @@ void SmallPool::recall(Shard& shard) {
   std::uint64_t latest = 0;
   Bytes bytes = 0;
   const auto stamp_of = [&](std::uint64_t number) {
-    return timeline == nullptr || number == 0 ? time::Stamp{} : time::Stamp({timeline->id, number});
+    if (number == 0) return time::Stamp{};
+    if (timeline != nullptr) return time::Stamp({timeline->id, number});
+    return shard.unproven ? timelines_.reduce(time::Stamp(*shard.unproven)) : time::Stamp{};
   };
   for (const Kept& kept : pages) {
     latest = std::max(latest, kept.number);
@@ -306,6 +308,8 @@ void SmallPool::retire_idle() {
     }
     time::Timeline* timeline = timelines_.find(it->first);
     const bool is_over = timeline == nullptr || timeline->is_over;
+    if (timeline != nullptr && timeline->is_over)
+      shard.unproven = timelines_.next(timelines_.every_stream(), shard.kept_bytes.load(std::memory_order_relaxed));
     if (is_over) end_shard(shard);
     if (is_idle || is_over) recall(shard);
     retire_if_empty(shard);
@@ -315,7 +319,12 @@ void SmallPool::retire_idle() {
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
 }
 
-// No call finds it any more, and what it has is complete: its stream's context is gone, or nothing was left to do.
+// Note [In hand at a reset]
+// Others reset the context, and nobody who frees into a hand asks whether they did. So by the time it is noticed, work
+// of the new context may use what was freed: by a stream with a handle that is used again, for one. What the shard has,
+// and what its last blocks leave later, waits for an event behind all that is queued by then.
+
+// No call finds it any more: its stream's context is gone, or nothing was left to do.
 void SmallPool::end_shard(Shard& shard) {
   const SpinGuard guard(shard.lock);
   shard.stream.store(0, std::memory_order_relaxed);

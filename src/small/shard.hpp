@@ -90,6 +90,7 @@ class alignas(kCacheLine) Shard {
   std::uint64_t activity = 0;                // calls served here
   std::uint64_t activity_seen = 0;           // when somebody last looked
   time::NumberInHand in_hand;
+  std::optional<time::StampPart> unproven;  // what it has waits for that; guarded by the pool's lock
   std::uint64_t misses_seen = 0;    // of SmallPool::misses(), when this last looked
   std::uint64_t closings_left = 0;  // events others still want of this stream's frees
   std::uint64_t closed_ns = 0;      // when the last of them was asked for

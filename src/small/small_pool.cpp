@@ -265,6 +265,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   }
   by_timeline_.emplace(timeline.id, shard);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
+  shard->unproven.reset();
   const SpinGuard guard(shard->lock);
   shard->timeline = timeline.id;
   shard->closings_left = 0;

@@ -78,6 +78,45 @@ TEST_P(SmallReset, what_the_legacy_stream_frees_in_the_new_context_is_not_taken_
     }
 }
 
+// A block of a slab in which others stay live, and those others, which are freed when the reset has been noticed.
+TEST_P(SmallReset, what_a_stream_with_a_handle_used_again_frees_is_not_taken_for_complete) {
+  for (const Bytes bytes : kSizes) {
+    const StreamHandle before = world.stream();
+    warm(bytes, before);
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 4; ++i) live.push_back(world.allocate(bytes, before));
+    ASSERT_EQ(world.sim().stream_destroy(before), CuResult::success);
+    reset(false);
+    const StreamHandle after = world.stream();
+    ASSERT_EQ(after, before);
+    for (const DevicePtr ptr : live) world.use(ptr, bytes, after, kLongNs);
+    world.deallocate(live[0], after);
+    world.deallocate(live[1], after);
+    const StreamHandle other = world.stream();
+    world.use(world.allocate(bytes, other), bytes, other);  // notices the reset
+    for (const std::size_t last : {2, 3}) {
+      world.deallocate(live[last], last == 2 ? context::Stream(after) : std::nullopt);
+      for (int i = 0; i < 3; ++i) world.use(world.allocate(bytes, other), bytes, other);
+    }
+    world.wait();
+  }
+}
+
+// The stream is no more, but other streams of the new context may use what its object frees.
+TEST_P(SmallReset, what_a_bound_stream_of_the_old_context_frees_is_not_taken_for_complete) {
+  for (const Bytes bytes : kSizes) {
+    auto bound = world.pool().bind(world.stream());
+    ASSERT_TRUE(bound.ok());
+    const DevicePtr ptr = bound.value()->allocate(bytes, 0).value();
+    reset(false);
+    world.use(ptr, bytes, world.stream(), kLongNs);
+    ASSERT_TRUE(bound.value()->deallocate(ptr).ok());
+    const StreamHandle other = world.stream();
+    for (int i = 0; i < 3; ++i) world.use(world.allocate(bytes, other), bytes, other);
+    world.wait();
+  }
+}
+
 TEST_P(SmallReset, what_a_legacy_stream_takes_in_the_new_context_is_its_own) {
   for (const Bytes bytes : kSizes) {
     warm(bytes, driver::kLegacyStream);

@@ -35,12 +35,11 @@ class Warm : public SmallTest {
   using Calls = std::map<std::string, int>;
 };
 
-// At the allocation: the free names the handle that the allocation's stream called with, and asks whether the context
-// is still the same.
+// At the allocation: the free names the handle that the allocation's stream called with.
 TEST_P(Warm, a_pair_with_a_raw_handle_asks_once_who_the_stream_is) {
   for (const Bytes bytes : sizes()) {
     warm(bytes, a);
-    const Calls asked{{"stream_is_capturing", 10}, {"stream_get_id", 10}, {"ctx_get_id", 10}};
+    const Calls asked{{"stream_is_capturing", 10}, {"stream_get_id", 10}};
     EXPECT_EQ(calls_of([&] {
                 for (int i = 0; i < 10; ++i) pair(bytes, a);
               }),
@@ -116,7 +115,7 @@ TEST_P(Warm, streams_in_a_steady_state_record_no_event_and_wait_for_nobody) {
     EXPECT_EQ(calls_of([&] {
                 for (int i = 0; i < 50; ++i) round();
               }),
-              (Calls{{"stream_is_capturing", asked}, {"stream_get_id", asked}, {"ctx_get_id", asked}}))
+              (Calls{{"stream_is_capturing", asked}, {"stream_get_id", asked}}))
         << count << " streams";
     EXPECT_EQ(events(), recorded);
     EXPECT_EQ(world.statistics().gpu_waits, before.gpu_waits);

@@ -125,6 +125,7 @@ class Machine final : private WorkRunner {
 
   // machine_streams.cpp
   CuResult find_stream(StreamHandle handle, Slot& slot);
+  bool is_of_dead_context(StreamHandle handle) const;
   CuResult find_event(EventHandle handle, Event*& event);
   Slot open_stream(DeviceOrdinal device, StreamKind kind);
   Slot per_thread_stream(DeviceOrdinal device);

@@ -57,6 +57,12 @@ CuResult Machine::find_stream(StreamHandle handle, Slot& slot) {
   return context(info(slot).device).error;
 }
 
+bool Machine::is_of_dead_context(StreamHandle handle) const {
+  const std::size_t index = (static_cast<std::uintptr_t>(handle) - kStreamBase) / kStreamStep;
+  return static_cast<std::uintptr_t>(handle) >= kStreamBase && index < stream_handles_.size() &&
+         stream_handles_[index].life == Life::dead;
+}
+
 CuResult Machine::find_event(EventHandle handle, Event*& event) {
   const auto value = static_cast<std::uintptr_t>(handle);
   const std::size_t index = (value >> kEventIndexShift) & kEventIndexMask;

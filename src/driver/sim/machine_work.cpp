@@ -224,7 +224,10 @@ void Machine::on_allocate_any_stream(AddressRange range) {
   });
 }
 
+// Of a stream whose context is dead the handle may be named here, as that of a bound stream is: nothing runs on it, so
+// all streams may have used the memory last.
 void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
+  if (is_of_dead_context(stream)) return on_deallocate_any_stream(range);
   const Slot slot = annotation_slot(range, stream);
   const bool captures = captures_.of_stream(slot) != nullptr;
   const Actor actor = begin_annotation(captures ? kHostSlot : slot, kDeallocateName);
