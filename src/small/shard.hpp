@@ -91,11 +91,11 @@ class alignas(kCacheLine) Shard {
   std::uint64_t activity_seen = 0;           // when somebody last looked
   time::NumberInHand in_hand;
   std::optional<time::StampPart> unproven;  // what it has waits for that; guarded by the pool's lock
-  std::uint64_t misses_seen = 0;    // of SmallPool::misses(), when this last looked
-  std::uint64_t closings_left = 0;  // events others still want of this stream's frees
-  std::uint64_t closed_ns = 0;      // when the last of them was asked for
-  Bytes bytes_freed = 0;            // since somebody looked whether one is due
-  Bytes bytes_per_look = 0;         // so many before the next look
+  std::uint64_t misses_seen = 0;            // of SmallPool::misses(), when this last looked
+  std::uint64_t closings_left = 0;          // events others still want of this stream's frees
+  std::uint64_t closed_ns = 0;              // when the last of them was asked for
+  Bytes bytes_freed = 0;                    // since somebody looked whether one is due
+  Bytes bytes_per_look = 0;                 // so many before the next look
   Tally tally;
   std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
   std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
