@@ -210,6 +210,20 @@ class CoreDevice:
             super().__setattr__("_memory_resource", value)
 
 
+class StandInBuffer:
+    """What the memory resource asks of cuda.core.Buffer, and needs no driver; it frees when it is closed."""
+
+    def __init__(self, ptr: int, size: int, mr: Any, stream: Any) -> None:  # noqa: ANN401
+        self.handle, self.size, self.memory_resource, self.stream = ptr, size, mr, stream
+
+    @staticmethod
+    def from_handle(ptr: int, size: int, mr: Any = None, *, stream: Any = None) -> StandInBuffer:  # noqa: ANN401
+        return StandInBuffer(ptr, size, mr, stream)
+
+    def close(self) -> None:
+        self.memory_resource.deallocate(self.handle, self.size, self.stream)
+
+
 class NumbaDevice:
     def __init__(self) -> None:
         self._dev = CoreDevice()

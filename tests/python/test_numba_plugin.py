@@ -33,9 +33,10 @@ class PluginTest(unittest.TestCase):
     """A manager of one context, whose pool is `self.pool` once it is used."""
 
     def setUp(self) -> None:
+        from numba import cuda
+
         import vpmm.plugins.cuda_core
         import vpmm.plugins.numba
-        from numba import cuda
 
         self.stack = contextlib.ExitStack()
         self.addCleanup(self.stack.close)
