@@ -5,6 +5,8 @@ Each manager runs in processes of its own, in turn, several times; figures are m
 must be importable. Writes numba-memalloc.json with every figure and numba-memalloc.md, and prints the latter.
 """
 
+# ruff: noqa: ANN401  Numba has no types
+
 from __future__ import annotations
 
 import argparse
@@ -35,10 +37,10 @@ def per_call_us(call: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - begin) / count * 1e6
 
 
-def program(cuda: Any, np: Any) -> Callable[[], object]:  # noqa: ANN401  modules without types
+def program(cuda: Any, np: Any) -> Callable[[], object]:
     """A step as many programs have it: temporary arrays and short kernels, and nothing that waits."""
 
-    def sum_of(out: Any, left: Any, right: Any) -> None:  # noqa: ANN401
+    def sum_of(out: Any, left: Any, right: Any) -> None:
         i = cuda.grid(1)
         if i < out.size:
             out[i] = left[i] + right[i]

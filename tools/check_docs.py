@@ -69,7 +69,7 @@ def learn(root: Path) -> Known:
     known.dev_verbs = dev_verbs(read_all(root, ["dev"]))
     presets = read_all(root, ["CMakePresets.json"])
     known.presets = preset_names(presets) if presets else set()
-    code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*"]
+    code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*", "python/**/*.py"]
     build = ["dev", "CMakeLists.txt", "*/CMakeLists.txt", "cmake/*", "tools/*.py"]
     known.names = set(SETTING.findall(read_all(root, code + build)))
     if (root / CONFIG).exists():

@@ -1,5 +1,7 @@
 """tests: a pool, a CUDA driver and a context that write down what Numba's plugin asks of them; no GPU needed."""
 
+# ruff: noqa: ANN401  what Numba and cuda.core pass has no types
+
 from __future__ import annotations
 
 import ctypes
@@ -43,7 +45,7 @@ class RecordingPool:
         self.out_of_memory = False
         self.while_allocating: list[Any] = []  # run inside an allocation
 
-    def _note(self, *call: Any) -> None:  # noqa: ANN401
+    def _note(self, *call: Any) -> None:
         self.calls.append(call)
         self.threads.append(threading.get_ident())
 
@@ -120,7 +122,7 @@ class Pools:
 class RecordingCuda:
     """The driver calls that the plugin makes, in place of those of Numba's driver object. Host memory is real."""
 
-    def __init__(self, target: Any, device: int = 0) -> None:  # noqa: ANN401
+    def __init__(self, target: Any, device: int = 0) -> None:
         self.target = target
         self.device = device
         self.calls: list[tuple[Any, ...]] = []
@@ -133,7 +135,7 @@ class RecordingCuda:
     def functions(self) -> list[str]:
         return [name for name in dir(self) if name.startswith("cu") and name[2].isupper()]
 
-    def _note(self, *call: Any) -> None:  # noqa: ANN401
+    def _note(self, *call: Any) -> None:
         self.calls.append(call)
         codes = self.failing.get(call[0])
         if codes:
@@ -146,15 +148,15 @@ class RecordingCuda:
         self._note("cuCtxGetDevice")
         return self.device
 
-    def cuCtxPushCurrent(self, context: Any) -> None:  # noqa: ANN401, N802
+    def cuCtxPushCurrent(self, context: Any) -> None:  # noqa: N802
         self._note("cuCtxPushCurrent", context)
         self.current.append(context)
 
-    def cuCtxPopCurrent(self) -> Any:  # noqa: ANN401, N802
+    def cuCtxPopCurrent(self) -> Any:  # noqa: N802
         self._note("cuCtxPopCurrent")
         return self.current.pop()
 
-    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> Any:  # noqa: ANN401, N802
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> Any:  # noqa: N802
         self._note("cuThreadExchangeStreamCaptureMode", mode)
         self.modes.append(mode)
         return self.modes[-2]
@@ -169,7 +171,7 @@ class RecordingCuda:
         self._note("cuMemHostAlloc", size, flags)
         return self._new(size)
 
-    def cuMemAllocManaged(self, size: int, flags: int) -> Any:  # noqa: ANN401, N802
+    def cuMemAllocManaged(self, size: int, flags: int) -> Any:  # noqa: N802
         self._note("cuMemAllocManaged", size, flags)
         return self.target.binding.CUdeviceptr(self._new(size))
 
@@ -192,7 +194,7 @@ class RecordingCuda:
         self._note("cuMemFree", int(pointer))
         del self.host[int(pointer)]
 
-    def cuMemHostGetDevicePointer(self, pointer: int, flags: int) -> Any:  # noqa: ANN401, N802
+    def cuMemHostGetDevicePointer(self, pointer: int, flags: int) -> Any:  # noqa: N802
         self._note("cuMemHostGetDevicePointer", pointer)
         return self.target.binding.CUdeviceptr(pointer)
 
@@ -204,7 +206,7 @@ class CoreDevice:
         self._memory_resource: Any = None
         self.memory_resource: Any = None
 
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "memory_resource":
             super().__setattr__("_memory_resource", value)
@@ -213,11 +215,11 @@ class CoreDevice:
 class StandInBuffer:
     """What the memory resource asks of cuda.core.Buffer, and needs no driver; it frees when it is closed."""
 
-    def __init__(self, ptr: int, size: int, mr: Any, stream: Any) -> None:  # noqa: ANN401
+    def __init__(self, ptr: int, size: int, mr: Any, stream: Any) -> None:
         self.handle, self.size, self.memory_resource, self.stream = ptr, size, mr, stream
 
     @staticmethod
-    def from_handle(ptr: int, size: int, mr: Any = None, *, stream: Any = None) -> StandInBuffer:  # noqa: ANN401
+    def from_handle(ptr: int, size: int, mr: Any = None, *, stream: Any = None) -> StandInBuffer:
         return StandInBuffer(ptr, size, mr, stream)
 
     def close(self) -> None:
@@ -233,13 +235,13 @@ class NumbaDevice:
 class Context:
     """A Context of Numba: a device, a handle, and nothing of the manager's business."""
 
-    def __init__(self, device: Any = None, handle: Any = "context") -> None:  # noqa: ANN401
+    def __init__(self, device: Any = None, handle: Any = "context") -> None:
         self.device = NumbaDevice() if device is None else device
         self.handle = handle
 
 
 @contextmanager
-def attributes(thing: Any, **values: Any) -> Iterator[None]:  # noqa: ANN401
+def attributes(thing: Any, **values: Any) -> Iterator[None]:
     """Sets attributes and puts back what was in the object's own dict, without asking for what was not."""
     before = {name: vars(thing)[name] for name in values if name in vars(thing)}
     for name, value in values.items():
@@ -255,7 +257,7 @@ def attributes(thing: Any, **values: Any) -> Iterator[None]:  # noqa: ANN401
 
 
 @contextmanager
-def recording_cuda(target: Any, device: int = 0) -> Iterator[RecordingCuda]:  # noqa: ANN401
+def recording_cuda(target: Any, device: int = 0) -> Iterator[RecordingCuda]:
     cuda = RecordingCuda(target, device)
     with attributes(target.driver, **{name: getattr(cuda, name) for name in cuda.functions()}):
         yield cuda

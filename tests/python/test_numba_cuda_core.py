@@ -158,7 +158,7 @@ class CudaCoreResource(ResourceTest):
 
     def test_exchanging_does_not_make_the_devices_own_resource(self) -> None:
         class Lazy(CoreDevice):
-            def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+            def __getattribute__(self, name: str) -> object:
                 if name == "memory_resource":
                     raise AssertionError("the driver pool was made")
                 return super().__getattribute__(name)

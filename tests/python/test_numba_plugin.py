@@ -1,5 +1,7 @@
 """tests: Numba's plugin against the real classes of numba-cuda, with a pool and a driver that write down each call."""
 
+# ruff: noqa: ANN401  managers are made at run time
+
 from __future__ import annotations
 
 import contextlib
@@ -59,7 +61,7 @@ class PluginTest(unittest.TestCase):
     def pool(self) -> RecordingPool:
         return self.pools.default(0)
 
-    def ready(self) -> Any:  # noqa: ANN401
+    def ready(self) -> Any:
         self.manager.initialize()
         self.cuda.calls.clear()
         self.pool.calls.clear()

@@ -146,7 +146,7 @@ import vpmm, vpmm.plugins.numba
 for ask in (vpmm.use_for_numba, lambda: vpmm.NumbaMemoryManager, lambda: vpmm.plugins.numba._numba_memory_manager):
     try:
         ask()
-    except ImportError as error:
+    except vpmm.Error as error:
         print(error)
 """
         )

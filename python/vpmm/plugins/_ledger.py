@@ -1,5 +1,7 @@
 # plugins: what one of Numba's contexts was given and has not given back, and finalizers that may run anywhere.
 
+# ruff: noqa: ANN401  what Numba passes has no types
+
 from __future__ import annotations
 
 import atexit
@@ -42,7 +44,7 @@ class Ledger:
     its finalizer or a reset, and only that one frees it. An address that was handed out again has another serial.
     """
 
-    def __init__(self, target: Any, context: Any) -> None:  # noqa: ANN401
+    def __init__(self, target: Any, context: Any) -> None:
         """`target` is the module cudadrv.driver of a Numba; `context` one of its contexts, or None for no memory."""
         self._driver = target.driver
         self._relaxed = target.binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

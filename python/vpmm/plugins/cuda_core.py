@@ -1,5 +1,7 @@
 # plugins: cuda.core's memory resource over the pool; Numba takes the memory of kernel arguments through it, too.
 
+# ruff: noqa: ANN401  what Numba and cuda.core pass has no types
+
 from __future__ import annotations
 
 import os
@@ -36,7 +38,7 @@ _DEFAULT_STREAM = _default_stream()
 _TAKES_STREAM = _from_handle_takes_stream()
 
 
-def _handle(stream: Any) -> int:  # noqa: ANN401  whatever cuda.core takes for a stream
+def _handle(stream: Any) -> int:
     """The CUstream of a Stream, a GraphBuilder, an object with ``__cuda_stream__``, or an int; None: the default."""
     if stream is None:
         return _DEFAULT_STREAM
@@ -63,7 +65,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         self._live: dict[int, tuple[int, int, object]] = {}
         self._abandoned = False
 
-    def allocate(self, size: int, stream: Any = None) -> Buffer:  # noqa: ANN401
+    def allocate(self, size: int, stream: Any = None) -> Buffer:
         """`size` bytes, owned by the Buffer, for `stream`; None is the default stream. 0 bytes have the address 0.
 
         Raises vpmm.OutOfMemoryError, which is a MemoryError.
@@ -82,7 +84,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
             self.deallocate(pointer, size, stream)
             raise
 
-    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:  # noqa: ANN401
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
         """Gives a Buffer's memory back; cuda.core calls this when the Buffer is closed or collected.
 
         `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that is
@@ -144,7 +146,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         return f"<vpmm.cuda_core.MemoryResource of device {self._device}>"
 
 
-def exchange_resource(device: Any, resource: Any) -> Any:  # noqa: ANN401
+def exchange_resource(device: Any, resource: Any) -> Any:
     """Gives a cuda.core Device a memory resource and returns the one it had; None is the default it makes when asked.
 
     The public getter would create that default, a driver pool that nobody uses.

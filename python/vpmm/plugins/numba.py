@@ -11,6 +11,8 @@ Three ways to select it, before the first CUDA context of the process:
 Importing this module imports no Numba and touches no CUDA. docs/guides/numba.md says what changes for a program.
 """
 
+# ruff: noqa: ANN401  what Numba and cuda.core pass has no types
+
 from __future__ import annotations
 
 import abc
@@ -54,7 +56,7 @@ class _Manager:
     _target: Any  # the module cudadrv.driver of the target
     _out_of_memory: type[Exception]
 
-    def __init__(self, *, context: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, context: Any) -> None:
         """`context` is Numba's Context, or None for the instance that it makes to read the version. Calls no CUDA."""
         super().__init__(context=context)  # type: ignore[call-arg]  # the base that make_memory_manager() adds
         self._ledger = Ledger(self._target, context)
@@ -138,7 +140,7 @@ class _Manager:
 
     # --- allocating ---
 
-    def memalloc(self, size: int) -> Any:  # noqa: ANN401
+    def memalloc(self, size: int) -> Any:
         """`size` bytes of device memory that any stream may use at once, as a MemoryPointer.
 
         Raises an error that is a MemoryError, a vpmm.Error and Numba's CudaAPIError when memory runs out.
@@ -157,14 +159,14 @@ class _Manager:
         finalizer = ledger.add_device(address)
         return target.MemoryPointer(self._weak_context, target.binding.CUdeviceptr(address), size, finalizer=finalizer)
 
-    def memallocmanaged(self, size: int, attach_global: bool = True) -> Any:  # noqa: ANN401
+    def memallocmanaged(self, size: int, attach_global: bool = True) -> Any:
         """`size` bytes that host and device share, from the driver: a pool's memory is the device's alone."""
         flags = self._target.binding.CUmemAttach_flags
         flag = flags.CU_MEM_ATTACH_GLOBAL if attach_global else flags.CU_MEM_ATTACH_HOST
         pointer = self._from_driver("cuMemAllocManaged", size, flag.value)
         return self._host_memory(self._target.ManagedMemory, pointer, size, "cuMemFree")
 
-    def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:  # noqa: ANN401
+    def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
         """`size` bytes of page-locked host memory from the driver, seen by the device if `mapped`."""
         binding = self._target.binding
         flags = binding.CU_MEMHOSTALLOC_DEVICEMAP if mapped else 0
@@ -173,7 +175,7 @@ class _Manager:
         pointer = self._from_driver("cuMemHostAlloc", size, flags)
         return self._host_memory(self._page_locked(mapped), pointer, size, "cuMemFreeHost")
 
-    def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:  # noqa: ANN401
+    def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:
         """Locks the pages of `owner`'s memory until the result is dropped, which unlocks them at once."""
         self._pool()
         self._ledger.unpin()  # the range may be one that another thread dropped
@@ -181,10 +183,10 @@ class _Manager:
         self._from_driver("cuMemHostRegister", pointer, size, flags)
         return self._host_memory(self._page_locked(mapped), pointer, size, "cuMemHostUnregister", owner)
 
-    def _page_locked(self, mapped: bool) -> Any:  # noqa: ANN401
+    def _page_locked(self, mapped: bool) -> Any:
         return self._target.MappedMemory if mapped else self._target.PinnedMemory
 
-    def _from_driver(self, call: str, *arguments: int) -> Any:  # noqa: ANN401
+    def _from_driver(self, call: str, *arguments: int) -> Any:
         """A driver call that takes memory; when there is none, once more after giving up all that is idle here."""
         pool, ledger = self._pool(), self._ledger
         ledger.settle()
@@ -199,7 +201,7 @@ class _Manager:
             pool.trim()
         return allocate(*arguments)
 
-    def _host_memory(self, kind: Any, pointer: Any, size: int, release: str, owner: Any = None) -> Any:  # noqa: ANN401
+    def _host_memory(self, kind: Any, pointer: Any, size: int, release: str, owner: Any = None) -> Any:
         serial, finalizer = self._ledger.add_host(release, int(pointer))
         try:
             memory = kind(self._weak_context, pointer, size, owner=owner, finalizer=finalizer)
@@ -215,14 +217,14 @@ class _Manager:
 
     # --- asking ---
 
-    def get_memory_info(self) -> Any:  # noqa: ANN401
+    def get_memory_info(self) -> Any:
         """(free, total) bytes of the device; free counts what the pool holds and could hand out."""
         pool = self._pool()
         self._ledger.settle()
         free, total = pool.memory_info()
         return self._target.MemoryInfo(free=free, total=total)
 
-    def get_ipc_handle(self, memory: Any) -> Any:  # noqa: ANN401
+    def get_ipc_handle(self, memory: Any) -> Any:
         """Raises NotImplementedError: CUDA's legacy IPC handles cannot stand for memory that was mapped by a pool."""
         raise NotImplementedError(
             "vpmm cannot share memory between processes yet: CUDA makes no IPC handle for memory that is mapped by "
@@ -245,7 +247,7 @@ def _takes_kernel_arguments() -> bool:
 def _out_of_memory_error(target: ModuleType) -> type[Exception]:
     """For whoever catches MemoryError, vpmm.Error or, as Numba itself does, CudaAPIError with its code."""
 
-    def __init__(self: Any, message: str) -> None:  # noqa: ANN401, N807
+    def __init__(self: Any, message: str) -> None:  # noqa: N807
         target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, message)
 
     members = {"__init__": __init__, "__module__": __name__, "__doc__": _out_of_memory_error.__doc__}
@@ -256,14 +258,15 @@ def _out_of_memory_error(target: ModuleType) -> type[Exception]:
 def make_memory_manager(cuda: ModuleType) -> type[Any]:
     """The memory manager class for `numba.cuda` or `numba_cuda_mlir.cuda`; the same one at each call.
 
-    Raises ImportError when `cuda` is Numba's simulator, which has no memory managers.
+    Raises vpmm.Error when `cuda` is Numba's simulator, which has no memory managers.
     """
     target = getattr(getattr(cuda, "cudadrv", None), "driver", None)
     base = getattr(target, "BaseCUDAMemoryManager", None)
     if target is None or base is None:
-        raise ImportError(
+        raise vpmm.Error(
             f"{cuda.__name__} has no memory managers: this is Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM), or a "
-            "version older than numba-cuda 0.25"
+            "version older than numba-cuda 0.25",
+            "VPMM_ERROR_UNSUPPORTED",
         )
     members = {
         "__module__": __name__,
@@ -296,12 +299,13 @@ def _cuda() -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not target.startswith(error.name):
                 raise  # it is installed, and something that it needs is not
-    raise ImportError(
-        "vpmm's Numba plugin needs the package numba-cuda (0.25 or newer) or numba-cuda-mlir, and neither is installed"
+    raise vpmm.Error(
+        "vpmm's Numba plugin needs the package numba-cuda (0.25 or newer) or numba-cuda-mlir, and neither is installed",
+        "VPMM_ERROR_UNSUPPORTED",
     )
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401
+def __getattr__(name: str) -> Any:
     """`_numba_memory_manager` is what Numba looks for; classes are made when asked for, so that Numba is optional."""
     if name in ("_numba_memory_manager", "NumbaMemoryManager"):
         return make_memory_manager(_cuda())
@@ -317,7 +321,7 @@ def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = N
     arrays that are passed to kernels to cuda.core; None is VPMM_NUMBA_KERNEL_ARGUMENTS.
 
     Warns and does nothing where NUMBA_CUDA_MEMORY_MANAGER names another manager (NBEP 7) or Numba runs its simulator;
-    warns where a context exists, which keeps its manager. Raises ImportError without Numba.
+    warns where a context exists, which keeps its manager. Raises vpmm.Error where no Numba is installed.
     """
     global _order, _kernel_arguments
     if order not in (None, "context", "legacy"):
@@ -329,7 +333,7 @@ def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = N
     cuda = _cuda()
     try:
         manager = make_memory_manager(cuda)
-    except ImportError as error:
+    except vpmm.Error as error:
         warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=2)
         return
     _order, _kernel_arguments = order, kernel_arguments
