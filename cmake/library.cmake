@@ -26,7 +26,7 @@ if(capi_sources)
 endif()
 
 file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.cpp)
-if(cli_sources)
+if(cli_sources AND NOT SKBUILD) # a wheel holds no programs
   find_package(CLI11 REQUIRED)
   add_executable(vpmm_cli ${cli_sources})
   target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_capi CLI11::CLI11 nlohmann_json::nlohmann_json)

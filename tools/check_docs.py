@@ -18,7 +18,7 @@ SETTINGS_PAGE = "docs/reference/settings.md"
 CONFIG = "src/context/config.cpp"
 KNOWN_SUFFIXES = ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
 # Roots a path in a document may be relative to, besides the document's own folder.
-ROOTS = ["", "src", "include"]
+ROOTS = ["", "src", "include", "python"]
 
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -69,7 +69,7 @@ def learn(root: Path) -> Known:
     known.dev_verbs = dev_verbs(read_all(root, ["dev"]))
     presets = read_all(root, ["CMakePresets.json"])
     known.presets = preset_names(presets) if presets else set()
-    code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*"]
+    code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*", "python/**/*.py"]
     build = ["dev", "CMakeLists.txt", "*/CMakeLists.txt", "cmake/*", "tools/*.py"]
     known.names = set(SETTING.findall(read_all(root, code + build)))
     if (root / CONFIG).exists():
@@ -134,7 +134,7 @@ def path_exists(known: Known, page: Path, text: str) -> bool:
     # A bare file name may stand anywhere in the tree, as `planner.cpp` in a text about its room.
     return "/" not in text and any(
         next((known.root / folder).rglob(text), None) is not None
-        for folder in ("src", "include", "cli", "bench", "tests", "tools", "docs", "cmake", "examples")
+        for folder in ("src", "include", "cli", "bench", "tests", "tools", "docs", "cmake", "examples", "python")
     )
 
 

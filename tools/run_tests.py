@@ -2,23 +2,29 @@
 """Runs every test of a build folder and sums up: skips with their reasons, then `N passed, N failed, N skipped`.
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
-unittest cases in tests/. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
+unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
+the simulator; what one of them lacks is no skip if another has it. With VPMM_REQUIRE_GPU=1 a skipped case counts as
+failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli"]
+PACKAGE_SUITE = "tests/python"
+PACKAGE_SECONDS = 1200
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
 
@@ -132,6 +138,32 @@ def run_python(suites: list[str]) -> Tally:
     return tally
 
 
+def run_package(interpreter: Path, build: Path) -> Tally:
+    """The package's suite in a process of that interpreter, which finds the package in the build folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tally.json")
+        environment = {"VPMM_DRIVER": "sim"} | os.environ | {"PYTHONPATH": str(build.resolve() / "python")}
+        command = [str(interpreter), str(Path(__file__)), "--only", PACKAGE_SUITE, "--tally", str(path)]
+        try:
+            code: object = subprocess.run(command, env=environment, timeout=PACKAGE_SECONDS, check=False).returncode
+        except subprocess.TimeoutExpired:
+            code = f"more than {PACKAGE_SECONDS} seconds"
+        if not path.exists():
+            return Tally(failed={PACKAGE_SUITE: f"{interpreter} ended with {code} and wrote no result"})
+        return Tally(**json.loads(path.read_text()))
+
+
+def merge(tallies: dict[str, Tally]) -> Tally:
+    """One tally of the same suite run in several ways, by name; a case that ran in one of them is no skip."""
+    merged = Tally()
+    ran = {case for tally in tallies.values() for case in [*tally.passed, *tally.failed]}
+    for way, tally in tallies.items():
+        merged.passed += [f"{way}: {case}" for case in tally.passed]
+        merged.failed |= {f"{way}: {case}": output for case, output in tally.failed.items()}
+        merged.skipped |= {case: reason for case, reason in tally.skipped.items() if case not in ran}
+    return merged
+
+
 def report(tally: Tally) -> None:
     if tally.failed:
         print("\nFailed:")
@@ -150,16 +182,32 @@ def report(tally: Tally) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=Path, required=True, help="build folder that holds the C++ tests")
+    parser.add_argument("--build", type=Path, help="build folder that holds the C++ tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--no-python", action="store_true", help="only the C++ tests")
+    parser.add_argument("--package", type=Path, action="append", default=[], help="interpreter for tests/python")
+    parser.add_argument("--no-package", metavar="REASON", default="no interpreter was named", help="why there is none")
+    parser.add_argument("--only", help="one folder of unittest cases, and nothing else")
+    parser.add_argument("--tally", type=Path, help="with --only: file for the result, as JSON")
     parser.add_argument("ctest", nargs="*", help="arguments for ctest, after --")
     options = parser.parse_args()
+    if options.only:
+        tally = run_python([options.only])
+        if options.tally:
+            options.tally.write_text(json.dumps(asdict(tally)))
+        return 1 if tally.failed else 0
+    if options.build is None:
+        parser.error("--build is needed")
+    if options.package:
+        os.environ["VPMM_PACKAGE_PYTHON"] = str(options.package[0].absolute())
     os.environ["VPMM_BUILD_FOLDER"] = str(options.build.resolve())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file
     tally = run_ctest(options.build, options.jobs, options.ctest)
     if not options.no_python:
         tally.add(run_python(PYTHON_SUITES))
+        tally.add(merge({path.parents[1].name: run_package(path, options.build) for path in options.package}))
+        if not options.package:
+            tally.skipped[PACKAGE_SUITE] = options.no_package
     if os.environ.get("VPMM_REQUIRE_GPU") == "1":
         tally.skips_fail()
     report(tally)

@@ -44,7 +44,8 @@ typedef enum vpmm_status {
   VPMM_ERROR_POISONED = 9,           /* the GPU context is broken by a sticky error; no more driver calls are made */
   VPMM_ERROR_PROCESS_ENDING = 10,    /* the process exits, or this is a forked child */
   VPMM_ERROR_CAPTURE_ACTIVE = 11,    /* not possible while a stream is being captured */
-  VPMM_ERROR_BAD_FILE = 12           /* a file is missing, malformed or cannot be written */
+  VPMM_ERROR_BAD_FILE = 12,          /* a file is missing, malformed or cannot be written */
+  VPMM_WOULD_BLOCK = 13              /* no error: not possible at once; call the ordinary function */
 } vpmm_status;
 
 typedef struct vpmm_pool vpmm_pool;                 /* opaque */
@@ -169,6 +170,10 @@ VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t
                                            void** ptr);
 /* Memory that any work queued on any stream after the call may use. `alignment` 0: the default. */
 VPMM_API vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
+/* The same, if it takes no driver call and no wait for a lock that others hold across one; otherwise VPMM_WOULD_BLOCK,
+ * also when the request is wrong: vpmm_allocate_any_stream then does it or says why not. For callers that hold a lock
+ * of their own, such as an interpreter's. */
+VPMM_API vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
 /* Work queued on `stream` before the call is the last to use the memory. Null does nothing. */
 VPMM_API vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream);
 /* Work queued on any stream before the call may be the last to use it. */
@@ -204,6 +209,14 @@ VPMM_API vpmm_status vpmm_capture_begin(vpmm_pool* pool);
 VPMM_API vpmm_status vpmm_capture_end(vpmm_pool* pool);
 /* `capture_id` as cuStreamGetCaptureInfo gave it. Normally the graph's destruction does this. */
 VPMM_API vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id);
+
+/* --- putting off what takes time --- */
+/* Between them the pool unmaps and releases nothing by itself, and does not wait on the host: no trim by
+ * release_threshold, no pause before growth, no wait for any-stream memory that is pending. What is complete is used
+ * again all the same. Running out of memory comes first, and so does what you call (vpmm_trim, vpmm_synchronize). Pairs
+ * may nest and overlap, on any threads; calls after the last end catch up. While the process ends they do nothing. */
+VPMM_API vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool);
+VPMM_API vpmm_status vpmm_defer_cleanup_end(vpmm_pool* pool);
 
 /* --- limits --- */
 /* Gives idle memory back until at most `bytes_to_keep` are mapped. `bytes_released` may be null. */

@@ -177,6 +177,12 @@ class pool_ref {
     return finish(status, ptr);
   }
 
+  // Null: not possible without a driver call or a wait, or not at all; allocate() does it or says why not.
+  void* allocate_if_ready(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const noexcept {
+    void* ptr = nullptr;
+    return vpmm_try_allocate_any_stream(handle_, bytes, alignment, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
+
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
   void deallocate(void* ptr, vpmm_stream stream) const { check(vpmm_deallocate(handle_, ptr, stream)); }
   void deallocate(void* ptr, any_stream_t) const { check(vpmm_deallocate_any_stream(handle_, ptr)); }
@@ -440,6 +446,20 @@ class capture_guard {
   ~capture_guard() { (void)vpmm_capture_end(pool_.handle()); }
   capture_guard(const capture_guard&) = delete;
   capture_guard& operator=(const capture_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+};
+
+// Puts off, for a scope, what the pool would do by itself and what takes time: unmapping, releasing, waiting on the
+// host.
+class defer_cleanup_guard {
+ public:
+  explicit defer_cleanup_guard(pool_ref pool) : pool_(pool) { check(vpmm_defer_cleanup_begin(pool_.handle())); }
+  // Fails only without a begin, and without it the constructor threw.
+  ~defer_cleanup_guard() { (void)vpmm_defer_cleanup_end(pool_.handle()); }
+  defer_cleanup_guard(const defer_cleanup_guard&) = delete;
+  defer_cleanup_guard& operator=(const defer_cleanup_guard&) = delete;
 
  private:
   pool_ref pool_;

@@ -48,6 +48,8 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) VPMM_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  // Takes over one that try_lock() took.
+  MutexLock(Mutex& mutex, std::adopt_lock_t /*is_held*/) VPMM_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
     if (held_) mutex_.unlock();
   }

@@ -39,6 +39,20 @@ vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t align
   return allocate(pool, {bytes, alignment, std::nullopt}, ptr);
 }
 
+// Leaves the thread's last error alone, as a success does: nothing is wrong yet.
+vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr) {
+  const context::GateEntry entry;
+  if (pool == nullptr || ptr == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
+  DevicePtr begin{};
+  const vpmm_status status = guarded([&]() -> Result<void> {
+    begin = pool->context->allocate_if_ready(bytes, alignment);
+    return {};
+  });
+  if (status != VPMM_OK || is_null(begin)) return VPMM_WOULD_BLOCK;
+  *ptr = to_pointer(begin);
+  return VPMM_OK;
+}
+
 vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
   return deallocate(pool, ptr, to_stream(stream));
 }

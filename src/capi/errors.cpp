@@ -74,5 +74,7 @@ const char* vpmm_version(void) {
 const char* vpmm_last_error(void) { return vpmm::capi::last_error; }
 
 const char* vpmm_status_string(vpmm_status status) {
-  return status == VPMM_OK ? "ok" : vpmm::to_string(static_cast<vpmm::ErrorCode>(status));
+  if (status == VPMM_OK) return "ok";
+  if (status == VPMM_WOULD_BLOCK) return "would block";
+  return vpmm::to_string(static_cast<vpmm::ErrorCode>(status));
 }

@@ -86,6 +86,21 @@ vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id) {
       WhenEnding::do_nothing);
 }
 
+vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool) {
+  return with_pool(
+      pool,
+      [](Context& context) -> Result<void> {
+        context.defer_cleanup_begin();
+        return {};
+      },
+      WhenEnding::do_nothing);
+}
+
+vpmm_status vpmm_defer_cleanup_end(vpmm_pool* pool) {
+  return with_pool(
+      pool, [](Context& context) { return context.defer_cleanup_end(); }, WhenEnding::do_nothing);
+}
+
 vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY_ASSIGN(const Bytes released, context.trim(bytes_to_keep));

@@ -10,7 +10,7 @@ namespace vpmm::context {
 struct DeviceContext::Known {
   small::Shard* shard = nullptr;  // null: the call takes the pool's lock
   driver::StreamId id{};
-  driver::StreamHandle stream{};
+  Stream stream;  // none: any-stream
 };
 
 // On a line of its own, for it is read at every call. Keeps its timeline from being retired. The timeline ends all the

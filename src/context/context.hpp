@@ -76,6 +76,9 @@ class Context {
 
   // Memory that work queued on `stream` after the call may use. Zero bytes: null.
   virtual Result<DevicePtr> allocate(const Request& request) = 0;
+  // Any-stream memory, if it can be had without a driver call and without waiting for a lock that is held across one.
+  // Null: it cannot, or something is wrong with the request; allocate() knows.
+  virtual DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) = 0;
   // out[i] gets `bytes[i]`; all or none. Requires: as many of both.
   virtual Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) = 0;
   // Work queued before the call on `stream` (and on streams named with record_use) is the last to use the memory.
@@ -94,6 +97,11 @@ class Context {
   // The graph made from capture `id` will not be launched any more; its memory is free (normally the graph says so
   // itself).
   virtual Result<void> capture_release(driver::CaptureId id) = 0;
+
+  // While held, nothing that the pool does by itself unmaps, releases or waits on the host, unless memory would run
+  // out. Pairs, may nest and overlap.
+  virtual void defer_cleanup_begin() = 0;
+  virtual Result<void> defer_cleanup_end() = 0;
 
   virtual Result<AllocationInfo> query(DevicePtr ptr) const = 0;  // `ptr` may point inside an allocation
   // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or no more is idle. Returns bytes

@@ -175,7 +175,7 @@ Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, cons
 // The other half of Note [Caches shrink before the footprint grows]: growth of the driver's pool past the peak is paid
 // with idle pages. In page mode only: a large chunk is not worth a small request.
 Result<void> DeviceContext::offset_growth(MutexLock& lock) {
-  if (pool_ == nullptr || !config_.page_chunks) return {};
+  if (pool_ == nullptr || !config_.page_chunks || cleanup_holds_ != 0) return {};
   if (pool_->mapped_bytes() + somm_reserved_ <= peak_mapped_) return {};
   pool_->set_other_bytes(somm_reserved_);
   VPMM_TRY(pool_->trim(lock, peak_mapped_));
@@ -236,6 +236,7 @@ void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {
 bool DeviceContext::drain_deferred(MutexLock& lock) {
   for (const std::uint64_t capture : captures_.take_ended()) release_capture(capture);
   if (deferred_.empty()) return false;
+  served_beside_deferred_.store(0, std::memory_order_relaxed);
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
   for (const std::uint64_t address : deferred_.take_all())
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
@@ -385,6 +386,26 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
     return not_live(ptr, {});
   }
   leave(caller);
+  return {};
+}
+
+// --- putting off ----------------------------------------------------------------------------------------------------
+
+// Note [Cleaning up can be put off]
+// A program may have a moment in which no call should take long. While it says so, the pool lets zombies and idle
+// memory be, and the host does not wait; what is complete is used again all the same. Running out of memory, or of
+// mappings, comes first: the steps of a shortage are always taken. So does what the caller asks for itself (trim,
+// synchronize, reset). When the last hold ends, the calls that follow catch up, each a bounded amount.
+void DeviceContext::defer_cleanup_begin() {
+  const MutexLock lock(mutex_);
+  ++cleanup_holds_;
+  if (pool_ != nullptr) pool_->hold_cleanup(true);
+}
+
+Result<void> DeviceContext::defer_cleanup_end() {
+  const MutexLock lock(mutex_);
+  if (cleanup_holds_ == 0) return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
+  if (--cleanup_holds_ == 0 && pool_ != nullptr) pool_->hold_cleanup(false);
   return {};
 }
 

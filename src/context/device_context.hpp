@@ -49,6 +49,7 @@ class DeviceContext final : public Context {
   void prepare();
 
   Result<DevicePtr> allocate(const Request& request) override;
+  DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) override;
   Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) override;
   Result<void> deallocate(DevicePtr ptr, Stream stream) override;
   Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) override;
@@ -58,6 +59,8 @@ class DeviceContext final : public Context {
   Result<void> capture_begin() override;
   Result<void> capture_end() override;
   Result<void> capture_release(driver::CaptureId id) override;
+  void defer_cleanup_begin() override;
+  Result<void> defer_cleanup_end() override;
   Result<AllocationInfo> query(DevicePtr ptr) const override;
   Result<Bytes> trim(Bytes bytes_to_keep) override;
   Result<void> preallocate(Bytes bytes) override;
@@ -84,6 +87,7 @@ class DeviceContext final : public Context {
   Known known(driver::StreamHandle stream) const;
   bool is_ever_in_hand(Bytes bytes, Bytes alignment) const;
   DevicePtr take_in_hand(const Known& known, Bytes bytes);
+  DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   enum class Kept { yes, no, not_asked };
   Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
@@ -192,6 +196,7 @@ class DeviceContext final : public Context {
   // --- all below under mutex_ ---
   alignas(kCacheLine) Captures captures_;
   std::uint64_t announced_captures_ = 0;
+  std::uint64_t cleanup_holds_ = 0;  // Note [Cleaning up can be put off]
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
   // Streams that captured when last seen, and in which capture.
@@ -214,6 +219,7 @@ class DeviceContext final : public Context {
   std::shared_ptr<observe::TraceWriter> recording_;
   // --- lock-free ---
   DeferredList deferred_;
+  std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests, since the list was taken last
 };
 
 }  // namespace vpmm::context

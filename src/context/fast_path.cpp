@@ -35,6 +35,9 @@ constexpr std::uint64_t kEventIntervalNs = 500'000;  // of up to four streams
 constexpr std::uint64_t kStreamsPerInterval = 4;
 constexpr std::uint64_t kEventsPerMiss = 64;
 
+// Requests that may be served while deferred frees wait for somebody to carry them out.
+constexpr std::uint64_t kServedBesideDeferred = 64;
+
 bool is_default(driver::StreamHandle stream) {
   return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
 }
@@ -107,7 +110,8 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   }
   if (is_null(begin)) return {};
   ++shard.activity;
-  if (observer_ != nullptr) observer_->on_allocate({begin, size}, known.stream);
+  if (observer_ != nullptr && known.stream) observer_->on_allocate({begin, size}, *known.stream);
+  if (observer_ != nullptr && !known.stream) observer_->on_allocate_any_stream({begin, size});
   return begin;
 }
 
@@ -232,7 +236,13 @@ bool DeviceContext::keep_before_event(const pool::Caller& caller, DevicePtr ptr)
 
 // The call took the pool's lock, so it can do what others asked this stream for.
 void DeviceContext::answer_attention(const pool::Caller& caller) {
-  if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
+  if (small_ == nullptr || caller.standing != pool::Standing::ordinary) return;
+  if (caller.timeline == nullptr) {
+    Shard& any = small_->any_stream_shard();  // of which nobody wants an event
+    const SpinGuard guard(any.lock);
+    any.wants_attention.store(false, std::memory_order_relaxed);
+    return;
+  }
   Shard& shard = small_->shard_of(*caller.timeline);
   {
     const SpinGuard guard(shard.lock);
@@ -260,6 +270,37 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
     }
   }
   return allocate_slowly(request, nullptr);
+}
+
+// Note [What is ready for any stream]
+// What any-stream users have in hand is complete, and so is what the pool gives them. So a request is served from
+// either without asking anybody; for the pool's lock nobody waits. A python program calls this with its interpreter
+// locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
+// frees waiting, and for whole pages at once, the answer is no.
+DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
+  if (bytes == 0 || !is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
+  const bool is_small = serves_small_ && small::SmallPool::serves(bytes, alignment, page_size_);
+  if (!is_small) return take_pages_if_ready(bytes, alignment);
+  if (!is_ever_in_hand(bytes, alignment)) return {};
+  if (!deferred_.empty() && served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) >= kServedBesideDeferred)
+    return {};
+  return take_in_hand({&small_->any_stream_shard(), driver::StreamId{}, std::nullopt}, bytes);
+}
+
+DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
+  const bool is_for_the_pool = somm_ == nullptr || bytes >= page_size_;
+  if (!is_for_the_pool || config_.page_chunks || bytes > kAddressSpace || !deferred_.empty()) return {};
+  const Bytes natural = pool_->slice_alignment();
+  if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
+  if (!mutex_.try_lock()) return {};
+  const MutexLock lock(mutex_, std::adopt_lock);
+  if (!has_preallocated_ || recording_) return {};
+  const pool::Caller caller;
+  const DevicePtr begin = pool_->allocate_hit({bytes, rounding_.rounded(bytes), natural}, caller);
+  if (is_null(begin)) return {};
+  announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
+  note_peaks(caller);
+  return begin;
 }
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {

@@ -77,7 +77,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 
 // VPMM_RELEASE_THRESHOLD: idle memory above it goes back without being asked for.
 Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
-  if (pool_ == nullptr || !config_.release_threshold) return {};
+  if (pool_ == nullptr || !config_.release_threshold || cleanup_holds_ != 0) return {};
   if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold) return {};
   recall_kept();
   if (pool_->idle_bytes() == 0) return {};

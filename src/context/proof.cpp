@@ -120,7 +120,7 @@ bool DeviceContext::synchronize_context(MutexLock& lock) {
 // Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it up. Above the cap
 // the oldest event is waited for, with the lock dropped. `park` promises to wait for explicit synchronisation only.
 Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
-  if (pool_ == nullptr || config_.any_stream == pool::AnyStreamOrder::park) return {};
+  if (pool_ == nullptr || config_.any_stream == pool::AnyStreamOrder::park || cleanup_holds_ != 0) return {};
   for (;;) {
     const time::Timeline& any = timelines_.any_stream();
     const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);

@@ -94,7 +94,8 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
   ++misses_;
   want_proof(request, caller);
   VPMM_TRY_ASSIGN(Plan plan, make_plan(lock, request, caller, effort));
-  if (!plan.creates.empty() && grows_past_peak(plan.created_bytes()) && relief_.shrink_caches(lock)) {
+  const bool sets_record = !plan.creates.empty() && grows_past_peak(plan.created_bytes());
+  if (sets_record && !is_cleanup_held_ && relief_.shrink_caches(lock)) {
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, effort));
   }
   std::uint64_t pieces = plan.creates.size();

@@ -94,6 +94,16 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
   return found->range.begin;
 }
 
+DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
+  const std::optional<Place> place = find_place(request, caller);
+  if (!place || is_set_apart(request, caller, *place)) return {};
+  ++counters_.hits;
+  ++counters_.allocations;
+  const DevicePtr begin = take_fit(*place, request, caller)->range.begin;
+  note_peaks();
+  return begin;
+}
+
 // Note [Patience]
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
@@ -129,7 +139,8 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
     return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
   };
-  if (index_.pending_bytes() == 0 || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0) return 0;
+  if (is_cleanup_held_ || index_.pending_bytes() == 0 || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0)
+    return 0;
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
   if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
@@ -313,6 +324,7 @@ Result<bool> Pool::learn(std::size_t most) {
 }
 
 Result<void> Pool::settle(MutexLock& lock) {
+  if (is_cleanup_held_) return {};
   const bool crowded = chunks_.mapping_count() > config_.max_mappings / 2;
   VPMM_TRY(sweep(lock, crowded ? kMappingsSweptWhenCrowded : kMappingsSweptPerCall));
   return {};

@@ -93,6 +93,8 @@ class Pool {
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  // What allocate() would find without a driver call; null: nothing.
+  DevicePtr allocate_hit(const PageRequest& request, const Caller& caller);
   // Whether allocate() would find it without a driver call.
   bool is_hit(const PageRequest& request, const Caller& caller) const;
   // Whether there is a page that the caller may use at once. It may be worth more to leave it alone.
@@ -123,6 +125,8 @@ class Pool {
   Result<void> preallocate(MutexLock& lock, Bytes bytes);
   void set_capacity(std::optional<Bytes> capacity) { capacity_ = capacity; }
   void set_other_bytes(Bytes bytes) { other_bytes_ = bytes; }  // mapped elsewhere on the same account
+  // While held: no sweep, no pause and no smaller caches, unless memory runs out.
+  void hold_cleanup(bool is_held) { is_cleanup_held_ = is_held; }
 
   Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
   Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
@@ -226,6 +230,7 @@ class Pool {
   std::condition_variable_any flight_ended_;
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
+  bool is_cleanup_held_ = false;
   std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory begins before that time
   std::uint64_t returned_ = 0;         // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;

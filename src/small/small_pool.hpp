@@ -79,6 +79,8 @@ class SmallPool {
 
   // What `timeline` has in hand; found or begun.
   Shard& shard_of(time::Timeline& timeline);
+  // The same for users that name no stream: all that is in hand there is complete.
+  Shard& any_stream_shard() { return *any_; }
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
   void enlist(region::Region& pages, Bytes requested, Shard& shard);
   void delist(const region::Region& pages);

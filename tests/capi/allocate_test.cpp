@@ -160,5 +160,23 @@ TEST_F(Allocate, announced_captures_come_in_pairs) {
   EXPECT_NE(vpmm_capture_end(pool_), VPMM_OK);
 }
 
+TEST_F(Allocate, tries_without_blocking_and_says_so) {
+  void* ptr = pool_;
+  ASSERT_EQ(vpmm_config_init(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, &ptr), VPMM_WOULD_BLOCK) << "nothing is mapped yet";
+  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 0, 0, &ptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(vpmm_try_allocate_any_stream(nullptr, 80, 0, &ptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, nullptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(ptr, pool_) << "written on success only";
+  EXPECT_STREQ(vpmm_last_error(), "`config` is null") << "it is no error";
+  void* first = nullptr;
+  ASSERT_EQ(vpmm_allocate_any_stream(pool_, 80, 0, &first), VPMM_OK);
+  ASSERT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, &ptr), VPMM_OK);
+  EXPECT_NE(ptr, first);
+  EXPECT_EQ(statistics_of(pool_).live_allocations, 2U);
+  EXPECT_EQ(vpmm_deallocate_any_stream(pool_, ptr), VPMM_OK);
+  EXPECT_EQ(vpmm_deallocate_any_stream(pool_, first), VPMM_OK);
+}
+
 }  // namespace
 }  // namespace vpmm::capi_test

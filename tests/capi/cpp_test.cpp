@@ -180,6 +180,21 @@ TEST_F(Cpp, observing_and_limits_reach_the_pool) {
   EXPECT_EQ(after.peak_mapped_bytes, after.mapped_bytes);
 }
 
+TEST_F(Cpp, what_is_ready_is_given_at_once_and_the_rest_not) {
+  EXPECT_EQ(pool_.allocate_if_ready(80, any_stream), nullptr);
+  void* const first = pool_.allocate(80, any_stream);
+  void* const second = pool_.allocate_if_ready(80, any_stream);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(second, first);
+  pool_.deallocate(first, any_stream);
+  pool_.deallocate(second, any_stream);
+}
+
+TEST_F(Cpp, a_defer_cleanup_guard_lasts_for_a_scope) {
+  { const defer_cleanup_guard guard(pool_); }
+  EXPECT_NE(vpmm_defer_cleanup_end(pool_.handle()), VPMM_OK) << "the guard did not end its hold";
+}
+
 TEST_F(Cpp, a_capture_guard_announces_a_capture_for_a_scope) {
   { const capture_guard guard(pool_); }
   EXPECT_NE(vpmm_capture_end(pool_.handle()), VPMM_OK) << "the guard did not end its capture";

@@ -32,6 +32,8 @@ int check_child(vpmm_pool* pool, void* live) {
   if (vpmm_pool_create(0, nullptr, &other) != VPMM_ERROR_PROCESS_ENDING) return 9;
   if (vpmm_synchronize(pool) != VPMM_ERROR_PROCESS_ENDING) return 10;
   if (vpmm_pool_destroy(pool) != VPMM_OK) return 11;
+  if (vpmm_try_allocate_any_stream(pool, 80, 0, &ptr) != VPMM_WOULD_BLOCK) return 12;
+  if (vpmm_defer_cleanup_begin(pool) != VPMM_OK || vpmm_defer_cleanup_end(pool) != VPMM_OK) return 13;
   return 0;
 }
 

@@ -192,5 +192,16 @@ TEST_F(Pools, an_exception_out_of_a_callback_becomes_an_error) {
   EXPECT_EQ(vpmm_allocate(pool_, 8 * kMiB, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
 }
 
+TEST_F(SimPool, puts_cleaning_up_off_between_begin_and_end) {
+  EXPECT_EQ(vpmm_defer_cleanup_end(pool_), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("defer_cleanup_begin")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_defer_cleanup_begin(pool_), VPMM_OK);
+  EXPECT_EQ(vpmm_defer_cleanup_begin(pool_), VPMM_OK) << "they nest";
+  EXPECT_EQ(vpmm_defer_cleanup_end(pool_), VPMM_OK);
+  EXPECT_EQ(vpmm_defer_cleanup_end(pool_), VPMM_OK);
+  EXPECT_EQ(vpmm_defer_cleanup_end(pool_), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_defer_cleanup_begin(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
 }  // namespace
 }  // namespace vpmm::capi_test

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -96,8 +98,35 @@ class Unittest(unittest.TestCase):
         self.assertEqual(self.run_class(BrokenSetUp).last_line(), "0 passed, 1 failed, 0 skipped")
 
 
+class Merging(unittest.TestCase):
+    def merged(self) -> run_tests.Tally:
+        full = run_tests.Tally(passed=["a", "b"], failed={"c": "planted"}, skipped={"d": "nowhere"})
+        bare = run_tests.Tally(passed=["a"], skipped={"b": "no numba", "c": "no numba", "d": "nowhere either"})
+        return run_tests.merge({"full": full, "bare": bare})
+
+    def test_a_case_that_ran_in_one_way_is_no_skip(self) -> None:
+        self.assertEqual(self.merged().passed, ["full: a", "full: b", "bare: a"])
+        self.assertEqual(set(self.merged().failed), {"full: c"})
+        self.assertEqual(set(self.merged().skipped), {"d"})
+
+    def test_an_interpreter_that_dies_is_a_failure(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            tally = run_tests.run_package(Path("/bin/false"), Path(folder))
+        self.assertEqual(list(tally.failed), ["tests/python"])
+        self.assertIn("ended with 1", tally.failed["tests/python"])
+
+    def test_a_suite_alone_writes_its_result(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "tally.json")
+            command = [sys.executable, ROOT / "tools/run_tests.py", "--only", "tests/docs", "--tally", path]
+            done = subprocess.run(command, capture_output=True, timeout=300, check=False)
+            tally = run_tests.Tally(**json.loads(path.read_text()))
+        self.assertEqual(done.returncode, 0)
+        self.assertGreater(len(tally.passed), 0)
+
+
 def load_tests(loader: unittest.TestLoader, *_: object) -> unittest.TestSuite:
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (Junit, Unittest))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (Junit, Unittest, Merging))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+// python: statuses become Python exceptions.
+#include "errors.hpp"
+
+#include <nanobind/stl/string.h>
+
+namespace vpmm::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+// Borrowed by nobody else: what a callback raised and nothing has reported yet.
+thread_local PyObject* callback_error = nullptr;
+
+const char* name_of(vpmm_status status) {
+  switch (status) {
+    case VPMM_OK: return "VPMM_OK";
+    case VPMM_ERROR_INVALID_ARGUMENT: return "VPMM_ERROR_INVALID_ARGUMENT";
+    case VPMM_ERROR_INVALID_POINTER: return "VPMM_ERROR_INVALID_POINTER";
+    case VPMM_ERROR_OUT_OF_MEMORY: return "VPMM_ERROR_OUT_OF_MEMORY";
+    case VPMM_ERROR_HOST_OUT_OF_MEMORY: return "VPMM_ERROR_HOST_OUT_OF_MEMORY";
+    case VPMM_ERROR_BAD_CONFIGURATION: return "VPMM_ERROR_BAD_CONFIGURATION";
+    case VPMM_ERROR_UNSUPPORTED: return "VPMM_ERROR_UNSUPPORTED";
+    case VPMM_ERROR_NO_DRIVER: return "VPMM_ERROR_NO_DRIVER";
+    case VPMM_ERROR_DRIVER_FAILED: return "VPMM_ERROR_DRIVER_FAILED";
+    case VPMM_ERROR_POISONED: return "VPMM_ERROR_POISONED";
+    case VPMM_ERROR_PROCESS_ENDING: return "VPMM_ERROR_PROCESS_ENDING";
+    case VPMM_ERROR_CAPTURE_ACTIVE: return "VPMM_ERROR_CAPTURE_ACTIVE";
+    case VPMM_ERROR_BAD_FILE: return "VPMM_ERROR_BAD_FILE";
+    case VPMM_WOULD_BLOCK: return "VPMM_WOULD_BLOCK";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+void keep_callback_error(nb::python_error& error) {
+  Py_XDECREF(callback_error);
+  nb::object value(nb::borrow(error.value()));
+  if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
+  callback_error = value.release().ptr();
+}
+
+void raise(vpmm_status status, const std::string& message) {
+  const bool is_memory = status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY;
+  const nb::object cause = nb::steal(std::exchange(callback_error, nullptr));
+  // KeyboardInterrupt and its like are no failure of the callback: they go on as they are.
+  if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.ptr())), cause.ptr());
+    throw nb::python_error();
+  }
+  const nb::object type = nb::module_::import_("vpmm.errors").attr(is_memory ? "OutOfMemoryError" : "Error");
+  const nb::object error = type(message, name_of(status));
+  if (cause.is_valid()) PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+}  // namespace vpmm::python

@@ -1,0 +1,56 @@
+// python: who is told of allocations, frees and newly opened pools.
+#include "events.hpp"
+
+#include <set>
+
+namespace vpmm::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+// Never given back: finalizers may still call when the interpreter has begun to end.
+PyObject* log_callable = nullptr;
+PyObject* open_callable = nullptr;
+
+void replace(PyObject*& callable, const nb::object& next) {
+  PyObject* const previous = callable;
+  callable = next.is_none() ? nullptr : nb::object(next).release().ptr();
+  Py_XDECREF(previous);  // last, for it may run a finalizer
+}
+
+double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
+}  // namespace
+
+bool Event::is_on() { return log_callable != nullptr; }
+
+// From finalizers, too, which may run while an exception is under way.
+void Event::tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::size_t bytes) const {
+  const nb::error_scope under_way;
+  const nb::object log = nb::borrow(log_callable);
+  try {
+    log(name_, device, ptr, stream, bytes, seconds(start_), seconds(Clock::now()));
+  } catch (nb::python_error& error) {
+    error.restore();
+    PyErr_WriteUnraisable(log.ptr());
+  } catch (...) {  // a finalizer cannot report that the process is out of memory
+  }
+}
+
+void note_opened(int device) {
+  static std::set<int> seen;
+  if (seen.insert(device).second && open_callable != nullptr) nb::borrow(open_callable)(device);
+}
+
+void bind_events(nb::module_& module) {
+  module.def(
+      "set_log", [](const nb::object& log) { replace(log_callable, log); }, nb::arg("log").none(),
+      nb::sig(
+          "def set_log(log: collections.abc.Callable[[str, int, int, int, int, float, float], None] | None) -> None"));
+  module.def(
+      "on_open", [](const nb::object& callback) { replace(open_callable, callback); }, nb::arg("callback").none(),
+      nb::sig("def on_open(callback: collections.abc.Callable[[int], None] | None) -> None"));
+}
+
+}  // namespace vpmm::python

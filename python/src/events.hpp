@@ -1,0 +1,35 @@
+// python: who is told of allocations, frees and newly opened pools. Holds: the GIL, for all of it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <cstdint>
+
+namespace vpmm::python {
+
+using Clock = std::chrono::steady_clock;
+
+// Tells the log that set_log() named, if there is one, when the call is over: log(event, device, address, stream,
+// bytes, start, end), with times as time.perf_counter() gives them. What it raises is reported as unraisable.
+class Event {
+ public:
+  explicit Event(const char* name) : name_(name), start_(is_on() ? Clock::now() : Clock::time_point{}) {}
+  void end(int device, std::uintptr_t ptr, std::uintptr_t stream, std::size_t bytes) const {
+    if (is_on() && start_ != Clock::time_point{}) tell(device, ptr, stream, bytes);
+  }
+
+ private:
+  static bool is_on();
+  void tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::size_t bytes) const;
+
+  const char* name_;
+  Clock::time_point start_;
+};
+
+// Calls what on_open() named, with the device, the first time that this device's pool is opened here.
+void note_opened(int device);
+
+void bind_events(nanobind::module_& module);
+
+}  // namespace vpmm::python

@@ -1,0 +1,19 @@
+// python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
+#include <nanobind/nanobind.h>
+
+#include "errors.hpp"
+#include "events.hpp"
+#include "pool.hpp"
+
+NB_MODULE(_vpmm, module) {
+  // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
+  nanobind::set_leak_warnings(false);
+  module.attr("__version__") = vpmm_version();
+  module.def("device_count", [] {
+    int count = 0;
+    vpmm::python::call([&] { return vpmm_device_count(&count); });
+    return count;
+  });
+  vpmm::python::bind_events(module);
+  vpmm::python::bind_pool(module);
+}

@@ -1,0 +1,197 @@
+# vpmm: the package as users see it.
+
+"""One GPU memory pool for everything in a process.
+
+Importing this package touches no CUDA and imports no other library; a device's pool is opened by the first call that
+needs it. Sizes are in bytes. A device is an ordinal as CUDA counts them. All functions may be called from any thread,
+and the CUDA context that is current stays current; calls that may wait let other Python threads run meanwhile. Errors
+are ``vpmm.Error``; when memory runs out ``vpmm.OutOfMemoryError``, which is a ``MemoryError``, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, TextIO
+
+from vpmm import _csv_log
+from vpmm._streams import address_of, stream_handle
+from vpmm._vpmm import Pool, __version__, device_count
+from vpmm.errors import Error, OutOfMemoryError
+
+__all__ = [
+    "Error",
+    "MemoryInfo",
+    "OutOfMemoryError",
+    "Pool",
+    "Recording",
+    "__version__",
+    "capture",
+    "configure",
+    "csv_log",
+    "device_count",
+    "dump",
+    "memory_info",
+    "record",
+    "record_use",
+    "stats",
+    "trim",
+    "use_for_numba",
+]
+
+Setting = int | str | bool | None
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of a device: free for the pool, which is what the driver has free and what the pool could hand out; all."""
+
+    free: int
+    total: int
+
+
+def memory_info(device: int = 0) -> MemoryInfo:
+    """What is free for the process-wide pool of `device`, and what the device has. Asks the driver."""
+    return MemoryInfo(*Pool.default(device).memory_info())
+
+
+def stats(device: int = 0) -> dict[str, int]:
+    """The figures of the process-wide pool of `device`, by the names of docs/reference/statistics.md."""
+    return Pool.default(device).statistics()
+
+
+def dump(device: int = 0, json: bool = False) -> str:
+    """The state of the process-wide pool of `device`: its figures and every region, as text or as JSON."""
+    return Pool.default(device).dump(json)
+
+
+def trim(bytes_to_keep: int = 0, device: int = 0) -> int:
+    """Gives idle memory of the process-wide pool back to the device until at most `bytes_to_keep` are mapped.
+
+    Returns the bytes given back. Memory that is in use, or that the device may still be using, stays.
+    """
+    return Pool.default(device).trim(bytes_to_keep)
+
+
+def configure(device: int = 0, **settings: Setting) -> Pool:
+    """Opens the process-wide pool of `device` with settings over those of the environment, and returns it.
+
+    The names are those of the VPMM_ variables in lower case, without VPMM_ (``page_size``, ``capacity``, ...). Call it
+    before anything else opens the pool: when it is open with other settings, vpmm.Error names the difference.
+    """
+    return Pool.configure(device, **settings)
+
+
+class Recording:
+    """A recording in progress, made by vpmm.record(); ends with stop() or as a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str], device: int) -> None:
+        self._pool = Pool.default(device)
+        self._is_running = False
+        self._pool.record_start(os.fspath(path))
+        self._is_running = True
+
+    def stop(self) -> None:
+        """Ends the recording and finishes the file. A second call does nothing."""
+        if self._is_running:
+            self._is_running = False
+            self._pool.record_stop()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def record(path: str | os.PathLike[str], device: int = 0) -> Recording:
+    """Writes every allocation and free of the process-wide pool of `device` to a gzip CSV file, from now on.
+
+    ``vpmm replay`` reads it. Use it in a ``with`` statement or call ``stop()``; a recording that is not stopped is
+    finished when the process exits. While it runs, each call takes the pool's lock. One at a time for each device.
+    """
+    return Recording(path, device)
+
+
+@contextlib.contextmanager
+def capture(device: int = 0) -> Iterator[None]:
+    """Announces, for a ``with`` block, stream captures on streams that are never passed to the pool.
+
+    Captures on streams that allocations name need no announcement. Nests; threads may overlap.
+    """
+    pool = Pool.default(device)
+    pool.capture_begin()
+    try:
+        yield
+    finally:
+        pool.capture_end()
+
+
+def record_use(array: Any, stream: object, device: int | None = None) -> None:  # noqa: ANN401  any library's array
+    """Says that work on `stream` uses the memory too: once freed, it waits for what is queued there by then.
+
+    `array` has ``__cuda_array_interface__``, or is an address; it may be a part of an allocation. `stream` is a
+    CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or anything with
+    ``__cuda_stream__``. Without `device`, all devices are looked through. The memory must be of a process-wide pool.
+    """
+    address = address_of(array)
+    handle = stream_handle(stream)
+    if address == 0:
+        return
+    pools = [Pool.default(device)] if device is not None else (Pool.default(i) for i in range(device_count()))
+    missing: Error | None = None
+    for pool in pools:
+        try:
+            begin = pool.query(address).begin
+        except Error as error:
+            missing = missing or error
+            continue
+        pool.record_use(begin, handle)
+        return
+    raise missing or Error("there is no device", "VPMM_ERROR_NO_DRIVER")
+
+
+def csv_log(
+    path_or_file: str | os.PathLike[str] | TextIO, locations: bool = False, memory: bool = False
+) -> _csv_log.CsvLog:
+    """Logs, until it is stopped, every allocation and free made through this package, Numba's included.
+
+    Use it in a ``with`` statement or call ``stop()``. The columns are those of NBEP 7: Event Type, Device ID, Address,
+    Stream (0: none was named), Size (bytes; 0 for a free), Free Memory, Total Memory, Current Allocs (since the log
+    began), Start, End and Elapsed in seconds, Location. `locations`: the line of the program that allocated, or that
+    dropped the last reference. `memory`: asks at each allocation what is free, which costs a driver call; otherwise
+    both columns are 0. A free shows what was free at the last allocation. Rows reach the file every thousand rows, and
+    at the end.
+    """
+    return _csv_log.CsvLog(path_or_file, locations, memory)
+
+
+def _numba_plugin(name: str) -> Any:  # noqa: ANN401  a class or a function of the plugin
+    try:
+        return getattr(importlib.import_module("vpmm.plugins.numba"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numba", "numba_cuda", "cuda", "numpy"):
+            raise
+        raise Error(
+            f"vpmm.{name.removeprefix('_')} needs numba-cuda, and {error.name} is not installed here: "
+            "pip install numba-cuda",
+            "VPMM_ERROR_UNSUPPORTED",
+        ) from error
+
+
+def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes them
+    """Makes Numba draw its device memory from the process-wide pools. Call it before Numba makes a context.
+
+    The options are those of vpmm.plugins.numba.use_for_numba.
+    """
+    _numba_plugin("use_for_numba")(**options)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  what Numba asks for, when it does
+    if name in ("_numba_memory_manager", "NumbaMemoryManager"):
+        return _numba_plugin(name)
+    raise AttributeError(f"module 'vpmm' has no attribute {name!r}")

@@ -1,0 +1,66 @@
+# vpmm: python -m vpmm: runs a program with its libraries on the pool, and says what is here.
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import vpmm
+from vpmm import _vpmm
+
+
+def recording_path(path: Path, device: int) -> str:
+    """`path` for device 0, and beside it one for each other device: trace.csv.gz, trace.device1.csv.gz."""
+    if device == 0:
+        return str(path)
+    suffixes = "".join(path.suffixes)
+    return str(path.with_name(f"{path.name.removesuffix(suffixes)}.device{device}{suffixes}"))
+
+
+def run(script: str, arguments: list[str], recording: Path | None) -> None:
+    """Runs the script as `python script` would, with NUMBA_CUDA_MEMORY_MANAGER=vpmm."""
+    os.environ["NUMBA_CUDA_MEMORY_MANAGER"] = "vpmm"
+    if recording is not None:
+        path = recording
+        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device)))
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def info() -> None:
+    """Prints the version, where the library is and what each device has free."""
+    print(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
+    print(f"NUMBA_CUDA_MEMORY_MANAGER={os.environ.get('NUMBA_CUDA_MEMORY_MANAGER', '')}")
+    for device in range(_vpmm.device_count()):
+        free, total = vpmm.memory_info(device)
+        print(f"device {device}: {free} of {total} bytes are free for the pool")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m vpmm", description="One GPU memory pool for a whole process.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run_parser = verbs.add_parser("run", help="run a program with Numba's memory from the pool")
+    run_parser.add_argument("--record", type=Path, metavar="FILE", help="record allocations for `vpmm replay`")
+    run_parser.add_argument("script")
+    run_parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    verbs.add_parser("info", help="print version and devices")
+    options = parser.parse_args()
+    try:
+        if options.verb == "run":
+            run(options.script, options.arguments, options.record)
+        else:
+            info()
+    except vpmm.Error as error:
+        if options.verb == "run":
+            raise
+        print(f"vpmm: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

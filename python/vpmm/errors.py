@@ -1,0 +1,29 @@
+# vpmm: the two exceptions of the package.
+
+from __future__ import annotations
+
+__all__ = ["Error", "OutOfMemoryError"]
+
+
+class Error(RuntimeError):
+    """What the library refuses or cannot do; the message is a sentence that names the pointer or the setting.
+
+    ``code`` is the status's name in ``vpmm.h``, for instance ``"VPMM_ERROR_INVALID_POINTER"``.
+    """
+
+    code: str
+
+    def __init__(self, message: str, code: str = "VPMM_ERROR_INVALID_ARGUMENT") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Memory of the device, or of the process (``VPMM_ERROR_HOST_OUT_OF_MEMORY``), has run out.
+
+    For the device the message is a report: asked for, live, free, pending, largest free range, held by others. What an
+    out-of-memory callback raised is its ``__cause__``.
+    """
+
+    def __init__(self, message: str, code: str = "VPMM_ERROR_OUT_OF_MEMORY") -> None:
+        super().__init__(message, code)

@@ -1,0 +1,171 @@
+# plugins: what one of Numba's contexts was given and has not given back, and finalizers that may run anywhere.
+
+# ruff: noqa: ANN401  what Numba passes has no types
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vpmm._vpmm import Pool
+
+_UNPIN = "cuMemHostUnregister"
+_process_ends = False
+
+
+def _note_exit() -> None:
+    global _process_ends
+    _process_ends = True
+
+
+# Exit handlers run last in, first out, and weakref.finalize has one, from its first use on, that runs what is still
+# alive. For ours to run before that one, it has to be registered after it.
+weakref.finalize(_note_exit, _note_exit).detach()
+atexit.register(_note_exit)
+
+
+class Ledger:
+    """What one manager handed out and has not got back; all that finalizers know.
+
+    Note [Finalizers run anywhere]: a finalizer runs on whatever thread drops the last reference: one without a CUDA
+    context, one of CUDA's callbacks, the collector inside an allocation of this very manager, interpreter exit. So it
+    makes single operations on dicts and deques, which are atomic, and pushes device memory onto the pool's lock-free
+    list. No lock, no CUDA, no exception. Only pages that were pinned in place are unpinned at once, where it is safe.
+
+    Note [A serial is freed once]: a serial is in `device` or `host` from its allocation until whoever takes it out,
+    its finalizer or a reset, and only that one frees it. An address that was handed out again has another serial.
+    """
+
+    def __init__(self, target: Any, context: Any) -> None:
+        """`target` is the module cudadrv.driver of a Numba; `context` one of its contexts, or None for no memory."""
+        self._driver = target.driver
+        self._relaxed = target.binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self._handle = getattr(context, "handle", None)
+        self._process = os.getpid()  # a forked child inherits everything here, and may not touch it
+        self._serials = itertools.count()
+        self._device: dict[int, int] = {}  # serial -> address
+        self._host: dict[int, tuple[str, int]] = {}  # serial -> (the driver call that frees it, address)
+        self._roots: dict[int, object] = {}  # serial -> mapped or managed memory, alive until its finalizer runs
+        self._pinned: deque[tuple[str, int]] = deque()  # pages to unpin, dropped where CUDA may not be called
+        self._holds: deque[None] = deque()  # an entry for each hold() that is entered
+        self.pool: Pool | None = None
+        self.pending: deque[tuple[str, int]] = deque()  # host and managed memory to free at an ordinary call
+
+    # --- device memory ---
+
+    def add_device(self, address: int) -> Callable[[], None]:
+        """The finalizer for device memory of the pool."""
+        serial = next(self._serials)
+        self._device[serial] = address
+        return functools.partial(self._free_device, serial)
+
+    def _free_device(self, serial: int) -> None:
+        address = self._device.pop(serial, None)
+        if address is None:
+            return
+        assert self.pool is not None  # it was allocated from it
+        self.pool.deallocate_deferred(address)
+
+    # --- host and managed memory ---
+
+    def add_host(self, release: str, address: int) -> tuple[int, Callable[[], None]]:
+        """A serial, and the finalizer for memory that the driver call `release` gives back."""
+        serial = next(self._serials)
+        self._host[serial] = (release, address)
+        return serial, functools.partial(self._free_host, serial, threading.get_ident())
+
+    def keep(self, serial: int, memory: object) -> None:
+        """Keeps `memory` alive until its finalizer runs or everything is reset."""
+        self._roots[serial] = memory
+
+    def _free_host(self, serial: int, thread: int) -> None:
+        block = self._host.pop(serial, None)
+        if block is None:
+            return
+        if block[0] != _UNPIN:
+            self.pending.append(block)
+        else:
+            self._pinned.append(block)
+            # Numba pins the same array again and again, and a range that is pinned still is refused. On the thread
+            # that pinned it CUDA may be called: that thread is none of CUDA's callbacks.
+            if thread == threading.get_ident():
+                self.unpin()
+        self._roots.pop(serial, None)
+
+    def unpin(self) -> None:
+        """Unlocks pages that were dropped on other threads, on an ordinary thread."""
+        self._free(self._pinned)
+
+    def settle(self) -> None:
+        """Frees dropped host and managed memory, on an ordinary thread; not while a hold() is entered."""
+        if not self._holds:
+            self._free(self.pending)
+
+    def settle_all(self) -> None:
+        """The same, held or not: memory has run out."""
+        self._free(self._pinned)
+        self._free(self.pending)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """While entered, by any thread and how often ever, settle() does nothing."""
+        self._holds.append(None)
+        try:
+            yield
+        finally:
+            self._holds.pop()
+
+    def _free(self, blocks: deque[tuple[str, int]]) -> None:
+        if not blocks or _process_ends or os.getpid() != self._process:
+            return
+        # An error here is the context's, which is broken or gone, and its memory with it. Who uses it next is told.
+        with contextlib.suppress(Exception), self._in_context():
+            while True:
+                try:
+                    release, address = blocks.popleft()
+                except IndexError:  # another thread may take the last one
+                    return
+                with contextlib.suppress(Exception):
+                    getattr(self._driver, release)(address)
+
+    @contextlib.contextmanager
+    def _in_context(self) -> Iterator[None]:
+        """Our context is current, and no graph capture of this thread is ended by what is freed here."""
+        self._driver.cuCtxPushCurrent(self._handle)
+        try:
+            before = self._driver.cuThreadExchangeStreamCaptureMode(self._relaxed)
+            try:
+                yield
+            finally:
+                self._driver.cuThreadExchangeStreamCaptureMode(before)
+        finally:
+            self._driver.cuCtxPopCurrent()
+
+    # --- all of it ---
+
+    def reset(self) -> None:
+        """Gives back everything that is alive; finalizers that come later find their serials gone.
+
+        Memory that cannot be freed goes with the context, or is another process's.
+        """
+        for serial in list(self._device):
+            self._free_device(serial)
+        blocks: deque[tuple[str, int]] = deque()
+        for serial in list(self._host):
+            block = self._host.pop(serial, None)
+            if block is not None:
+                blocks.append(block)
+                self._roots.pop(serial, None)
+        for late in (self._pinned, self.pending):
+            with contextlib.suppress(IndexError):
+                while True:
+                    blocks.append(late.popleft())
+        self._free(blocks)

@@ -1,0 +1,162 @@
+# plugins: cuda.core's memory resource over the pool; Numba takes the memory of kernel arguments through it, too.
+
+# ruff: noqa: ANN401  what Numba and cuda.core pass has no types
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from cuda.core import Buffer, Stream
+from cuda.core import MemoryResource as _Base
+
+import vpmm
+from vpmm._vpmm import Pool
+
+__all__ = ["MemoryResource", "exchange_resource"]
+
+_LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY and CU_STREAM_PER_THREAD
+
+
+def _default_stream() -> int:
+    """What handle 0 stands for; cuda.bindings reads this variable once, when it is imported."""
+    value = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "")
+    return _PER_THREAD if value.strip().isdigit() and int(value) else _LEGACY
+
+
+def _from_handle_takes_stream() -> bool:
+    """From cuda-core 1.2 on a Buffer knows the stream that it will be freed on; without an owner this calls no CUDA."""
+    try:
+        Buffer.from_handle(0, 0, stream=None)
+    except TypeError:
+        return False
+    return True
+
+
+_DEFAULT_STREAM = _default_stream()
+_TAKES_STREAM = _from_handle_takes_stream()
+
+
+def _handle(stream: Any) -> int:
+    """The CUstream of a Stream, a GraphBuilder, an object with ``__cuda_stream__``, or an int; None: the default."""
+    if stream is None:
+        return _DEFAULT_STREAM
+    if not isinstance(stream, int):
+        protocol = getattr(stream, "__cuda_stream__", None) or stream.stream.__cuda_stream__
+        stream = int(protocol()[1])
+    return stream or _DEFAULT_STREAM
+
+
+class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in some versions
+    """Memory of a device from its process-wide pool, for ``Device.memory_resource`` or for direct use.
+
+    Stream-ordered: a Buffer is for work queued on the stream that it was allocated for, or ordered after it. Freed on
+    that stream by the thread that allocated it, its memory is used again at once; freed in any other way (another
+    stream, another thread such as a callback's or a collector's), it is used again when all work queued so far is done.
+    Any thread may call any method, and no CUDA context needs to be current. cuda-core 0.5.1 to 1.x.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        """The pool of the device with this ordinal, opened if need be. Raises vpmm.Error where that is not possible."""
+        self._device = int(getattr(device, "device_id", device))
+        self._pool = Pool.default(self._device)
+        # address -> (stream, thread, what keeps the stream alive). An address is here from its allocation to its free.
+        self._live: dict[int, tuple[int, int, object]] = {}
+        self._abandoned = False
+
+    def allocate(self, size: int, stream: Any = None) -> Buffer:
+        """`size` bytes, owned by the Buffer, for `stream`; None is the default stream. 0 bytes have the address 0.
+
+        Raises vpmm.OutOfMemoryError, which is a MemoryError.
+        """
+        if size == 0:
+            return Buffer.from_handle(0, 0, self)
+        handle = _handle(stream)
+        pointer = self._pool.allocate(size, handle)
+        self._live[pointer] = (handle, threading.get_ident(), stream)
+        try:
+            known = getattr(stream, "stream", stream)  # a GraphBuilder's
+            if _TAKES_STREAM and isinstance(known, Stream):
+                return Buffer.from_handle(pointer, size, self, stream=known)
+            return Buffer.from_handle(pointer, size, self)
+        except BaseException:
+            self.deallocate(pointer, size, stream)
+            raise
+
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Gives a Buffer's memory back; cuda.core calls this when the Buffer is closed or collected.
+
+        `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that is
+        not allocated from this resource.
+        """
+        pointer = int(ptr or 0)
+        if pointer == 0:
+            return
+        entry = self._live.pop(pointer, None)
+        if entry is None:
+            if self._abandoned:
+                return
+            raise vpmm.Error(f"{pointer:#x} is not allocated from this memory resource, or was freed before")
+        handle, thread, _ = entry
+        # Note [Frees on the allocating thread]: a Buffer may die anywhere. On the thread that allocated it CUDA may be
+        # called, which a callback's thread must not; and the per-thread default stream is the same stream there only.
+        if thread != threading.get_ident() or (stream is not None and _handle(stream) != handle):
+            self._pool.deallocate_deferred(pointer)
+        else:
+            try:
+                self._pool.deallocate(pointer, handle)
+            except vpmm.Error:  # nothing changed: the stream or its context is gone, or the process is ending
+                self._pool.deallocate_deferred(pointer)
+
+    def abandon(self) -> None:
+        """Frees everything that is allocated, once all work queued so far is done; what Buffers say later is ignored.
+
+        For a CUDA context that is being reset: the streams that the Buffers know will not exist any more.
+        """
+        self._abandoned = True
+        while self._live:
+            try:
+                pointer, _ = self._live.popitem()
+            except KeyError:  # another thread took the last one
+                return
+            self._pool.deallocate_deferred(pointer)
+
+    @property
+    def is_device_accessible(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def is_host_accessible(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def is_managed(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def device_id(self) -> int:
+        """The ordinal of the device whose memory this is."""
+        return self._device
+
+    def __repr__(self) -> str:
+        return f"<vpmm.cuda_core.MemoryResource of device {self._device}>"
+
+
+def exchange_resource(device: Any, resource: Any) -> Any:
+    """Gives a cuda.core Device a memory resource and returns the one it had; None is the default it makes when asked.
+
+    The public getter would create that default, a driver pool that nobody uses.
+    """
+    if hasattr(device, "_memory_resource"):
+        previous = device._memory_resource
+        if resource is None:
+            device._memory_resource = None
+            return previous
+    else:
+        previous = device.memory_resource
+    device.memory_resource = resource
+    return previous

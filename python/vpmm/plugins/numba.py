@@ -1,0 +1,343 @@
+# plugins: Numba's external memory manager (NBEP 7): Numba's arrays and kernel arguments come from the pool.
+
+"""The memory manager that Numba is given, for numba-cuda 0.25 and newer and for numba-cuda-mlir.
+
+Three ways to select it, before the first CUDA context of the process:
+
+- ``NUMBA_CUDA_MEMORY_MANAGER=vpmm`` in the environment;
+- ``vpmm.use_for_numba()``;
+- ``numba.cuda.set_memory_manager(vpmm.NumbaMemoryManager)``.
+
+Importing this module imports no Numba and touches no CUDA. docs/guides/numba.md says what changes for a program.
+"""
+
+# ruff: noqa: ANN401  what Numba and cuda.core pass has no types
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import importlib
+import operator
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import vpmm
+from vpmm._vpmm import Pool
+from vpmm.plugins._ledger import Ledger
+
+__all__ = ["make_memory_manager", "use_for_numba"]
+
+_KERNEL_ARGUMENTS = "VPMM_NUMBA_KERNEL_ARGUMENTS"
+_TARGETS = ("numba.cuda", "numba_cuda_mlir.cuda")
+
+# What use_for_numba said; None: the environment decides.
+_order: str | None = None
+_kernel_arguments: bool | None = None
+
+
+class _Manager:
+    """The nine operations of NBEP 7 and managed memory; make_memory_manager() joins it with a target's base class.
+
+    One per CUDA context; those of one device share its process-wide pool. Numba calls all methods, from any thread;
+    allocating ones with the context current. The base is Numba's plain one and not the host-only one, whose tables are
+    keyed by address, whose finalizers call CUDA from any thread and whose queue has no lock.
+    """
+
+    context: Any
+    interface_version = 1
+    _target: Any  # the module cudadrv.driver of the target
+    _out_of_memory: type[Exception]
+
+    def __init__(self, *, context: Any) -> None:
+        """`context` is Numba's Context, or None for the instance that it makes to read the version. Calls no CUDA."""
+        super().__init__(context=context)  # type: ignore[call-arg]  # the base that make_memory_manager() adds
+        self._ledger = Ledger(self._target, context)
+        self._weak_context = None if context is None else weakref.proxy(context)
+        self._ready = False
+        self._starting = threading.Lock()
+        self._resource: Any = None
+        self._replaced: Any = None
+
+    # --- lifecycle ---
+
+    def initialize(self) -> None:
+        """Numba calls this before nearly every operation, under its own lock: after the first time it is one test."""
+        if not self._ready:
+            self._start()
+
+    def _start(self) -> Pool:
+        with self._starting:
+            pool = self._ledger.pool
+            if pool is None:
+                # Not self.context.device.id: the device of a context that others made may be a bare CUdevice.
+                device = int(self._target.driver.cuCtxGetDevice())
+                pool = Pool.default(device) if _order is None else Pool.configure(device, any_stream=_order)
+                self._ledger.pool = pool
+            if not self._ready and _takes_kernel_arguments():
+                self._install_resource(pool)
+            self._ready = True
+        return pool
+
+    def _pool(self) -> Pool:
+        return self._ledger.pool or self._start()
+
+    def _install_resource(self, pool: Pool) -> None:
+        device = getattr(self.context.device, "_dev", None)
+        if device is None or self._resource is not None:
+            return
+        from vpmm.plugins.cuda_core import MemoryResource, exchange_resource
+
+        if isinstance(getattr(device, "_memory_resource", None), MemoryResource):
+            return  # another context's manager, or the program itself, was here before
+        self._resource = MemoryResource(pool.device)
+        self._replaced = exchange_resource(device, self._resource)
+
+    def _remove_resource(self) -> None:
+        resource, self._resource = self._resource, None
+        if resource is None:
+            return
+        from vpmm.plugins.cuda_core import exchange_resource
+
+        device = self.context.device._dev
+        current = exchange_resource(device, self._replaced)
+        if current is not resource:  # the program has set one of its own since
+            exchange_resource(device, current)
+        self._replaced = None
+        resource.abandon()
+
+    def reset(self) -> None:
+        """Frees what this manager allocated and removes its memory resource; memory of others stays.
+
+        May come before initialize(), twice, and with no context current. Device memory is used again when all work
+        queued so far is done; host memory is gone at once, and arrays over it must not be touched.
+        """
+        with self._starting:
+            self._ready = False
+            self._remove_resource()
+        self._ledger.reset()
+
+    @contextlib.contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """While entered, nothing is unmapped, released or waited for, and host memory is not freed; nests.
+
+        Freed device memory is used again meanwhile. Running out of memory overrides all of this.
+        """
+        pool = self._pool()
+        pool.defer_cleanup_begin()
+        try:
+            with self._ledger.hold():
+                yield
+        finally:
+            pool.defer_cleanup_end()
+
+    # --- allocating ---
+
+    def memalloc(self, size: int) -> Any:
+        """`size` bytes of device memory that any stream may use at once, as a MemoryPointer.
+
+        Raises an error that is a MemoryError, a vpmm.Error and Numba's CudaAPIError when memory runs out.
+        """
+        ledger = self._ledger
+        if ledger.pending:
+            ledger.settle()
+        pool = ledger.pool or self._start()
+        try:
+            address = pool.allocate_any_stream(operator.index(size))
+        except vpmm.OutOfMemoryError as error:
+            raise self._out_of_memory(str(error)) from error
+        target = self._target
+        if address == 0:
+            return target.MemoryPointer(self._weak_context, target.binding.CUdeviceptr(0), 0)
+        finalizer = ledger.add_device(address)
+        return target.MemoryPointer(self._weak_context, target.binding.CUdeviceptr(address), size, finalizer=finalizer)
+
+    def memallocmanaged(self, size: int, attach_global: bool = True) -> Any:
+        """`size` bytes that host and device share, from the driver: a pool's memory is the device's alone."""
+        flags = self._target.binding.CUmemAttach_flags
+        flag = flags.CU_MEM_ATTACH_GLOBAL if attach_global else flags.CU_MEM_ATTACH_HOST
+        pointer = self._from_driver("cuMemAllocManaged", size, flag.value)
+        return self._host_memory(self._target.ManagedMemory, pointer, size, "cuMemFree")
+
+    def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
+        """`size` bytes of page-locked host memory from the driver, seen by the device if `mapped`."""
+        binding = self._target.binding
+        flags = binding.CU_MEMHOSTALLOC_DEVICEMAP if mapped else 0
+        flags |= binding.CU_MEMHOSTALLOC_PORTABLE if portable else 0
+        flags |= binding.CU_MEMHOSTALLOC_WRITECOMBINED if wc else 0
+        pointer = self._from_driver("cuMemHostAlloc", size, flags)
+        return self._host_memory(self._page_locked(mapped), pointer, size, "cuMemFreeHost")
+
+    def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:
+        """Locks the pages of `owner`'s memory until the result is dropped, which unlocks them at once."""
+        self._pool()
+        self._ledger.unpin()  # the range may be one that another thread dropped
+        flags = self._target.binding.CU_MEMHOSTREGISTER_DEVICEMAP if mapped else 0
+        self._from_driver("cuMemHostRegister", pointer, size, flags)
+        return self._host_memory(self._page_locked(mapped), pointer, size, "cuMemHostUnregister", owner)
+
+    def _page_locked(self, mapped: bool) -> Any:
+        return self._target.MappedMemory if mapped else self._target.PinnedMemory
+
+    def _from_driver(self, call: str, *arguments: int) -> Any:
+        """A driver call that takes memory; when there is none, once more after giving up all that is idle here."""
+        pool, ledger = self._pool(), self._ledger
+        ledger.settle()
+        allocate = getattr(self._target.driver, call)
+        try:
+            return allocate(*arguments)
+        except self._target.CudaAPIError as error:
+            if error.code != self._target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise
+        ledger.settle_all()
+        with contextlib.suppress(vpmm.Error):
+            pool.trim()
+        return allocate(*arguments)
+
+    def _host_memory(self, kind: Any, pointer: Any, size: int, release: str, owner: Any = None) -> Any:
+        serial, finalizer = self._ledger.add_host(release, int(pointer))
+        try:
+            memory = kind(self._weak_context, pointer, size, owner=owner, finalizer=finalizer)
+        except BaseException:
+            finalizer()
+            raise
+        if kind is self._target.PinnedMemory:
+            return memory
+        # Numba counts the references to these and frees at zero, where a fresh one begins: somebody has to own the
+        # first reference, and the object itself has to live as long as there is one.
+        self._ledger.keep(serial, memory)
+        return memory.own()
+
+    # --- asking ---
+
+    def get_memory_info(self) -> Any:
+        """(free, total) bytes of the device; free counts what the pool holds and could hand out."""
+        pool = self._pool()
+        self._ledger.settle()
+        free, total = pool.memory_info()
+        return self._target.MemoryInfo(free=free, total=total)
+
+    def get_ipc_handle(self, memory: Any) -> Any:
+        """Raises NotImplementedError: CUDA's legacy IPC handles cannot stand for memory that was mapped by a pool."""
+        raise NotImplementedError(
+            "vpmm cannot share memory between processes yet: CUDA makes no IPC handle for memory that is mapped by "
+            "virtual memory management. Run the exporting process with Numba's own memory manager."
+        )
+
+
+def _takes_kernel_arguments() -> bool:
+    if _kernel_arguments is not None:
+        return _kernel_arguments
+    value = os.environ.get(_KERNEL_ARGUMENTS, "")
+    if value not in ("", "on", "off"):
+        raise vpmm.Error(f'{_KERNEL_ARGUMENTS}={value}: must be "on" or "off"')
+    return value != "off"
+
+
+# --- the class for a target ---
+
+
+def _out_of_memory_error(target: ModuleType) -> type[Exception]:
+    """For whoever catches MemoryError, vpmm.Error or, as Numba itself does, CudaAPIError with its code."""
+
+    def __init__(self: Any, message: str) -> None:  # noqa: N807
+        target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, message)
+
+    members = {"__init__": __init__, "__module__": __name__, "__doc__": _out_of_memory_error.__doc__}
+    return type("NumbaOutOfMemoryError", (vpmm.OutOfMemoryError, target.CudaAPIError), members)
+
+
+@functools.cache
+def make_memory_manager(cuda: ModuleType) -> type[Any]:
+    """The memory manager class for `numba.cuda` or `numba_cuda_mlir.cuda`; the same one at each call.
+
+    Raises vpmm.Error when `cuda` is Numba's simulator, which has no memory managers.
+    """
+    target = getattr(getattr(cuda, "cudadrv", None), "driver", None)
+    base = getattr(target, "BaseCUDAMemoryManager", None)
+    if target is None or base is None:
+        raise vpmm.Error(
+            f"{cuda.__name__} has no memory managers: this is Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM), or a "
+            "version older than numba-cuda 0.25",
+            "VPMM_ERROR_UNSUPPORTED",
+        )
+    members = {
+        "__module__": __name__,
+        "__doc__": _Manager.__doc__,
+        "_target": target,
+        "_out_of_memory": _out_of_memory_error(target),
+    }
+    return abc.ABCMeta("NumbaMemoryManager", (_Manager, base), members)
+
+
+def _asking_target() -> str | None:
+    """Which Numba is up the call stack: both read the same variable, and take classes of their own only."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        for target in _TARGETS:
+            if name.startswith(target.partition(".")[0] + "."):
+                return target
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+    return None
+
+
+def _cuda() -> ModuleType:
+    """The Numba that asks, else the one that is imported already, else the one that is installed."""
+    asking = _asking_target()
+    loaded = [target for target in _TARGETS if target in sys.modules]
+    for target in [asking] if asking else loaded + [name for name in _TARGETS if name not in loaded]:
+        try:
+            return importlib.import_module(target)
+        except ModuleNotFoundError as error:
+            if error.name is None or not target.startswith(error.name):
+                raise  # it is installed, and something that it needs is not
+    raise vpmm.Error(
+        "vpmm's Numba plugin needs the package numba-cuda (0.25 or newer) or numba-cuda-mlir, and neither is installed",
+        "VPMM_ERROR_UNSUPPORTED",
+    )
+
+
+def __getattr__(name: str) -> Any:
+    """`_numba_memory_manager` is what Numba looks for; classes are made when asked for, so that Numba is optional."""
+    if name in ("_numba_memory_manager", "NumbaMemoryManager"):
+        return make_memory_manager(_cuda())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = None) -> None:
+    """Numba allocates from the pool from the next CUDA context on. Call it before the first; it calls no CUDA itself.
+
+    `order` says what must be done before freed memory is used again: "context", all work of the device's context, or
+    "legacy", all work of blocking streams, which all streams are that Numba makes; None is VPMM_ANY_STREAM. Where a
+    pool is open already with another one, the first context raises vpmm.Error. `kernel_arguments` False leaves host
+    arrays that are passed to kernels to cuda.core; None is VPMM_NUMBA_KERNEL_ARGUMENTS.
+
+    Warns and does nothing where NUMBA_CUDA_MEMORY_MANAGER names another manager (NBEP 7) or Numba runs its simulator;
+    warns where a context exists, which keeps its manager. Raises vpmm.Error where no Numba is installed.
+    """
+    global _order, _kernel_arguments
+    if order not in (None, "context", "legacy"):
+        raise ValueError(f'order={order!r}: must be "context" or "legacy"')
+    chosen = os.environ.get("NUMBA_CUDA_MEMORY_MANAGER", "default")
+    if chosen not in ("default", "", "vpmm", __name__):
+        warnings.warn(f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", RuntimeWarning, stacklevel=2)
+        return
+    cuda = _cuda()
+    try:
+        manager = make_memory_manager(cuda)
+    except vpmm.Error as error:
+        warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=2)
+        return
+    _order, _kernel_arguments = order, kernel_arguments
+    if any(device.primary_context is not None for device in manager._target.driver.devices.values()):
+        message = "a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    cuda.set_memory_manager(manager)

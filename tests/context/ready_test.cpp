@@ -1,0 +1,180 @@
+// context: any-stream memory that can be had at once: without a driver call, and without waiting for a lock.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "driver/forwarding.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+// Counts every driver call that the request makes.
+DevicePtr take_if_ready(PoolWorld& world, Bytes bytes, Bytes alignment = 0) {
+  const std::uint64_t calls = world.calls().total_count();
+  const DevicePtr begin = world.pool().allocate_if_ready(bytes, alignment);
+  EXPECT_EQ(world.calls().total_count(), calls);
+  EXPECT_EQ(world.pool().validate(), "");
+  return begin;
+}
+
+// So much that was freed, and is complete.
+void put_in_hand(PoolWorld& world, Bytes bytes, int count = 1) {
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < count; ++i) live.push_back(world.allocate(bytes, std::nullopt));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, std::nullopt);
+  world.sim().advance_host_ns(kLongNs);
+  world.deallocate(world.allocate(bytes, std::nullopt), std::nullopt);
+  world.sim().advance_host_ns(kLongNs);
+  world.deallocate(world.allocate(512, std::nullopt), std::nullopt);
+}
+
+TEST(Ready, small_memory_in_hand_is_given_without_a_driver_call) {
+  PoolWorld world(adaptive_world());
+  for (const Bytes bytes : {Bytes{80}, Bytes{5000}, Bytes{100'000}}) {
+    put_in_hand(world, bytes);
+    const DevicePtr ptr = take_if_ready(world, bytes);
+    ASSERT_FALSE(is_null(ptr)) << bytes;
+    world.use(ptr, bytes, world.stream());
+    world.deallocate(ptr, std::nullopt);
+  }
+}
+
+TEST(Ready, pages_that_are_complete_are_given_without_a_driver_call) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
+  world.deallocate(ptr, std::nullopt);
+  world.wait();
+  const std::uint64_t allocations = world.statistics().allocations;
+  EXPECT_EQ(take_if_ready(world, 4 * kPage), ptr);
+  EXPECT_EQ(world.statistics().allocations, allocations + 1);
+  EXPECT_EQ(world.statistics().live_bytes, 4 * kPage);
+  world.use(ptr, 4 * kPage, world.stream());
+  world.deallocate(ptr, std::nullopt);
+}
+
+TEST(Ready, pending_memory_is_not) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {Bytes{kPage / 2}, 4 * kPage}) {
+    const DevicePtr ptr = world.allocate(bytes, std::nullopt);
+    world.use(ptr, bytes, stream, kLongNs);
+    world.deallocate(ptr, std::nullopt);
+    std::vector<DevicePtr> taken;
+    for (DevicePtr next = take_if_ready(world, bytes); !is_null(next); next = take_if_ready(world, bytes)) {
+      EXPECT_NE(next, ptr);
+      taken.push_back(next);
+    }
+    for (const DevicePtr next : taken) world.deallocate(next, std::nullopt);
+  }
+}
+
+TEST(Ready, nothing_is_before_the_first_ordinary_call) {
+  PoolWorld world(adaptive_world());
+  EXPECT_TRUE(is_null(take_if_ready(world, 80)));
+  EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage)));
+}
+
+TEST(Ready, wrong_requests_are_left_to_the_ordinary_call) {
+  PoolWorld world(adaptive_world());
+  world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
+  world.wait();
+  world.allocate(80, std::nullopt);
+  EXPECT_TRUE(is_null(take_if_ready(world, 0)));
+  EXPECT_TRUE(is_null(take_if_ready(world, 80, 24)));
+  EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage, 3)));
+  EXPECT_TRUE(is_null(take_if_ready(world, ~Bytes{0})));
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+}
+
+TEST(Ready, hand_that_was_recalled_serves_again_after_an_ordinary_call) {
+  PoolWorld world(adaptive_world());
+  world.allocate(80, std::nullopt);
+  ASSERT_FALSE(is_null(take_if_ready(world, 80)));
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  world.allocate(80, std::nullopt);
+  EXPECT_FALSE(is_null(take_if_ready(world, 80)));
+}
+
+TEST(Ready, requests_do_not_starve_frees_that_were_deferred) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr large = world.allocate(64 * kPage, std::nullopt);
+  put_in_hand(world, 80, 200);
+  const std::uint64_t deallocations = world.statistics().deallocations;
+  world.pool().deallocate_deferred(large);
+  int served = 0;
+  for (; served < 1000; ++served) {
+    const DevicePtr ptr = take_if_ready(world, 80);
+    if (is_null(ptr)) break;
+  }
+  EXPECT_EQ(served, 64);
+  EXPECT_EQ(world.statistics().deallocations, deallocations);
+  world.allocate(80, std::nullopt);
+  EXPECT_EQ(world.statistics().deallocations, deallocations + 1) << "the ordinary call carried them out";
+  EXPECT_FALSE(is_null(take_if_ready(world, 80)));
+}
+
+TEST(Ready, whole_pages_are_not_given_while_frees_are_deferred) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr other = world.allocate(kPage, std::nullopt);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  world.wait();
+  const DevicePtr ready = take_if_ready(world, 4 * kPage);
+  ASSERT_FALSE(is_null(ready));
+  world.deallocate(ready, std::nullopt);
+  world.wait();
+  world.pool().deallocate_deferred(other);
+  EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage)));
+}
+
+TEST(Ready, calls_are_recorded_by_a_recording) {
+  PoolWorld world(adaptive_world());
+  world.allocate(80, std::nullopt);
+  const std::string path = ::testing::TempDir() + "ready_recording.csv.gz";
+  ASSERT_TRUE(world.pool().start_recording(path).ok());
+  EXPECT_TRUE(is_null(take_if_ready(world, 80))) << "the ordinary call writes it down";
+  ASSERT_TRUE(world.pool().stop_recording().ok());
+  EXPECT_FALSE(is_null(take_if_ready(world, 80)));
+}
+
+// Stops in cuMemCreate until told to go on.
+class Halting final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult mem_create(Bytes size, const driver::ChunkProperties& properties,
+                              driver::ChunkHandle& out) override {
+    is_inside = true;
+    is_inside.notify_all();
+    may_go_on.wait(false);
+    return ForwardingDriver::mem_create(size, properties, out);
+  }
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> may_go_on{true};
+};
+
+TEST(Ready, memory_is_given_while_another_thread_is_inside_the_driver) {
+  driver::sim::SimDriver sim;
+  driver::ContextHandle context{};
+  ASSERT_EQ(sim.init(), driver::CuResult::success);
+  ASSERT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
+  Halting halting(sim);
+  auto created = context::Context::create(halting, 0, adaptive_world().config);
+  ASSERT_TRUE(created.ok());
+  context::Context& pool = *created.value();
+  ASSERT_TRUE(pool.allocate({80, 0, std::nullopt}).ok());
+  halting.is_inside = false;
+  halting.may_go_on = false;
+  std::thread grower([&] { EXPECT_TRUE(pool.allocate({512 * kMiB, 0, std::nullopt}).ok()); });
+  halting.is_inside.wait(false);
+  EXPECT_FALSE(is_null(pool.allocate_if_ready(80, 0)));
+  halting.may_go_on = true;
+  halting.may_go_on.notify_all();
+  grower.join();
+}
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,75 @@
+"""tests: what numba-cuda's own suite needs of the folder it is run from, and a line per test for a later comparison.
+
+The wheel of numba-cuda has its tests and not the conftest that goes with them. tools/numba_suite.py runs pytest here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vpmm-setter", action="store_true", help="give Numba our manager by set_memory_manager")
+    parser.addoption("--vpmm-outcomes", metavar="FILE", help="append a line of JSON per event of a test")
+    parser.addoption("--vpmm-skip", metavar="FILE", help="leave out the tests that this file names, one a line")
+
+
+@pytest.fixture(scope="class")
+def initialize_from_pytest_config(request: pytest.FixtureRequest) -> None:
+    """CUDATestCase asks for this by name: whether to write down the input of checks that fail."""
+    cls: Any = request.cls
+    cls._dump_failed_filechecks = False
+
+
+@pytest.fixture(autouse=True)
+def manager_by_setter(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With --vpmm-setter, before each test: tests of the suite set managers of their own, or none."""
+    if request.config.getoption("--vpmm-setter"):
+        from numba import cuda
+        from numba.cuda.cudadrv import driver
+
+        import vpmm
+
+        if driver._memory_manager is not vpmm.NumbaMemoryManager:
+            cuda.set_memory_manager(vpmm.NumbaMemoryManager)
+    yield
+
+
+class Outcomes:
+    """Writes each start and report at once, so that a test that ends the process is known by its missing report."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _write(self, **line: object) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write(test=nodeid, start=True)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome: str = report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed" if report.skipped else "xpassed"
+        text = "" if report.passed else str(report.longrepr)
+        reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else text
+        self._write(test=report.nodeid, when=report.when, outcome=outcome, text=str(reason)[-4000:])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--vpmm-outcomes")
+    if path and not hasattr(config, "workerinput"):  # workers of xdist send their reports to the one that started them
+        config.pluginmanager.register(Outcomes(Path(path)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    path = config.getoption("--vpmm-skip")
+    if path:
+        done = set(Path(path).read_text().splitlines())
+        items[:] = [item for item in items if item.nodeid not in done]

@@ -1,0 +1,82 @@
+"""tests: the wheel holds the package, the module and the library, and is all that a program needs.
+
+Built from what `cmake --install` leaves behind, so that the library is not compiled again. VPMM_PACKAGE_PYTHON names
+the interpreter that has nanobind and scikit-build-core.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
+PYTHON = os.environ.get("VPMM_PACKAGE_PYTHON", "")
+
+
+def run(*command: object, **environment: str) -> str:
+    words = [str(word) for word in command]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VPMM_", "PYTHONPATH"))}
+    done = subprocess.run(words, capture_output=True, text=True, env=clean | environment, timeout=600, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@unittest.skipUnless(PYTHON, "no interpreter with nanobind and scikit-build-core was named")
+class Wheel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="vpmm-wheel-")
+        cls.addClassCleanup(folder.cleanup)
+        scratch = Path(folder.name)
+        run("cmake", "--install", BUILD, "--prefix", scratch / "prefix")
+        settings = {
+            "cmake.source-dir": "python",
+            "cmake.define.CMAKE_PREFIX_PATH": scratch / "prefix",
+            "build-dir": scratch / "build",
+        }
+        options = [f"--config-settings={name}={value}" for name, value in settings.items()]
+        offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+        run(PYTHON, "-m", "pip", "wheel", *offline, *options, "-w", scratch / "wheels", ROOT)
+        (cls.wheel,) = (scratch / "wheels").glob("*.whl")
+        cls.site = scratch / "site"
+        run(PYTHON, "-m", "pip", "install", *offline[:2], "--target", cls.site, cls.wheel)
+
+    def python(self, code: str) -> str:
+        return run(PYTHON, "-c", code, PYTHONPATH=str(self.site), VPMM_DRIVER="sim")
+
+    def test_its_version_is_that_of_the_project(self) -> None:
+        project = re.search(r"project\(vpmm VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
+        assert project is not None
+        self.assertTrue(self.wheel.name.startswith(f"vpmm-{project[1]}-cp"), self.wheel.name)
+        said = self.python(
+            "import importlib.metadata, vpmm; print(importlib.metadata.version('vpmm'), vpmm.__version__)"
+        )
+        self.assertEqual(said.split(), [project[1]] * 2)
+
+    def test_it_holds_the_package_the_module_and_the_library_and_nothing_else(self) -> None:
+        names = {name for name in zipfile.ZipFile(self.wheel).namelist() if ".dist-info/" not in name}
+        sources = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/vpmm").rglob("*.py*")}
+        sources = {name for name in sources if "__pycache__" not in name} | {"vpmm/py.typed"}
+        self.assertLessEqual(sources, names)
+        compiled = sorted(names - sources)
+        self.assertEqual(len(compiled), 2, compiled)
+        self.assertRegex(compiled[0], r"^vpmm/_vpmm\..*\.so$")
+        self.assertRegex(compiled[1], r"^vpmm/libvpmm\.so\.\d+$")
+
+    def test_the_module_finds_the_library_beside_itself(self) -> None:
+        (module,) = self.site.glob("vpmm/_vpmm.*.so")
+        self.assertIn("[$ORIGIN]", run("readelf", "-d", module))
+
+    def test_a_program_can_allocate(self) -> None:
+        self.assertEqual(self.python("import vpmm; p = vpmm.Pool(); print(p.allocate(80, 0) % 256)"), "0\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,156 @@
+"""tests: the functions of the package, over the process-wide pool, and what counts as a stream or as memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import tempfile
+import types
+import unittest
+from pathlib import Path
+
+import vpmm
+from vpmm._streams import address_of, stream_handle
+
+from program import output_of, run
+
+MIB = 1 << 20
+
+
+class Functions(unittest.TestCase):
+    def setUp(self) -> None:
+        self.pool = vpmm.Pool.default()
+        self.ptr = self.pool.allocate_any_stream(3 * MIB)
+        self.addCleanup(lambda: self.pool.deallocate_deferred(self.ptr))
+
+    def test_they_speak_of_the_process_wide_pool(self) -> None:
+        self.assertEqual(vpmm.stats(), self.pool.statistics())
+        self.assertGreaterEqual(vpmm.stats(0)["live_bytes"], 3 * MIB)
+        self.assertIn("live_bytes", vpmm.dump())
+        self.assertIn("statistics", json.loads(vpmm.dump(0, json=True)))
+        info = vpmm.memory_info()
+        self.assertLess(info.free, info.total)
+        self.assertEqual(tuple(info), self.pool.memory_info())
+
+    def test_trim_gives_idle_memory_back(self) -> None:
+        self.pool.preallocate(self.pool.statistics()["mapped_bytes"] + 64 * MIB)
+        self.assertGreaterEqual(vpmm.trim(), 64 * MIB)
+        self.assertEqual(self.pool.query(self.ptr).begin, self.ptr)
+
+    def test_there_is_a_device(self) -> None:
+        self.assertGreaterEqual(vpmm.device_count(), 1)
+
+    def test_a_capture_is_announced_for_a_block(self) -> None:
+        with self.assertRaises(ZeroDivisionError), vpmm.capture():
+            with self.assertRaisesRegex(vpmm.Error, "captured") as caught:
+                self.pool.synchronize()
+            self.assertEqual(caught.exception.code, "VPMM_ERROR_CAPTURE_ACTIVE")
+            _ = 1 / 0
+        self.pool.synchronize()
+
+    def test_configure_opens_with_settings_and_names_a_difference(self) -> None:
+        code = """
+import vpmm
+assert vpmm.configure(capacity=1 << 30).statistics()["mapped_bytes"] == 0
+vpmm.configure(capacity=1 << 30)
+try:
+    vpmm.configure(capacity=1 << 31)
+except vpmm.Error as error:
+    print(error.code, error)
+try:
+    vpmm.Pool.default().allocate(2 << 30, 0)
+except MemoryError:
+    print("full")
+"""
+        lines = output_of(code, VPMM_LOG="quiet").splitlines()
+        self.assertRegex(lines[0], "VPMM_ERROR_BAD_CONFIGURATION.*device 0.*already open.*VPMM_CAPACITY")
+        self.assertEqual(lines[1:], ["full"])
+
+    def test_without_a_driver_the_first_call_says_so(self) -> None:
+        done = run("-c", "import vpmm; vpmm.memory_info()", VPMM_DRIVER="nonsense")
+        self.assertIn("vpmm.errors.Error: VPMM_DRIVER=nonsense", done.stderr)
+
+
+class Recording(unittest.TestCase):
+    def lines(self, path: Path) -> list[str]:
+        with gzip.open(path, "rt") as file:
+            return file.read().splitlines()
+
+    def test_what_happens_in_the_block_is_written(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.csv.gz")
+            pool = vpmm.Pool.default()
+            with vpmm.record(path):
+                pool.deallocate(pool.allocate(12345, 0), 0)
+            pool.deallocate(pool.allocate(54321, 0), 0)
+            lines = self.lines(path)
+        self.assertEqual([line.split(",")[0] for line in lines[1:]], ["a", "f"])
+        self.assertIn("12345", lines[1])
+
+    def test_stop_ends_it_and_a_second_time_does_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            recording = vpmm.record(f"{folder}/trace.csv.gz")
+            with self.assertRaisesRegex(vpmm.Error, "running already"):
+                vpmm.record(f"{folder}/other.csv.gz")
+            recording.stop()
+            recording.stop()
+            with vpmm.record(f"{folder}/other.csv.gz"):
+                pass
+
+
+class FakeStream:
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__ |= attributes
+
+
+class WithProtocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, 9)
+
+
+class Convertible:
+    def __int__(self) -> int:
+        return 8
+
+
+class Streams(unittest.TestCase):
+    def test_a_stream_is_an_int_or_an_object_of_a_library(self) -> None:
+        for stream, handle in (
+            (None, 0),
+            (5, 5),
+            (WithProtocol(), 9),
+            (FakeStream(handle=ctypes.c_void_p(7)), 7),
+            (FakeStream(handle=ctypes.c_void_p(0)), 0),
+            (FakeStream(handle=Convertible()), 8),
+            (FakeStream(ptr=6), 6),
+            (FakeStream(cuda_stream=4), 4),
+        ):
+            with self.subTest(stream=stream):
+                self.assertEqual(stream_handle(stream), handle)
+        with self.assertRaisesRegex(vpmm.Error, "'nonsense' is no CUDA stream"):
+            stream_handle("nonsense")
+
+    def test_memory_is_an_address_or_an_array(self) -> None:
+        array = types.SimpleNamespace(__cuda_array_interface__={"data": (0x7000, False)})
+        self.assertEqual(address_of(array), 0x7000)
+        self.assertEqual(address_of(0x1234), 0x1234)
+        with self.assertRaisesRegex(vpmm.Error, "list has no memory"):
+            address_of([])
+
+    def test_record_use_finds_the_allocation_around_a_part_of_it(self) -> None:
+        pool = vpmm.Pool.default()
+        pool.synchronize()
+        ptr = pool.allocate(64 * MIB, 1)
+        part = types.SimpleNamespace(__cuda_array_interface__={"data": (ptr + 4096, False)})
+        for device in (None, 0):
+            vpmm.record_use(part, FakeStream(ptr=2), device)
+        pool.deallocate(ptr, 1)
+        self.assertGreaterEqual(pool.statistics()["pending_bytes"], 64 * MIB)
+        vpmm.record_use(0, None)
+        with self.assertRaisesRegex(vpmm.Error, "0x4200 is not inside a live allocation"):
+            vpmm.record_use(0x4200, None)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs numba-cuda's own tests on a GPU with Numba's memory manager and with ours, and compares them test by test.
+
+Every difference is a row of a Markdown table with its reason, from tests/gpu_python/numba_suite_reasons.json; one
+without a reason makes the exit code 1. Runs may be made one by one: those that are in the folder already are compared.
+`vpmm` must be importable, as must numba-cuda, pytest, pytest-xdist, filecheck, cffi, psutil and ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests" / "gpu_python"
+REASONS = FOLDER / "numba_suite_reasons.json"
+# A run, what it is compared with, its variables and its options.
+PARALLEL = ["-n", "8", "--dist", "loadscope"]
+OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "vpmm"}
+RUNS: dict[str, tuple[str | None, dict[str, str], list[str]]] = {
+    "default": (None, {}, []),
+    "variable": ("default", OURS, []),
+    "setter": ("default", {}, ["--vpmm-setter"]),
+    "default-n8": (None, {}, PARALLEL),
+    "variable-n8": ("default-n8", OURS, PARALLEL),
+}
+WORST_FIRST = "crashed failed passed xpassed xfailed skipped".split()
+MOST_RESTARTS = 10
+
+
+@dataclass
+class Outcomes:
+    """What became of each test of a run, and the last text that goes with it."""
+
+    by_test: dict[str, str] = field(default_factory=dict)
+    text: dict[str, str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+
+    def counts(self) -> str:
+        kinds = list(self.by_test.values())
+        return ", ".join(f"{kinds.count(kind)} {kind}" for kind in WORST_FIRST if kind in kinds)
+
+
+def worse(first: str | None, second: str) -> str:
+    return second if first is None else min(first, second, key=WORST_FIRST.index)
+
+
+def read_outcomes(path: Path) -> Outcomes:
+    """A test's outcome is the worst of its phases and parts; one that started and was never torn down is unfinished."""
+    found = Outcomes()
+    started: dict[str, None] = {}
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        test = event["test"]
+        if "start" in event:
+            started[test] = None
+            continue
+        # Where a test is skipped, its other phases pass all the same.
+        if event["outcome"] != "passed" or event["when"] == "call":
+            known = found.by_test.get(test)
+            skipped = event["outcome"] in ("skipped", "xfailed")
+            found.by_test[test] = event["outcome"] if skipped and known == "passed" else worse(known, event["outcome"])
+        if event["text"]:
+            found.text[test] = event["text"]
+        if event["when"] in ("teardown", "crash"):
+            started.pop(test, None)
+    found.unfinished = list(started)
+    return found
+
+
+def suite_folder() -> str:
+    """Where numba-cuda's tests are: pytest names tests by their path from its root folder."""
+    found = importlib.util.find_spec("numba.cuda.tests")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("numba-cuda is not installed, or without its tests")
+    return found.submodule_search_locations[0]
+
+
+def run_suite(name: str, out: Path, seconds: int, arguments: list[str]) -> None:
+    """One run, continued after each test that ends the process, until all tests have an outcome or time is over."""
+    _, variables, options = RUNS[name]
+    outcomes, done, log = (out / f"{name}.{kind}" for kind in ("jsonl", "done", "log"))
+    for path in (outcomes, log):
+        path.write_text("")
+    end = time.monotonic() + seconds
+    for attempt in range(MOST_RESTARTS):
+        done.write_text("\n".join(read_outcomes(outcomes).by_test))
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-c",
+            "numba_suite.ini",
+            "--rootdir",
+            suite_folder(),
+            "-p",
+            "no:cacheprovider",
+        ]
+        command += ["-q", "--tb=short", f"--junitxml={out}/{name}-{attempt}.xml", f"--vpmm-outcomes={outcomes}"]
+        command += [f"--vpmm-skip={done}", *options, *(arguments or ["--pyargs", "numba.cuda.tests"])]
+        environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CUDA_MEMORY_MANAGER"}
+        with log.open("a") as file:
+            file.write(f"$ {' '.join(command)}\n")
+            file.flush()
+            child = subprocess.Popen(
+                command, cwd=FOLDER, env=environment | variables, stdout=file, stderr=subprocess.STDOUT
+            )
+            try:
+                code = child.wait(timeout=max(1.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                code = None
+        unfinished = read_outcomes(outcomes).unfinished
+        with outcomes.open("a") as file:
+            for test in unfinished:
+                text = "not finished in time" if code is None else f"the process ended with {code}"
+                line = {"test": test, "when": "crash", "outcome": "crashed", "text": text}
+                file.write(json.dumps(line) + "\n")
+        if code is None or not unfinished:
+            break
+    done.unlink()
+    print(f"{name}: {read_outcomes(outcomes).counts() or 'no test ran, see ' + str(log)}", flush=True)
+
+
+@dataclass
+class Difference:
+    run: str
+    test: str
+    before: str
+    after: str
+    reason: str | None
+
+
+def reason_for(reasons: list[dict[str, object]], run: str, test: str, outcome: str) -> str | None:
+    for entry in reasons:
+        runs, patterns = entry["runs"], entry["tests"]
+        assert isinstance(runs, list) and isinstance(patterns, list)
+        if run in runs and outcome == entry["outcome"] and any(fnmatch.fnmatch(test, each) for each in patterns):
+            return str(entry["reason"])
+    return None
+
+
+def differences(found: dict[str, Outcomes], reasons: list[dict[str, object]]) -> list[Difference]:
+    rows = []
+    for run, (base, _, _) in RUNS.items():
+        if base is None or run not in found or base not in found:
+            continue
+        before, after = found[base].by_test, found[run].by_test
+        for test in sorted(before.keys() | after.keys()):
+            was, is_ = before.get(test, "not run"), after.get(test, "not run")
+            if was != is_:
+                rows.append(Difference(run, test, was, is_, reason_for(reasons, run, test, is_)))
+    return rows
+
+
+def report(found: dict[str, Outcomes], rows: list[Difference]) -> str:
+    versions = []
+    for package in "numba numba-cuda cuda-core cuda-bindings numpy".split():
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    lines = ["# numba-cuda's own tests", "", ", ".join(versions) + ".", ""]
+    lines += [f"- {key}: {value}" for key, value in machine.describe().items()]
+    lines += ["", "| run | outcome |", "|---|---|"]
+    lines += [f"| {run} | {outcomes.counts()} |" for run, outcomes in found.items()]
+    lines += ["", "| run | test | Numba's manager | VPMM | reason |", "|---|---|---|---|---|"]
+    for row in rows:
+        reason = row.reason or "**none known**"
+        lines.append(f"| {row.run} | `{row.test}` | {row.before} | {row.after} | {reason} |")
+    if not rows:
+        lines.append("| | no difference | | | |")
+    unknown = [row for row in rows if row.reason is None]
+    for row in unknown:
+        lines += ["", f"`{row.run}`, `{row.test}`:", "", "```"]
+        lines += [found[row.run].text.get(row.test, "no text").strip()[-1500:], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build" / "numba-suite")))
+    parser.add_argument("--runs", default=",".join(RUNS), help=f"of {', '.join(RUNS)}; empty: compare what is there")
+    parser.add_argument("--seconds", type=int, default=900, help="most for one run")
+    parser.add_argument("arguments", nargs="*", help="for pytest, instead of --pyargs numba.cuda.tests")
+    options = parser.parse_args()
+    names = [name for name in options.runs.split(",") if name]
+    if unknown := set(names) - RUNS.keys():
+        parser.error(f"no such run: {', '.join(sorted(unknown))}")
+    out: Path = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        run_suite(name, out, options.seconds, options.arguments)
+    found = {name: read_outcomes(out / f"{name}.jsonl") for name in RUNS if (out / f"{name}.jsonl").exists()}
+    rows = differences(found, json.loads(REASONS.read_text()))
+    text = report(found, rows)
+    (out / "numba-suite.md").write_text(text)
+    print(text)
+    empty = [name for name, outcomes in found.items() if not outcomes.by_test]
+    return 1 if empty or any(row.reason is None for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
