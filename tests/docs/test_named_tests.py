@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unittest
 from pathlib import Path
@@ -13,9 +14,15 @@ NAMED = re.compile(r"`([A-Z]\w*\.[a-z0-9]\w*_\w+)`")
 DEFINED = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
 
 
+def defined_in_python(text: str) -> set[str]:
+    suites = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return {f"{suite.name}.{part.name}" for suite in suites for part in suite.body if isinstance(part, ast.FunctionDef)}
+
+
 def defined_tests() -> set[str]:
     texts = (path.read_text() for path in ROOT.glob("tests/**/*.cpp"))
-    return {f"{suite}.{name}" for text in texts for suite, name in DEFINED.findall(text)}
+    found = {f"{suite}.{name}" for text in texts for suite, name in DEFINED.findall(text)}
+    return found.union(*(defined_in_python(path.read_text()) for path in ROOT.glob("tests/**/test_*.py")))
 
 
 class NamedTests(unittest.TestCase):
@@ -30,6 +37,11 @@ class NamedTests(unittest.TestCase):
     def test_every_rule_of_the_specification_has_a_row(self) -> None:
         rows = re.findall(r"^\| (V\d+) \|", (ROOT / "docs/spec.md").read_text(), re.MULTILINE)
         self.assertEqual(rows, [f"V{number}" for number in range(1, 67)])
+
+    def test_every_rule_of_nbep_7_has_a_row(self) -> None:
+        rows = re.findall(r"^\| ([ND]\d+) \|", (ROOT / "docs/nbep7.md").read_text(), re.MULTILINE)
+        expected = [f"N{number}" for number in range(1, 42)] + [f"D{number}" for number in range(1, 18)]
+        self.assertEqual(rows, expected)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,24 @@ class CudaCoreResource(ResourceTest):
         thread.join()
         self.assertEqual(self.pool.calls, [("deallocate_deferred", buffer.handle)])
 
+    def test_at_exit_no_stream_is_touched(self) -> None:
+        code = """
+from numba_stand_ins import *
+import vpmm.plugins.cuda_core as plugin
+pools = Pools()
+plugin.Pool, plugin.Buffer = pools, StandInBuffer
+resource = plugin.MemoryResource(0)
+class Last:
+    def __del__(self):
+        buffer.close()
+        print(pools.default(0).names())
+buffer, last = resource.allocate(16, 0x1234), Last()
+import weakref
+weakref.finalize(last, print, 'finalizers')
+"""
+        done = run_python(code)
+        self.assertEqual((done.stdout, done.stderr), ("finalizers\n['allocate', 'deallocate_deferred']\n", ""))
+
     def test_a_stream_that_is_gone_is_no_error(self) -> None:
         import vpmm
 

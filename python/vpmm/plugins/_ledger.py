@@ -26,6 +26,11 @@ def _note_exit() -> None:
     _process_ends = True
 
 
+def process_ends() -> bool:
+    """Whether exit handlers run or ran: streams may be gone by now, and CUDA is not called from finalizers any more."""
+    return _process_ends
+
+
 # Exit handlers run last in, first out, and weakref.finalize has one, from its first use on, that runs what is still
 # alive. For ours to run before that one, it has to be registered after it.
 weakref.finalize(_note_exit, _note_exit).detach()

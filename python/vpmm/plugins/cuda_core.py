@@ -13,6 +13,7 @@ from cuda.core import MemoryResource as _Base
 
 import vpmm
 from vpmm._vpmm import Pool
+from vpmm.plugins._ledger import process_ends
 
 __all__ = ["MemoryResource", "exchange_resource"]
 
@@ -101,7 +102,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         handle, thread, _ = entry
         # Note [Frees on the allocating thread]: a Buffer may die anywhere. On the thread that allocated it CUDA may be
         # called, which a callback's thread must not; and the per-thread default stream is the same stream there only.
-        if thread != threading.get_ident() or (stream is not None and _handle(stream) != handle):
+        if process_ends() or thread != threading.get_ident() or (stream is not None and _handle(stream) != handle):
             self._pool.deallocate_deferred(pointer)
         else:
             try:
