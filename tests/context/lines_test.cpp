@@ -114,6 +114,25 @@ class Watch {
   Apart<const Line*> changed_{kMostChanges};
 };
 
+// Where a thread runs is written into its control block by the kernel (rseq), whenever it moves: nobody's call does
+// that.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(::sched_getcpu(), &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OnOneProcessor() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+
+ private:
+  cpu_set_t before_{};
+};
+
 // The simulator's observer writes down every call.
 class Unobserved : public driver::ForwardingDriver {
  public:
@@ -194,6 +213,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
     });
   }
   const int before = beyond();
+  const OnOneProcessor pinned;
   Watch watch;
   for_each_burst([&](const auto call, std::size_t burst) {
     for (User& user : users)
