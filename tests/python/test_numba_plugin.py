@@ -12,6 +12,7 @@ import sys
 import threading
 import unittest
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from numba_stand_ins import (
     Pools,
     RecordingCuda,
     RecordingPool,
+    StandInBuffer,
     attributes,
     missing,
     recording_cuda,
@@ -195,11 +197,12 @@ class NumbaFinalizers(PluginTest):
                 self.assertEqual(self.cuda.modes[-1], "global")
                 del again
 
-    def test_an_error_of_a_late_free_is_nobodys(self) -> None:
-        memory = self.ready().memhostalloc(80)
+    def test_an_error_of_a_late_free_is_nobodys_and_stops_no_other(self) -> None:
+        memory = [self.ready().memhostalloc(80), self.manager.memhostalloc(80)]
         del memory
         self.cuda.failing["cuMemFreeHost"] = [700]
         self.assertEqual(self.manager.memalloc(80).size, 80)
+        self.assertEqual(self.cuda.names().count("cuMemFreeHost"), 2)
         self.assertEqual(self.cuda.current, [])
 
     def test_everything_is_quiet_at_exit(self) -> None:
@@ -433,6 +436,17 @@ class NumbaReset(PluginTest):
         self.assertEqual(list(self.pool.live.values()), [96])
         del theirs
 
+    def test_it_keeps_nothing_alive(self) -> None:
+        class Owner:
+            """Has the memory that is pinned."""
+
+        owner = Owner()
+        gone = weakref.ref(owner)
+        memory = self.ready().mempin(owner, ctypes.addressof(ctypes.create_string_buffer(64)), 64, True)
+        self.manager.reset()
+        del owner, memory
+        self.assertIsNone(gone())
+
     def test_a_later_finalizer_does_not_free_the_next_owner_of_its_address(self) -> None:
         old = self.ready().memalloc(80)
         self.manager.reset()
@@ -491,7 +505,8 @@ class NumbaDeferCleanup(PluginTest):
 
 class NumbaInitialize(PluginTest):
     def test_it_asks_for_the_device_once(self) -> None:
-        for _ in range(3):
+        self.manager.initialize()
+        with attributes(self.manager, _start=lambda: self.fail("initialize() is more than a test")):
             self.manager.initialize()
         self.assertEqual(self.cuda.names(), ["cuCtxGetDevice"])
 
@@ -539,6 +554,17 @@ class NumbaKernelArguments(PluginTest):
         self.manager.initialize()
         self.assertIsInstance(self.device.memory_resource, MemoryResource)
         self.manager.reset()
+
+    def test_memory_of_arguments_is_freed_by_a_reset_and_its_stream_is_not_touched(self) -> None:
+        import vpmm.plugins.cuda_core
+
+        self.manager.initialize()
+        with attributes(vpmm.plugins.cuda_core, Buffer=StandInBuffer):
+            buffer = self.device.memory_resource.allocate(16, 0x1234)
+        self.manager.reset()
+        self.assertEqual(self.pool.live, {})
+        buffer.close()
+        self.assertNotIn("deallocate", self.pool.names())
 
     def test_a_resource_of_the_programs_is_put_back(self) -> None:
         from vpmm.plugins.cuda_core import MemoryResource
