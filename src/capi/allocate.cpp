@@ -44,11 +44,11 @@ vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t a
   const context::GateEntry entry;
   if (pool == nullptr || ptr == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
   DevicePtr begin{};
-  const vpmm_status status = guarded([&]() -> Result<void> {
+  try {
     begin = pool->context->allocate_if_ready(bytes, alignment);
-    return {};
-  });
-  if (status != VPMM_OK || is_null(begin)) return VPMM_WOULD_BLOCK;
+  } catch (...) {  // the ordinary function meets the same and reports it
+  }
+  if (is_null(begin)) return VPMM_WOULD_BLOCK;
   *ptr = to_pointer(begin);
   return VPMM_OK;
 }

@@ -300,6 +300,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const MutexLock lock(mutex_, std::adopt_lock);
   if (!has_preallocated_ || recording_) return {};
   const pool::Caller caller;
+  deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
   const DevicePtr begin = pool_->allocate_hit({bytes, rounding_.rounded(bytes), natural}, caller);
   if (is_null(begin)) return {};
   announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);

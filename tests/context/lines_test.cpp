@@ -1,6 +1,7 @@
 // context: in steady state the calls of two streams write no cache line in common. Looks at all memory of the process,
 // before and after each step: what differs was written.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -94,6 +95,25 @@ class Watch {
   Apart<const Line*> changed_{kMostChanges};
 };
 
+// Where a thread runs is written into its control block by the kernel (rseq), whenever it moves: nobody's call does
+// that.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(::sched_getcpu(), &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OnOneProcessor() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+
+ private:
+  cpu_set_t before_{};
+};
+
 // The simulator's observer writes down every call.
 class Unobserved : public driver::ForwardingDriver {
  public:
@@ -174,6 +194,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
     });
   }
   const int before = beyond();
+  const OnOneProcessor pinned;
   Watch watch;
   for_each_burst([&](const auto call, std::size_t burst) {
     for (User& user : users)

@@ -176,5 +176,31 @@ TEST(Ready, memory_is_given_while_another_thread_is_inside_the_driver) {
   grower.join();
 }
 
+// As finalizers and allocations of several threads meet, with a thread that names its stream beside them.
+TEST(Ready, threads_take_and_defer_side_by_side) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  std::vector<std::thread> threads;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    threads.emplace_back([&world, seed] {
+      for (std::uint64_t i = 0; i < 3000; ++i) {
+        const Bytes bytes = (i * 7919 + seed * 104729) % (i % 8 == 0 ? 3 * kPage : kPage / 8) + 1;
+        DevicePtr ptr = world.pool().allocate_if_ready(bytes, 0);
+        if (is_null(ptr)) ptr = world.pool().allocate({bytes, 0, std::nullopt}).value();
+        world.pool().deallocate_deferred(ptr);
+      }
+    });
+  }
+  for (int i = 0; i < 1000; ++i) {
+    const DevicePtr ptr = world.pool().allocate({Bytes{1000}, 0, stream}).value();
+    ASSERT_TRUE(world.pool().deallocate(ptr, stream).ok());
+  }
+  for (std::thread& thread : threads) thread.join();
+  world.wait();
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+  EXPECT_EQ(world.statistics().allocations, 10'000u);
+}
+
 }  // namespace
 }  // namespace vpmm::testing
