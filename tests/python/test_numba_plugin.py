@@ -517,6 +517,24 @@ class NumbaInitialize(PluginTest):
         self.assertEqual(list(self.pools.by_device), [3])
         manager.reset()
 
+    def test_what_the_collector_runs_inside_the_first_call_may_call_it_too(self) -> None:
+        pools = self.pools
+
+        class Reentering(Pools):
+            def default(inner, device: int) -> RecordingPool:  # noqa: N805  the test's own self is used
+                if device not in pools.by_device:
+                    pools.default(device)
+                    self.manager.initialize()
+                return pools.default(device)
+
+        import vpmm.plugins.numba as plugin
+
+        with attributes(plugin, Pool=Reentering()):
+            thread = threading.Thread(target=self.manager.initialize, daemon=True)
+            thread.start()
+            thread.join(30)
+            self.assertFalse(thread.is_alive(), "the first call waits for itself")
+
     def test_the_instance_that_numba_reads_the_version_from_calls_nothing(self) -> None:
         dummy = self.manager_class(context=None)
         self.assertEqual(dummy.interface_version, 1)
