@@ -87,27 +87,22 @@ def suite_folder() -> str:
     return found.submodule_search_locations[0]
 
 
-def run_suite(name: str, out: Path, seconds: int, arguments: list[str]) -> None:
-    """One run, continued after each test that ends the process, until all tests have an outcome or time is over."""
+def run_suite(name: str, out: Path, seconds: int, arguments: list[str], label: str = "") -> None:
+    """One run, continued after each test that ends the process, until all tests have an outcome or time is over.
+
+    Its files begin with `label`, which is its name unless given.
+    """
     _, variables, options = RUNS[name]
-    outcomes, done, log = (out / f"{name}.{kind}" for kind in ("jsonl", "done", "log"))
+    label = label or name
+    outcomes, done, log = (out / f"{label}.{kind}" for kind in ("jsonl", "done", "log"))
     for path in (outcomes, log):
         path.write_text("")
     end = time.monotonic() + seconds
     for attempt in range(MOST_RESTARTS):
         done.write_text("\n".join(read_outcomes(outcomes).by_test))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-c",
-            "numba_suite.ini",
-            "--rootdir",
-            suite_folder(),
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += ["-q", "--tb=short", f"--junitxml={out}/{name}-{attempt}.xml", f"--vpmm-outcomes={outcomes}"]
+        command = [sys.executable, "-m", "pytest", "-c", "numba_suite.ini", "--rootdir", suite_folder(), "-q"]
+        command += ["-p", "numba_suite_plugin", "-p", "no:cacheprovider", "--tb=short"]
+        command += [f"--junitxml={out}/{label}-{attempt}.xml", f"--vpmm-outcomes={outcomes}"]
         command += [f"--vpmm-skip={done}", *options, *(arguments or ["--pyargs", "numba.cuda.tests"])]
         environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CUDA_MEMORY_MANAGER"}
         with log.open("a") as file:
@@ -131,7 +126,7 @@ def run_suite(name: str, out: Path, seconds: int, arguments: list[str]) -> None:
         if code is None or not unfinished:
             break
     done.unlink()
-    print(f"{name}: {read_outcomes(outcomes).counts() or 'no test ran, see ' + str(log)}", flush=True)
+    print(f"{label}: {read_outcomes(outcomes).counts() or 'no test ran, see ' + str(log)}", flush=True)
 
 
 @dataclass
@@ -165,6 +160,25 @@ def differences(found: dict[str, Outcomes], reasons: list[dict[str, object]]) ->
     return rows
 
 
+def run_again(rows: list[Difference], out: Path, seconds: int) -> None:
+    """Runs the tests that differ without a reason once more, alone, and gives those that agree then a reason."""
+    for name in dict.fromkeys(row.run for row in rows if row.reason is None):
+        alone = name.removesuffix("-n8")
+        base = RUNS[alone][0]
+        assert base is not None
+        mine = [row for row in rows if row.run == name and row.reason is None]
+        arguments = [f"{suite_folder()}/{row.test}" for row in mine]
+        second: list[dict[str, str]] = []
+        for run in (base, alone):
+            label = f"{name}-again-{run}"
+            run_suite(run, out, seconds, arguments, label)
+            second.append(read_outcomes(out / f"{label}.jsonl").by_test)
+        for row in mine:
+            before, after = (outcomes.get(row.test) for outcomes in second)
+            if before == after and before is not None:
+                row.reason = f"Unstable: run again, alone, {before} with both."
+
+
 def report(found: dict[str, Outcomes], rows: list[Difference]) -> str:
     versions = []
     for package in "numba numba-cuda cuda-core cuda-bindings numpy".split():
@@ -194,6 +208,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build" / "numba-suite")))
     parser.add_argument("--runs", default=",".join(RUNS), help=f"of {', '.join(RUNS)}; empty: compare what is there")
     parser.add_argument("--seconds", type=int, default=900, help="most for one run")
+    parser.add_argument("--again", action="store_true", help="run what differs without a reason once more, alone")
     parser.add_argument("arguments", nargs="*", help="for pytest, instead of --pyargs numba.cuda.tests")
     options = parser.parse_args()
     names = [name for name in options.runs.split(",") if name]
@@ -205,6 +220,8 @@ def main() -> int:
         run_suite(name, out, options.seconds, options.arguments)
     found = {name: read_outcomes(out / f"{name}.jsonl") for name in RUNS if (out / f"{name}.jsonl").exists()}
     rows = differences(found, json.loads(REASONS.read_text()))
+    if options.again:
+        run_again(rows, out, options.seconds)
     text = report(found, rows)
     (out / "numba-suite.md").write_text(text)
     print(text)

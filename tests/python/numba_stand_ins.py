@@ -204,12 +204,15 @@ class CoreDevice:
 
     def __init__(self) -> None:
         self._memory_resource: Any = None
-        self.memory_resource: Any = None
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "memory_resource":
-            super().__setattr__("_memory_resource", value)
+    @property
+    def memory_resource(self) -> Any:
+        return self._memory_resource
+
+    @memory_resource.setter
+    def memory_resource(self, resource: Any) -> None:
+        assert resource is not None, "cuda.core takes memory resources only"
+        self._memory_resource = resource
 
 
 class StandInBuffer:

@@ -1,71 +1,26 @@
 """tests: Numba's plugin against the real classes of numba-cuda, with a pool and a driver that write down each call."""
 
-# ruff: noqa: ANN401  managers are made at run time
-
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
 import os
-import sys
 import threading
 import unittest
-import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from numba_plugin_case import PluginTest
 from numba_stand_ins import (
     Context,
     Pools,
-    RecordingCuda,
     RecordingPool,
+    StandInBuffer,
     attributes,
-    missing,
-    recording_cuda,
     run_python,
 )
-
-ABSENT = missing("vpmm._vpmm", "numba", "numba_cuda", "cuda.core", "numpy")
-MiB = 1 << 20
-
-
-@unittest.skipIf(ABSENT, ABSENT)
-class PluginTest(unittest.TestCase):
-    """A manager of one context, whose pool is `self.pool` once it is used."""
-
-    def setUp(self) -> None:
-        from numba import cuda
-
-        import vpmm.plugins.cuda_core
-        import vpmm.plugins.numba
-
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("error")
-        # An exception in a finalizer cannot be raised; it fails the test all the same.
-        self.unraisable: list[Any] = []
-        self.stack.enter_context(attributes(sys, unraisablehook=self.unraisable.append))
-        self.stack.callback(lambda: self.assertEqual(self.unraisable, []))
-        self.target: Any = cuda.cudadrv.driver
-        self.pools = Pools()
-        for module in (vpmm.plugins.numba, vpmm.plugins.cuda_core):
-            self.stack.enter_context(attributes(module, Pool=self.pools))
-        self.cuda: RecordingCuda = self.stack.enter_context(recording_cuda(self.target))
-        self.manager_class = vpmm.plugins.numba.make_memory_manager(cuda)
-        self.context = Context()
-        self.manager: Any = self.manager_class(context=self.context)
-
-    @property
-    def pool(self) -> RecordingPool:
-        return self.pools.default(0)
-
-    def ready(self) -> Any:
-        self.manager.initialize()
-        self.cuda.calls.clear()
-        self.pool.calls.clear()
-        return self.manager
 
 
 class NumbaMemalloc(PluginTest):
@@ -195,11 +150,12 @@ class NumbaFinalizers(PluginTest):
                 self.assertEqual(self.cuda.modes[-1], "global")
                 del again
 
-    def test_an_error_of_a_late_free_is_nobodys(self) -> None:
-        memory = self.ready().memhostalloc(80)
+    def test_an_error_of_a_late_free_is_nobodys_and_stops_no_other(self) -> None:
+        memory = [self.ready().memhostalloc(80), self.manager.memhostalloc(80)]
         del memory
         self.cuda.failing["cuMemFreeHost"] = [700]
         self.assertEqual(self.manager.memalloc(80).size, 80)
+        self.assertEqual(self.cuda.names().count("cuMemFreeHost"), 2)
         self.assertEqual(self.cuda.current, [])
 
     def test_everything_is_quiet_at_exit(self) -> None:
@@ -288,139 +244,6 @@ def everything():
 """
 
 
-class NumbaHostMemory(PluginTest):
-    def test_pinned_memory_is_a_buffer_with_an_int_address(self) -> None:
-        import numpy as np
-
-        memory = self.ready().memhostalloc(80)
-        self.assertIsInstance(memory, self.target.PinnedMemory)
-        self.assertIsInstance(memory.host_pointer, int)
-        array = np.ndarray(10, dtype=np.float64, buffer=memory)
-        array[:] = 3
-        self.assertEqual(array.sum(), 30)
-
-    def test_mapped_and_managed_memory_are_owned_buffers(self) -> None:
-        import numpy as np
-
-        manager = self.ready()
-        for memory, kind in (
-            (manager.memhostalloc(80, mapped=True), self.target.MappedOwnedPointer),
-            (manager.memallocmanaged(80, True), self.target.ManagedOwnedPointer),
-        ):
-            with self.subTest(kind=kind.__name__):
-                self.assertIsInstance(memory, kind)
-                array = np.ndarray(10, dtype=np.float64, buffer=memory)
-                array[:] = 3
-                self.assertEqual(array.sum(), 30)
-        del memory, array
-        manager.get_memory_info()
-        self.assertEqual(self.cuda.host, {})
-
-    def test_a_slice_of_mapped_memory_does_not_free_it(self) -> None:
-        memory = self.ready().memhostalloc(80, mapped=True)
-        view = memory.view(8, 16)
-        del view
-        self.manager.get_memory_info()
-        self.assertEqual(len(self.cuda.host), 1)
-        view = memory.view(8, 16)
-        del memory
-        self.manager.get_memory_info()
-        self.assertEqual(len(self.cuda.host), 1)
-        del view
-        self.manager.get_memory_info()
-        self.assertEqual(self.cuda.host, {})
-
-    def test_flags_reach_the_driver(self) -> None:
-        binding = self.target.binding
-        manager = self.ready()
-        manager.memhostalloc(8, True, True, True)
-        manager.memallocmanaged(8, True)
-        manager.memallocmanaged(8, False)
-        flags = [call[2] for call in self.cuda.calls if call[0] in ("cuMemHostAlloc", "cuMemAllocManaged")]
-        everything = binding.CU_MEMHOSTALLOC_DEVICEMAP | binding.CU_MEMHOSTALLOC_PORTABLE
-        everything |= binding.CU_MEMHOSTALLOC_WRITECOMBINED
-        managed = binding.CUmemAttach_flags
-        expected = [everything, managed.CU_MEM_ATTACH_GLOBAL.value, managed.CU_MEM_ATTACH_HOST.value]
-        self.assertEqual(flags, expected)
-
-    def test_without_memory_all_that_is_idle_is_given_up_before_one_more_try(self) -> None:
-        dropped = self.ready().memhostalloc(80)
-        address = dropped.handle
-        with self.manager.defer_cleanup():
-            del dropped
-            self.cuda.failing["cuMemAllocManaged"] = [self.target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY]
-            memory = self.manager.memallocmanaged(80, True)
-            self.assertIn(("cuMemFreeHost", address), self.cuda.calls)
-        self.assertIn("trim", self.pool.names())
-        self.assertEqual(self.cuda.names().count("cuMemAllocManaged"), 2)
-        del memory
-
-    def test_other_errors_are_numbas(self) -> None:
-        manager = self.ready()
-        self.cuda.failing["cuMemHostAlloc"] = [1]
-        with self.assertRaises(self.target.CudaAPIError):
-            manager.memhostalloc(80)
-        self.assertEqual(self.cuda.names().count("cuMemHostAlloc"), 1)
-
-    def test_memory_whose_device_address_is_refused_is_given_back(self) -> None:
-        manager = self.ready()
-        self.cuda.failing["cuMemHostGetDevicePointer"] = [1]
-        with self.assertRaises(self.target.CudaAPIError):
-            manager.memhostalloc(80, mapped=True)
-        manager.get_memory_info()
-        self.assertEqual(self.cuda.host, {})
-
-
-class NumbaPinning(PluginTest):
-    def setUp(self) -> None:
-        super().setUp()
-        self.page = ctypes.create_string_buffer(4096)
-        self.address = ctypes.addressof(self.page)
-
-    def test_pages_are_unpinned_as_soon_as_they_are_dropped_even_while_cleanup_is_deferred(self) -> None:
-        manager = self.ready()
-        with manager.defer_cleanup():
-            for mapped in (False, True, False):
-                memory = manager.mempin(self.page, self.address, 4096, mapped)
-                self.assertIs(memory.owned, self.page)
-                self.assertEqual(self.cuda.pinned, {self.address})
-                del memory
-                self.assertEqual(self.cuda.pinned, set())
-        self.assertEqual(self.cuda.current, [])
-
-    def test_numbas_mapped_frees_by_hand_and_drops_later(self) -> None:
-        memory = self.ready().mempin(self.page, self.address, 4096, True)
-        memory.free()
-        self.assertEqual(self.cuda.pinned, set())
-        again = self.manager.mempin(self.page, self.address, 4096, True)
-        del memory
-        self.assertEqual(self.cuda.pinned, {self.address})
-        del again
-        self.assertEqual(self.cuda.pinned, set())
-
-    def test_pages_dropped_on_another_thread_are_unpinned_before_the_next_are_pinned(self) -> None:
-        held = [self.ready().mempin(self.page, self.address, 4096)]
-        self.cuda.calls.clear()
-        thread = threading.Thread(target=held.clear)
-        thread.start()
-        thread.join()
-        self.assertEqual(self.cuda.calls, [])
-        with self.manager.defer_cleanup():
-            memory = self.manager.mempin(self.page, self.address, 4096)
-        self.assertEqual(self.cuda.pinned, {self.address})
-        del memory
-
-    def test_pages_of_a_reset_manager_stay_alone(self) -> None:
-        memory = self.ready().mempin(self.page, self.address, 4096)
-        self.manager.reset()
-        self.assertEqual(self.cuda.pinned, set())
-        other = self.manager_class(context=Context())
-        kept = other.mempin(self.page, self.address, 4096)
-        del memory
-        self.assertEqual(self.cuda.pinned, {self.address})
-        del kept
-
-
 class NumbaReset(PluginTest):
     def test_it_frees_what_this_manager_allocated_and_nothing_else(self) -> None:
         other = self.manager_class(context=Context())
@@ -432,6 +255,17 @@ class NumbaReset(PluginTest):
         del mine, mapped, managed
         self.assertEqual(list(self.pool.live.values()), [96])
         del theirs
+
+    def test_it_keeps_nothing_alive(self) -> None:
+        class Owner:
+            """Has the memory that is pinned."""
+
+        owner = Owner()
+        gone = weakref.ref(owner)
+        memory = self.ready().mempin(owner, ctypes.addressof(ctypes.create_string_buffer(64)), 64, True)
+        self.manager.reset()
+        del owner, memory
+        self.assertIsNone(gone())
 
     def test_a_later_finalizer_does_not_free_the_next_owner_of_its_address(self) -> None:
         old = self.ready().memalloc(80)
@@ -491,7 +325,8 @@ class NumbaDeferCleanup(PluginTest):
 
 class NumbaInitialize(PluginTest):
     def test_it_asks_for_the_device_once(self) -> None:
-        for _ in range(3):
+        self.manager.initialize()
+        with attributes(self.manager, _start=lambda: self.fail("initialize() is more than a test")):
             self.manager.initialize()
         self.assertEqual(self.cuda.names(), ["cuCtxGetDevice"])
 
@@ -501,6 +336,24 @@ class NumbaInitialize(PluginTest):
         manager.initialize()
         self.assertEqual(list(self.pools.by_device), [3])
         manager.reset()
+
+    def test_what_the_collector_runs_inside_the_first_call_may_call_it_too(self) -> None:
+        pools = self.pools
+
+        class Reentering(Pools):
+            def default(inner, device: int) -> RecordingPool:  # noqa: N805  the test's own self is used
+                if device not in pools.by_device:
+                    pools.default(device)
+                    self.manager.initialize()
+                return pools.default(device)
+
+        import vpmm.plugins.numba as plugin
+
+        with attributes(plugin, Pool=Reentering()):
+            thread = threading.Thread(target=self.manager.initialize, daemon=True)
+            thread.start()
+            thread.join(30)
+            self.assertFalse(thread.is_alive(), "the first call waits for itself")
 
     def test_the_instance_that_numba_reads_the_version_from_calls_nothing(self) -> None:
         dummy = self.manager_class(context=None)
@@ -539,6 +392,17 @@ class NumbaKernelArguments(PluginTest):
         self.manager.initialize()
         self.assertIsInstance(self.device.memory_resource, MemoryResource)
         self.manager.reset()
+
+    def test_memory_of_arguments_is_freed_by_a_reset_and_its_stream_is_not_touched(self) -> None:
+        import vpmm.plugins.cuda_core
+
+        self.manager.initialize()
+        with attributes(vpmm.plugins.cuda_core, Buffer=StandInBuffer):
+            buffer = self.device.memory_resource.allocate(16, 0x1234)
+        self.manager.reset()
+        self.assertEqual(self.pool.live, {})
+        buffer.close()
+        self.assertNotIn("deallocate", self.pool.names())
 
     def test_a_resource_of_the_programs_is_put_back(self) -> None:
         from vpmm.plugins.cuda_core import MemoryResource

@@ -62,7 +62,7 @@ class _Manager:
         self._ledger = Ledger(self._target, context)
         self._weak_context = None if context is None else weakref.proxy(context)
         self._ready = False
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # the collector may run somebody's __del__ inside, which uses CUDA
         self._resource: Any = None
         self._replaced: Any = None
 

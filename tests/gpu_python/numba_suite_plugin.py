@@ -1,4 +1,4 @@
-"""tests: what numba-cuda's own suite needs of the folder it is run from, and a line per test for a later comparison.
+"""tests: a plugin of pytest with what numba-cuda's own suite needs, and a line per test for a later comparison.
 
 The wheel of numba-cuda has its tests and not the conftest that goes with them. tools/numba_suite.py runs pytest here.
 """

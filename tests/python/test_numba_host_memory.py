@@ -1,0 +1,147 @@
+"""tests: pinned, mapped and managed memory of Numba's plugin, and pages that are pinned in place."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import unittest
+
+from numba_plugin_case import PluginTest
+from numba_stand_ins import Context
+
+
+class NumbaHostMemory(PluginTest):
+    def test_pinned_memory_is_a_buffer_with_an_int_address(self) -> None:
+        import numpy as np
+
+        memory = self.ready().memhostalloc(80)
+        self.assertIsInstance(memory, self.target.PinnedMemory)
+        self.assertIsInstance(memory.host_pointer, int)
+        array = np.ndarray(10, dtype=np.float64, buffer=memory)
+        array[:] = 3
+        self.assertEqual(array.sum(), 30)
+
+    def test_mapped_and_managed_memory_are_owned_buffers(self) -> None:
+        import numpy as np
+
+        manager = self.ready()
+        for memory, kind in (
+            (manager.memhostalloc(80, mapped=True), self.target.MappedOwnedPointer),
+            (manager.memallocmanaged(80, True), self.target.ManagedOwnedPointer),
+        ):
+            with self.subTest(kind=kind.__name__):
+                self.assertIsInstance(memory, kind)
+                array = np.ndarray(10, dtype=np.float64, buffer=memory)
+                array[:] = 3
+                self.assertEqual(array.sum(), 30)
+        del memory, array
+        manager.get_memory_info()
+        self.assertEqual(self.cuda.host, {})
+
+    def test_a_slice_of_mapped_memory_does_not_free_it(self) -> None:
+        memory = self.ready().memhostalloc(80, mapped=True)
+        view = memory.view(8, 16)
+        del view
+        self.manager.get_memory_info()
+        self.assertEqual(len(self.cuda.host), 1)
+        view = memory.view(8, 16)
+        del memory
+        self.manager.get_memory_info()
+        self.assertEqual(len(self.cuda.host), 1)
+        del view
+        self.manager.get_memory_info()
+        self.assertEqual(self.cuda.host, {})
+
+    def test_flags_reach_the_driver(self) -> None:
+        binding = self.target.binding
+        manager = self.ready()
+        manager.memhostalloc(8, True, True, True)
+        manager.memallocmanaged(8, True)
+        manager.memallocmanaged(8, False)
+        flags = [call[2] for call in self.cuda.calls if call[0] in ("cuMemHostAlloc", "cuMemAllocManaged")]
+        everything = binding.CU_MEMHOSTALLOC_DEVICEMAP | binding.CU_MEMHOSTALLOC_PORTABLE
+        everything |= binding.CU_MEMHOSTALLOC_WRITECOMBINED
+        managed = binding.CUmemAttach_flags
+        expected = [everything, managed.CU_MEM_ATTACH_GLOBAL.value, managed.CU_MEM_ATTACH_HOST.value]
+        self.assertEqual(flags, expected)
+
+    def test_without_memory_all_that_is_idle_is_given_up_before_one_more_try(self) -> None:
+        dropped = self.ready().memhostalloc(80)
+        address = dropped.handle
+        with self.manager.defer_cleanup():
+            del dropped
+            self.cuda.failing["cuMemAllocManaged"] = [self.target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY]
+            memory = self.manager.memallocmanaged(80, True)
+            self.assertIn(("cuMemFreeHost", address), self.cuda.calls)
+        self.assertIn("trim", self.pool.names())
+        self.assertEqual(self.cuda.names().count("cuMemAllocManaged"), 2)
+        del memory
+
+    def test_other_errors_are_numbas(self) -> None:
+        manager = self.ready()
+        self.cuda.failing["cuMemHostAlloc"] = [1]
+        with self.assertRaises(self.target.CudaAPIError):
+            manager.memhostalloc(80)
+        self.assertEqual(self.cuda.names().count("cuMemHostAlloc"), 1)
+
+    def test_memory_whose_device_address_is_refused_is_given_back(self) -> None:
+        manager = self.ready()
+        self.cuda.failing["cuMemHostGetDevicePointer"] = [1]
+        with self.assertRaises(self.target.CudaAPIError):
+            manager.memhostalloc(80, mapped=True)
+        manager.get_memory_info()
+        self.assertEqual(self.cuda.host, {})
+
+
+class NumbaPinning(PluginTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.page = ctypes.create_string_buffer(4096)
+        self.address = ctypes.addressof(self.page)
+
+    def test_pages_are_unpinned_as_soon_as_they_are_dropped_even_while_cleanup_is_deferred(self) -> None:
+        manager = self.ready()
+        with manager.defer_cleanup():
+            for mapped in (False, True, False):
+                memory = manager.mempin(self.page, self.address, 4096, mapped)
+                self.assertIs(memory.owned, self.page)
+                self.assertEqual(self.cuda.pinned, {self.address})
+                del memory
+                self.assertEqual(self.cuda.pinned, set())
+        self.assertEqual(self.cuda.current, [])
+
+    def test_numbas_mapped_frees_by_hand_and_drops_later(self) -> None:
+        memory = self.ready().mempin(self.page, self.address, 4096, True)
+        memory.free()
+        self.assertEqual(self.cuda.pinned, set())
+        again = self.manager.mempin(self.page, self.address, 4096, True)
+        del memory
+        self.assertEqual(self.cuda.pinned, {self.address})
+        del again
+        self.assertEqual(self.cuda.pinned, set())
+
+    def test_pages_dropped_on_another_thread_are_unpinned_before_the_next_are_pinned(self) -> None:
+        held = [self.ready().mempin(self.page, self.address, 4096)]
+        self.cuda.calls.clear()
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        self.assertEqual(self.cuda.calls, [])
+        with self.manager.defer_cleanup():
+            memory = self.manager.mempin(self.page, self.address, 4096)
+        self.assertEqual(self.cuda.pinned, {self.address})
+        del memory
+
+    def test_pages_of_a_reset_manager_stay_alone(self) -> None:
+        memory = self.ready().mempin(self.page, self.address, 4096)
+        self.manager.reset()
+        self.assertEqual(self.cuda.pinned, set())
+        other = self.manager_class(context=Context())
+        kept = other.mempin(self.page, self.address, 4096)
+        del memory
+        self.assertEqual(self.cuda.pinned, {self.address})
+        del kept
+
+
+if __name__ == "__main__":
+    unittest.main()
