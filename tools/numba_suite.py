@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "gpu_python"
 REASONS = FOLDER / "numba_suite_reasons.json"
 # A run, what it is compared with, its variables and its options.
-PARALLEL = ["-n", "8", "--dist", "loadscope"]
+PARALLEL = ["-n", "8", "--dist", "loadscope", "--benchmark-disable"]
 OURS = {"NUMBA_CUDA_MEMORY_MANAGER": "vpmm"}
 RUNS: dict[str, tuple[str | None, dict[str, str], list[str]]] = {
     "default": (None, {}, []),
@@ -95,7 +95,8 @@ def run_suite(name: str, out: Path, seconds: int, arguments: list[str], label: s
     _, variables, options = RUNS[name]
     label = label or name
     outcomes, done, log = (out / f"{label}.{kind}" for kind in ("jsonl", "done", "log"))
-    for path in (outcomes, log):
+    served = out / f"{label}.served"
+    for path in (outcomes, log, served):
         path.write_text("")
     end = time.monotonic() + seconds
     for attempt in range(MOST_RESTARTS):
@@ -103,7 +104,12 @@ def run_suite(name: str, out: Path, seconds: int, arguments: list[str], label: s
         command = [sys.executable, "-m", "pytest", "-c", "numba_suite.ini", "--rootdir", suite_folder(), "-q"]
         command += ["-p", "numba_suite_plugin", "-p", "no:cacheprovider", "--tb=short"]
         command += [f"--junitxml={out}/{label}-{attempt}.xml", f"--vpmm-outcomes={outcomes}"]
-        command += [f"--vpmm-skip={done}", *options, *(arguments or ["--pyargs", "numba.cuda.tests"])]
+        command += [
+            f"--vpmm-served={served}",
+            f"--vpmm-skip={done}",
+            *options,
+            *(arguments or ["--pyargs", "numba.cuda.tests"]),
+        ]
         environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CUDA_MEMORY_MANAGER"}
         with log.open("a") as file:
             file.write(f"$ {' '.join(command)}\n")
@@ -179,7 +185,13 @@ def run_again(rows: list[Difference], out: Path, seconds: int) -> None:
                 row.reason = f"Unstable: run again, alone, {before} with both."
 
 
-def report(found: dict[str, Outcomes], rows: list[Difference]) -> str:
+def served_by_pool(out: Path, label: str) -> int:
+    """Allocations, of all processes of a run that came to their end."""
+    path = out / f"{label}.served"
+    return sum(json.loads(line)["allocations"] for line in path.read_text().splitlines()) if path.exists() else 0
+
+
+def report(found: dict[str, Outcomes], rows: list[Difference], served: dict[str, int]) -> str:
     versions = []
     for package in "numba numba-cuda cuda-core cuda-bindings numpy".split():
         try:
@@ -188,8 +200,8 @@ def report(found: dict[str, Outcomes], rows: list[Difference]) -> str:
             continue
     lines = ["# numba-cuda's own tests", "", ", ".join(versions) + ".", ""]
     lines += [f"- {key}: {value}" for key, value in machine.describe().items()]
-    lines += ["", "| run | outcome |", "|---|---|"]
-    lines += [f"| {run} | {outcomes.counts()} |" for run, outcomes in found.items()]
+    lines += ["", "| run | outcome | allocations from the pool |", "|---|---|---:|"]
+    lines += [f"| {run} | {outcomes.counts()} | {served[run]:,} |" for run, outcomes in found.items()]
     lines += ["", "| run | test | Numba's manager | VPMM | reason |", "|---|---|---|---|---|"]
     for row in rows:
         reason = row.reason or "**none known**"
@@ -222,10 +234,12 @@ def main() -> int:
     rows = differences(found, json.loads(REASONS.read_text()))
     if options.again:
         run_again(rows, out, options.seconds)
-    text = report(found, rows)
+    served = {name: served_by_pool(out, name) for name in found}
+    text = report(found, rows, served)
     (out / "numba-suite.md").write_text(text)
     print(text)
     empty = [name for name, outcomes in found.items() if not outcomes.by_test]
+    empty += [name for name in found if RUNS[name][0] is not None and served[name] == 0]
     return 1 if empty or any(row.reason is None for row in rows) else 0
 
 

@@ -6,6 +6,8 @@ The wheel of numba-cuda has its tests and not the conftest that goes with them. 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vpmm-setter", action="store_true", help="give Numba our manager by set_memory_manager")
     parser.addoption("--vpmm-outcomes", metavar="FILE", help="append a line of JSON per event of a test")
+    parser.addoption("--vpmm-served", metavar="FILE", help="append how many allocations the pool served")
     parser.addoption("--vpmm-skip", metavar="FILE", help="leave out the tests that this file names, one a line")
 
 
@@ -26,18 +29,34 @@ def initialize_from_pytest_config(request: pytest.FixtureRequest) -> None:
     cls._dump_failed_filechecks = False
 
 
+def set_manager(config: pytest.Config) -> None:
+    """With --vpmm-setter."""
+    if not config.getoption("--vpmm-setter"):
+        return
+    from numba import cuda
+    from numba.cuda.cudadrv import driver
+
+    import vpmm
+
+    if driver._memory_manager is not vpmm.NumbaMemoryManager:
+        cuda.set_memory_manager(vpmm.NumbaMemoryManager)
+
+
 @pytest.fixture(autouse=True)
 def manager_by_setter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With --vpmm-setter, before each test: tests of the suite set managers of their own, or none."""
-    if request.config.getoption("--vpmm-setter"):
-        from numba import cuda
-        from numba.cuda.cudadrv import driver
-
-        import vpmm
-
-        if driver._memory_manager is not vpmm.NumbaMemoryManager:
-            cuda.set_memory_manager(vpmm.NumbaMemoryManager)
+    """Again before each test: tests of the suite set managers of their own, or none."""
+    set_manager(request.config)
     yield
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes down what the pool served: a run in which it served nothing says nothing."""
+    path = session.config.getoption("--vpmm-served")
+    vpmm = sys.modules.get("vpmm")
+    if path and vpmm is not None:
+        statistics = vpmm.Pool.default(0).statistics()
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"pid": os.getpid(), "allocations": statistics["allocations"]}) + "\n")
 
 
 class Outcomes:
@@ -63,6 +82,7 @@ class Outcomes:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    set_manager(config)  # before tests are collected: that makes the first context, which keeps its manager
     path = config.getoption("--vpmm-outcomes")
     if path and not hasattr(config, "workerinput"):  # workers of xdist send their reports to the one that started them
         config.pluginmanager.register(Outcomes(Path(path)))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,14 @@ class RecordingPool:
     def deallocate_deferred(self, address: int) -> None:
         self._note("deallocate_deferred", address)
         self._take_back(address)
+
+    def query(self, address: int) -> Any:
+        import vpmm
+
+        for begin, size in self.live.items():
+            if begin <= address < begin + size:
+                return types.SimpleNamespace(begin=begin, requested=size)
+        raise vpmm.Error(f"{address:#x} is not allocated from this pool", "VPMM_ERROR_INVALID_POINTER")
 
     def memory_info(self) -> tuple[int, int]:
         self._note("memory_info")
@@ -193,6 +202,10 @@ class RecordingCuda:
     def cuMemFree(self, pointer: int) -> None:  # noqa: N802
         self._note("cuMemFree", int(pointer))
         del self.host[int(pointer)]
+
+    def cuMemGetAddressRange(self, pointer: int) -> tuple[Any, int]:  # noqa: N802
+        self._note("cuMemGetAddressRange", pointer)
+        return self.target.binding.CUdeviceptr(pointer - 16), 1 << 21
 
     def cuMemHostGetDevicePointer(self, pointer: int, flags: int) -> Any:  # noqa: N802
         self._note("cuMemHostGetDevicePointer", pointer)

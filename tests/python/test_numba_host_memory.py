@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import threading
 import unittest
@@ -120,12 +121,25 @@ class NumbaPinning(PluginTest):
         del again
         self.assertEqual(self.cuda.pinned, set())
 
-    def test_pages_dropped_on_another_thread_are_unpinned_before_the_next_are_pinned(self) -> None:
+    def test_pages_dropped_on_another_thread_of_python_are_unpinned_at_once(self) -> None:
         held = [self.ready().mempin(self.page, self.address, 4096)]
-        self.cuda.calls.clear()
         thread = threading.Thread(target=held.clear)
         thread.start()
         thread.join()
+        self.assertEqual(self.cuda.pinned, set())
+        self.assertEqual(self.cuda.current, [])
+
+    def test_pages_dropped_where_cuda_may_not_be_called_are_unpinned_before_the_next_are_pinned(self) -> None:
+        held = [self.ready().mempin(self.page, self.address, 4096)]
+        self.cuda.calls.clear()
+        is_over = threading.Event()
+
+        def drop() -> None:  # as one of CUDA's callbacks: on a thread that `threading` has not started
+            held.clear()
+            is_over.set()
+
+        _thread.start_new_thread(drop, ())
+        self.assertTrue(is_over.wait(60))
         self.assertEqual(self.cuda.calls, [])
         with self.manager.defer_cleanup():
             memory = self.manager.mempin(self.page, self.address, 4096)

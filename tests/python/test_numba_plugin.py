@@ -377,6 +377,58 @@ class NumbaInitialize(PluginTest):
             self.ready().get_ipc_handle(None)
 
 
+class NumbaExtents(PluginTest):
+    def ask(self, address: int) -> tuple[int, int]:
+        begin, size = self.target.driver.cuMemGetAddressRange(address)
+        return int(begin), size
+
+    def test_an_array_is_as_large_as_it_was_asked_for_and_not_as_what_is_mapped_around_it(self) -> None:
+        memory = self.ready().memalloc(40)
+        begin = int(memory.handle)
+        self.assertEqual(self.ask(begin), (begin, 40))
+        self.assertEqual(self.ask(begin + 39), (begin, 40))
+        self.assertEqual(self.target.device_extents(memory), (begin, begin + 40))
+        self.assertEqual(self.cuda.calls, [])
+
+    def test_memory_of_others_is_the_drivers_to_answer_for(self) -> None:
+        self.ready()
+        self.assertEqual(self.ask(0x5000), (0x5000 - 16, 1 << 21))
+        self.assertEqual(self.cuda.names(), ["cuMemGetAddressRange"])
+
+    def test_the_last_reset_puts_the_drivers_function_back(self) -> None:
+        original = self.target.driver.cuMemGetAddressRange
+        other = self.manager_class(context=Context())
+        for manager in (self.manager, other):
+            manager.initialize()
+            manager.initialize()
+        self.assertNotEqual(self.target.driver.cuMemGetAddressRange, original)
+        self.manager.reset()
+        self.assertNotEqual(self.target.driver.cuMemGetAddressRange, original)
+        other.reset()
+        self.assertEqual(self.target.driver.cuMemGetAddressRange, original)
+        other.initialize()
+        self.assertNotEqual(self.target.driver.cuMemGetAddressRange, original)
+        other.reset()
+        self.assertEqual(self.target.driver.cuMemGetAddressRange, original)
+
+    def test_a_manager_that_dies_without_a_reset_leaves_nothing(self) -> None:
+        original = self.target.driver.cuMemGetAddressRange
+        self.ready()
+        del self.manager
+        gc.collect()
+        self.assertEqual(self.target.driver.cuMemGetAddressRange, original)
+
+    def test_a_function_that_the_program_put_there_later_stays(self) -> None:
+        self.ready()
+
+        def theirs(pointer: int) -> tuple[int, int]:
+            return pointer, 1
+
+        with attributes(self.target.driver, cuMemGetAddressRange=theirs):
+            self.manager.reset()
+            self.assertEqual(self.ask(7), (7, 1))
+
+
 class NumbaKernelArguments(PluginTest):
     def setUp(self) -> None:
         super().setUp()

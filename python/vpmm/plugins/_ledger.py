@@ -37,6 +37,12 @@ weakref.finalize(_note_exit, _note_exit).detach()
 atexit.register(_note_exit)
 
 
+def _may_call_cuda() -> bool:
+    """Whether this is one of Python's own threads: CUDA's callbacks come on threads that it has not started."""
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # enumerate() takes a lock
+    return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
 class Ledger:
     """What one manager handed out and has not got back; all that finalizers know.
 
@@ -85,13 +91,13 @@ class Ledger:
         """A serial, and the finalizer for memory that the driver call `release` gives back."""
         serial = next(self._serials)
         self._host[serial] = (release, address)
-        return serial, functools.partial(self._free_host, serial, threading.get_ident())
+        return serial, functools.partial(self._free_host, serial)
 
     def keep(self, serial: int, memory: object) -> None:
         """Keeps `memory` alive until its finalizer runs or everything is reset."""
         self._roots[serial] = memory
 
-    def _free_host(self, serial: int, thread: int) -> None:
+    def _free_host(self, serial: int) -> None:
         block = self._host.pop(serial, None)
         if block is None:
             return
@@ -99,14 +105,13 @@ class Ledger:
             self.pending.append(block)
         else:
             self._pinned.append(block)
-            # Numba pins the same array again and again, and a range that is pinned still is refused. On the thread
-            # that pinned it CUDA may be called: that thread is none of CUDA's callbacks.
-            if thread == threading.get_ident():
+            # Numba pins the same array again and again, and a range that is pinned still is refused.
+            if _may_call_cuda():
                 self.unpin()
         self._roots.pop(serial, None)
 
     def unpin(self) -> None:
-        """Unlocks pages that were dropped on other threads, on an ordinary thread."""
+        """Unlocks pages that were dropped where CUDA may not be called, on an ordinary thread."""
         self._free(self._pinned)
 
     def settle(self) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import vpmm
 from vpmm._vpmm import Pool
+from vpmm.plugins._extents import Extents
 from vpmm.plugins._ledger import Ledger
 
 __all__ = ["make_memory_manager", "use_for_numba"]
@@ -54,6 +55,7 @@ class _Manager:
     context: Any
     interface_version = 1
     _target: Any  # the module cudadrv.driver of the target
+    _extents: Extents  # one for the target
     _out_of_memory: type[Exception]
 
     def __init__(self, *, context: Any) -> None:
@@ -81,8 +83,10 @@ class _Manager:
                 device = int(self._target.driver.cuCtxGetDevice())
                 pool = Pool.default(device) if _order is None else Pool.configure(device, any_stream=_order)
                 self._ledger.pool = pool
-            if not self._ready and _takes_kernel_arguments():
-                self._install_resource(pool)
+            if not self._ready:
+                self._extents.hold(self, pool)
+                if _takes_kernel_arguments():
+                    self._install_resource(pool)
             self._ready = True
         return pool
 
@@ -121,6 +125,7 @@ class _Manager:
         """
         with self._starting:
             self._ready = False
+            self._extents.release(self)
             self._remove_resource()
         self._ledger.reset()
 
@@ -272,6 +277,7 @@ def make_memory_manager(cuda: ModuleType) -> type[Any]:
         "__module__": __name__,
         "__doc__": _Manager.__doc__,
         "_target": target,
+        "_extents": Extents(target),
         "_out_of_memory": _out_of_memory_error(target),
     }
     return abc.ABCMeta("NumbaMemoryManager", (_Manager, base), members)
