@@ -2,6 +2,7 @@
 #include "context/config.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -202,6 +203,20 @@ Error bad_size(std::string_view text) {
           fmt::format("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
 }
 
+// Note [Children map nothing ahead]
+// They inherit the environment. A program with many of them, such as the workers of a job, would take as much again for
+// each, and more than there is. So a process that maps pages ahead leaves its number there, and one that finds another
+// number does not.
+constexpr const char* kMappedAheadBy = "VPMM_PAGES_PID";
+
+std::optional<std::string> process_that_mapped_ahead() {
+  const char* const text = std::getenv(kMappedAheadBy);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return text;
+}
+
+std::string this_process() { return std::to_string(::getpid()); }
+
 }  // namespace
 
 Result<Bytes> parse_bytes(std::string_view text) {
@@ -243,7 +258,13 @@ Result<pool::Config> config_from_environment() {
     if (text == nullptr || *text == '\0') continue;
     VPMM_TRY(set(config, setting, text));
   }
+  if (const std::optional<std::string> ahead = process_that_mapped_ahead(); ahead && *ahead != this_process())
+    config.pages = 0;
   return config;
+}
+
+void note_mapped_ahead() {
+  if (!process_that_mapped_ahead()) ::setenv(kMappedAheadBy, this_process().c_str(), 1);
 }
 
 Result<void> set(pool::Config& config, std::string_view variable, std::string_view text) {

@@ -24,8 +24,11 @@ const char* to_string(pool::AnyStreamOrder order);
 const char* to_string(pool::LogLevel level);
 const char* to_string(pool::UnnamedFree rule);
 
-// The defaults, changed by what the VPMM_ variables say. An empty variable counts as not set.
+// The defaults, changed by what the VPMM_ variables say. An empty variable counts as not set. VPMM_PAGES counts as 0 in
+// a child of a process that mapped its pages ahead.
 Result<pool::Config> config_from_environment();
+// Tells the children of this process that it has.
+void note_mapped_ahead();
 // Changes one setting by its variable's name, from text as the variable would hold it.
 Result<void> set(pool::Config& config, std::string_view variable, std::string_view text);
 // What can only be judged with the device at hand. Whoever opens a pool calls it, wherever the settings came from.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "context/config.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -187,6 +188,7 @@ Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;
   if (pool_ == nullptr || config_.pages == 0) return {};
+  note_mapped_ahead();
   const std::uint64_t most = kAddressSpace / pool_->page_size();
   for (std::uint64_t missing = std::min(config_.pages, most), step = missing; step > 0 && missing > 0;
        step = std::min(step, missing)) {

@@ -2,6 +2,7 @@
 #include "context/config.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -91,6 +92,24 @@ TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
   }
   EXPECT_EQ(format_bytes(3 * kMiB), "3MiB");
   EXPECT_EQ(format_bytes(1500), "1500B");
+}
+
+TEST_F(ConfigFromEnvironment, children_of_a_process_that_mapped_pages_ahead_do_not) {
+  const Variable pages("VPMM_PAGES", "7");
+  {
+    const Variable mine("VPMM_PAGES_PID", std::to_string(::getpid()).c_str());
+    EXPECT_EQ(config_from_environment().value().pages, 7u) << "this process itself";
+  }
+  {
+    const Variable none("VPMM_PAGES_PID", "");
+    EXPECT_EQ(config_from_environment().value().pages, 7u);
+    note_mapped_ahead();
+    EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getpid()).c_str());
+  }
+  const Variable parent("VPMM_PAGES_PID", std::to_string(::getppid()).c_str());
+  EXPECT_EQ(config_from_environment().value().pages, 0u);
+  note_mapped_ahead();
+  EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getppid()).c_str()) << "for grandchildren";
 }
 
 TEST_F(ConfigFromEnvironment, without_variables_is_the_default) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import sys
 import threading
 import unittest
 
@@ -131,6 +132,7 @@ class NumbaPinning(PluginTest):
 
     def test_pages_dropped_where_cuda_may_not_be_called_are_unpinned_before_the_next_are_pinned(self) -> None:
         held = [self.ready().mempin(self.page, self.address, 4096)]
+        owners = sys.getrefcount(self.page) - 1  # the memory object itself goes
         self.cuda.calls.clear()
         is_over = threading.Event()
 
@@ -141,6 +143,7 @@ class NumbaPinning(PluginTest):
         _thread.start_new_thread(drop, ())
         self.assertTrue(is_over.wait(60))
         self.assertEqual(self.cuda.calls, [])
+        self.assertEqual(sys.getrefcount(self.page), owners, "pages that are pinned still are not freed")
         with self.manager.defer_cleanup():
             memory = self.manager.mempin(self.page, self.address, 4096)
         self.assertEqual(self.cuda.pinned, {self.address})

@@ -11,7 +11,7 @@ import weakref
 
 import vpmm
 
-from program import output_of
+from program import output_of, run
 
 MIB = 1 << 20
 
@@ -211,6 +211,21 @@ for thread in threads: thread.join()
 """
         # Newer Pythons warn of any fork beside threads; that is what is tested.
         self.assertEqual(output_of("import warnings; warnings.simplefilter('ignore')\n" + ARRAY + code), "")
+
+
+class Children(unittest.TestCase):
+    def test_only_the_first_process_maps_pages_ahead(self) -> None:
+        code = """
+import os, subprocess, sys, vpmm
+pool = vpmm.Pool.default()
+pool.deallocate_deferred(pool.allocate_any_stream(80))
+print(vpmm.stats()['mapped_bytes'] >> 20, flush=True)
+if len(sys.argv) < 3:
+    for environment in (None, dict(os.environ)):
+        subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[1], 'child'], env=environment, check=True)
+"""
+        done = run("-c", code, code, VPMM_PAGES="7")
+        self.assertEqual((done.stdout, done.stderr), ("14\n2\n2\n", ""))
 
 
 if __name__ == "__main__":

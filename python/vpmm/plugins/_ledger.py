@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from vpmm._vpmm import Pool
 
@@ -35,6 +35,14 @@ def process_ends() -> bool:
 # alive. For ours to run before that one, it has to be registered after it.
 weakref.finalize(_note_exit, _note_exit).detach()
 atexit.register(_note_exit)
+
+
+class Block(NamedTuple):
+    """Host or managed memory that is to be freed."""
+
+    release: str  # the driver call
+    address: int
+    owner: object  # of pages that are pinned
 
 
 def _may_call_cuda() -> bool:
@@ -63,12 +71,12 @@ class Ledger:
         self._process = os.getpid()  # a forked child inherits everything here, and may not touch it
         self._serials = itertools.count()
         self._device: dict[int, int] = {}  # serial -> address
-        self._host: dict[int, tuple[str, int]] = {}  # serial -> (the driver call that frees it, address)
+        self._host: dict[int, Block] = {}  # by serial
         self._roots: dict[int, object] = {}  # serial -> mapped or managed memory, alive until its finalizer runs
-        self._pinned: deque[tuple[str, int]] = deque()  # pages to unpin, dropped where CUDA may not be called
+        self._pinned: deque[Block] = deque()  # pages to unpin, dropped where CUDA may not be called
         self._holds: deque[None] = deque()  # an entry for each hold() that is entered
         self.pool: Pool | None = None
-        self.pending: deque[tuple[str, int]] = deque()  # host and managed memory to free at an ordinary call
+        self.pending: deque[Block] = deque()  # host and managed memory to free at an ordinary call
 
     # --- device memory ---
 
@@ -87,10 +95,13 @@ class Ledger:
 
     # --- host and managed memory ---
 
-    def add_host(self, release: str, address: int) -> tuple[int, Callable[[], None]]:
-        """A serial, and the finalizer for memory that the driver call `release` gives back."""
+    def add_host(self, release: str, address: int, owner: object) -> tuple[int, Callable[[], None]]:
+        """A serial, and the finalizer for memory that the driver call `release` gives back.
+
+        `owner`, whose memory was pinned, lives until it is unpinned.
+        """
         serial = next(self._serials)
-        self._host[serial] = (release, address)
+        self._host[serial] = Block(release, address, owner)
         return serial, functools.partial(self._free_host, serial)
 
     def keep(self, serial: int, memory: object) -> None:
@@ -101,7 +112,7 @@ class Ledger:
         block = self._host.pop(serial, None)
         if block is None:
             return
-        if block[0] != _UNPIN:
+        if block.release != _UNPIN:
             self.pending.append(block)
         else:
             self._pinned.append(block)
@@ -133,18 +144,18 @@ class Ledger:
         finally:
             self._holds.pop()
 
-    def _free(self, blocks: deque[tuple[str, int]]) -> None:
+    def _free(self, blocks: deque[Block]) -> None:
         if not blocks or _process_ends or os.getpid() != self._process:
             return
         # An error here is the context's, which is broken or gone, and its memory with it. Who uses it next is told.
         with contextlib.suppress(Exception), self._in_context():
             while True:
                 try:
-                    release, address = blocks.popleft()
+                    block = blocks.popleft()
                 except IndexError:  # another thread may take the last one
                     return
                 with contextlib.suppress(Exception):
-                    getattr(self._driver, release)(address)
+                    getattr(self._driver, block.release)(block.address)
 
     @contextlib.contextmanager
     def _in_context(self) -> Iterator[None]:
@@ -168,7 +179,7 @@ class Ledger:
         """
         for serial in list(self._device):
             self._free_device(serial)
-        blocks: deque[tuple[str, int]] = deque()
+        blocks: deque[Block] = deque()
         for serial in list(self._host):
             block = self._host.pop(serial, None)
             if block is not None:

@@ -207,7 +207,7 @@ class _Manager:
         return allocate(*arguments)
 
     def _host_memory(self, kind: Any, pointer: Any, size: int, release: str, owner: Any = None) -> Any:
-        serial, finalizer = self._ledger.add_host(release, int(pointer))
+        serial, finalizer = self._ledger.add_host(release, int(pointer), owner)
         try:
             memory = kind(self._weak_context, pointer, size, owner=owner, finalizer=finalizer)
         except BaseException:
