@@ -90,9 +90,26 @@ class Comparing(unittest.TestCase):
             "default": suite.Outcomes({"a": "passed"}),
             "variable": suite.Outcomes({"a": "failed"}, {"a": "something is wrong"}),
         }
-        text = suite.report(found, suite.differences(found, self.REASONS))
+        text = suite.report(found, suite.differences(found, self.REASONS), {"default": 0, "variable": 1234})
         self.assertIn("| variable | `a` | passed | failed | **none known** |", text)
         self.assertIn("something is wrong", text)
+        self.assertIn("| variable | 1 failed | 1,234 |", text)
+
+    def test_what_a_run_had_no_time_for_is_not_compared_and_named(self) -> None:
+        cut = suite.Outcomes({"a": "passed", "b": "crashed"}, {"b": suite.OUT_OF_TIME})
+        found = {"default": suite.Outcomes(dict.fromkeys("abc", "passed")), "variable": cut}
+        rows = suite.differences(found, self.REASONS)
+        self.assertEqual(rows, [])
+        text = suite.report(found, rows, {"default": 0, "variable": 0})
+        self.assertIn("The time of variable was over in `b`", text)
+        self.assertIn("| variable | 1 crashed, 1 passed | not counted |", text)
+
+    def test_what_the_pool_served_is_summed_over_the_processes_of_a_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(suite.served_by_pool(Path(folder), "variable"), 0)
+            lines = [json.dumps({"pid": pid, "allocations": 10 * pid}) for pid in (1, 2)]
+            Path(folder, "variable.served").write_text("\n".join(lines) + "\n")
+            self.assertEqual(suite.served_by_pool(Path(folder), "variable"), 30)
 
 
 if __name__ == "__main__":
