@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
 
-Raw results land in one folder: GoogleTest's XML of each suite, one log with everything printed, summary.json.
+Where this Python has numba-cuda and the build folder the package, Numba is driven on the GPU too. Raw results land in one folder: GoogleTest's XML of each suite, one log with everything printed, summary.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -30,6 +31,7 @@ MEMCHECK_BUSY_FACTOR = "6"
 # These tests need streams side by side, pass in the plain run and were seen to fail under the sanitizer with 0 memory
 # errors. That it serialises streams and makes destroying one wait is our guess at why.
 MEMCHECK_LEFT_OUT = "*destroyed_stream*:*outlives_its_stream*:*never_delays_another*:*complete_in_a_moment*"
+NUMBA_SUITE = ROOT / "tests/gpu_python/test_stress.py"
 SUITE_SECONDS = 240
 MEMCHECK_SECONDS = 120
 
@@ -106,6 +108,30 @@ def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
     return row
 
 
+def run_numba(build: Path, log: TextIO) -> Row:
+    """By unittest, which prints what became of its cases last: `Ran 3 tests ...` and `OK (skipped=1)`."""
+    missing = [name for name in ("numba_cuda", "nanobind") if importlib.util.find_spec(name) is None]
+    if missing:
+        return Row("numba", 0, 0, 0, 0.0, f"not run: {', '.join(missing)} not installed")
+    path = os.pathsep.join(filter(None, [str(build.resolve() / "python"), os.environ.get("PYTHONPATH")]))
+    begin = time.monotonic()
+    output, code = run_logged([sys.executable, str(NUMBA_SUITE)], SUITE_SECONDS, log, PYTHONPATH=path)
+    row = Row("numba", 0, 0, 0, round(time.monotonic() - begin, 1))
+    ran = re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)
+    if ran is None:
+        row.failed, row.note = (
+            1,
+            "stopped: out of time" if code is None else f"ended with {code} before it could report",
+        )
+    else:
+        counts = {name: int(count) for name, count in re.findall(r"(failures|errors|skipped)=(\d+)", output)}
+        row.failed, row.skipped = counts.get("failures", 0) + counts.get("errors", 0), counts.get("skipped", 0)
+        row.passed = max(0, int(ran.group(1)) - row.failed - row.skipped)
+    if row.failed:
+        print("\n".join(output.splitlines()[-60:]))
+    return row
+
+
 def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 
@@ -150,12 +176,15 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     suites = existing(SUITES)
     targets = [f"vpmm_test_{suite}" for suite in suites]
+    targets += ["vpmm_python_package"] if importlib.util.find_spec("nanobind") else []
     subprocess.run(["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets], check=True)
     rows = []
     with (options.out / "gpu-tests.log").open("w") as log:
         for suite in suites:
             print(f"running {suite}", flush=True)
             rows.append(run_suite(options.build, options.out, suite, log))
+        print("running Numba", flush=True)
+        rows.append(run_numba(options.build, log))
         sanitizer = find_sanitizer()
         for suite in existing(MEMCHECK_SUITES) if sanitizer else []:
             print(f"running {suite} under compute-sanitizer", flush=True)
