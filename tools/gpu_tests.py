@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
 
-Where this Python has numba-cuda and the build folder the package, Numba is driven on the GPU too. Raw results land in one folder: GoogleTest's XML of each suite, one log with everything printed, summary.json.
+Where this Python has numba-cuda and nanobind, Numba is driven on the GPU too. Raw results land in one folder:
+GoogleTest's XML of each suite, one log with everything printed, summary.json.
 """
 
 from __future__ import annotations

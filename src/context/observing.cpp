@@ -268,7 +268,12 @@ Result<void> DeviceContext::start_recording(const std::string& path) {
   return {};
 }
 
+// Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more they stay out.
 Result<void> DeviceContext::stop_recording() {
+  if (!deferred_.empty()) {
+    Visit visit(*this);
+    if (visit.status()) drain_deferred(visit.lock());
+  }
   std::shared_ptr<observe::TraceWriter> writer;
   {
     const MutexLock lock(mutex_);
