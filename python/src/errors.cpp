@@ -35,10 +35,14 @@ const char* name_of(vpmm_status status) {
 }  // namespace
 
 void keep_callback_error(nb::python_error& error) {
-  Py_XDECREF(callback_error);
+  const nb::object previous = nb::steal(std::exchange(callback_error, nullptr));  // dies last: it may call a pool
   nb::object value(nb::borrow(error.value()));
   if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
   callback_error = value.release().ptr();
+}
+
+void forget_callback_error() {
+  if (callback_error != nullptr) nb::steal(std::exchange(callback_error, nullptr));
 }
 
 void raise(vpmm_status status, const std::string& message) {

@@ -22,17 +22,15 @@ void replace(PyObject*& callable, const nb::object& next) {
   Py_XDECREF(previous);  // last, for it may run a finalizer
 }
 
-// Python hands its children a copy of the environment that it made at the start: what the library notes in it for them,
-// once pages are mapped ahead, has to stand there, too.
+double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
+}  // namespace
+
 void tell_children() {
   const nb::object environment = nb::module_::import_("os").attr("environ");
   if (nb::len(nb::str(environment.attr("get")("VPMM_PAGES", ""))) == 0) return;
   environment.attr("setdefault")("VPMM_PAGES_PID", nb::str(std::to_string(::getpid()).c_str()));
 }
-
-double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
-
-}  // namespace
 
 bool Event::is_on() { return log_callable != nullptr; }
 
@@ -51,7 +49,7 @@ void Event::tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::siz
 
 void note_opened(int device) {
   static std::set<int> seen;
-  if (seen.empty()) tell_children();
+  tell_children();
   if (seen.insert(device).second && open_callable != nullptr) nb::borrow(open_callable)(device);
 }
 

@@ -27,6 +27,10 @@ class Event {
   Clock::time_point start_;
 };
 
+// Python hands its children a copy of the environment that it made at the start: what the library notes in it for them,
+// once pages are mapped ahead, has to stand there, too. For whoever opens a pool.
+void tell_children();
+
 // Calls what on_open() named, with the device, the first time that this device's pool is opened here.
 void note_opened(int device);
 

@@ -176,6 +176,7 @@ void simply(const Pool& pool) {
 Pool::Pool(int device, const nb::kwargs& given) : device_(device), is_private_(true) {
   const Settings settings(given);
   call([&] { return vpmm_pool_create(device, settings.config(), &handle_); });
+  tell_children();
 }
 
 Pool::Pool(Pool&& other) noexcept
@@ -183,7 +184,7 @@ Pool::Pool(Pool&& other) noexcept
 
 Pool::~Pool() {
   if (!is_private_ || handle_ == nullptr) return;
-  callbacks().erase(handle_);
+  const auto callback = callbacks().extract(handle_);  // dies when it is in no map any more
   const WithoutLock released;
   static_cast<void>(vpmm_pool_destroy(handle_));
 }
@@ -249,10 +250,27 @@ void Pool::deallocate_deferred(std::uintptr_t ptr) const noexcept {
 
 void Pool::set_out_of_memory_callback(nb::object callback) const {
   const bool is_set = !callback.is_none();
-  nb::object previous;
-  if (is_set) previous = std::exchange(callbacks()[handle_], std::move(callback));
+  const auto previous = callbacks().extract(handle_);  // before others run, who may set one of their own
+  if (is_set) callbacks()[handle_] = std::move(callback);
   call([&] { return vpmm_set_out_of_memory_callback(handle_, is_set ? ask_python : nullptr, handle_); });
-  if (!is_set) callbacks().erase(handle_);
+}
+
+// --- the callback of a private pool may refer to the pool: the collector has to see it ---
+
+int Pool::visit_callback(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const Pool& pool = *nb::inst_ptr<Pool>(self);
+  const auto found = pool.is_private_ ? callbacks().find(pool.handle_) : callbacks().end();
+  if (found != callbacks().end()) Py_VISIT(found->second.ptr());
+  return 0;
+}
+
+int Pool::clear_callback(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  const Pool& pool = *nb::inst_ptr<Pool>(self);
+  if (pool.is_private_) static_cast<void>(callbacks().extract(pool.handle_));
+  return 0;
 }
 
 // --- the module ---
@@ -269,7 +287,10 @@ void bind_pool(nb::module_& module) {
       .def_ro("state", &Region::state)
       .def_ro("is_complete", &Region::is_complete);
 
-  nb::class_<Pool>(module, "Pool", nb::is_weak_referenceable())
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Pool::visit_callback)},
+                                {Py_tp_clear, reinterpret_cast<void*>(&Pool::clear_callback)},
+                                {0, nullptr}};
+  nb::class_<Pool>(module, "Pool", nb::is_weak_referenceable(), nb::type_slots(slots))
       .def(
           "__init__", [](Pool* self, int device, const nb::kwargs& settings) { new (self) Pool(device, settings); },
           "device"_a = 0, "settings"_a)

@@ -29,6 +29,10 @@ class Pool {
   void deallocate_deferred(std::uintptr_t ptr) const noexcept;
   void set_out_of_memory_callback(nanobind::object callback) const;
 
+  // For the garbage collector.
+  static int visit_callback(PyObject* self, visitproc visit, void* arg);
+  static int clear_callback(PyObject* self);
+
  private:
   Pool(vpmm_pool* handle, int device) : handle_(handle), device_(device) {}
 

@@ -2,6 +2,7 @@
 #include "settings.hpp"
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -40,11 +41,18 @@ constexpr Text kTexts[] = {
     {"driver", &vpmm_config::driver}, {"prefer", &vpmm_config::prefer},
 };
 
+// Raises UnicodeEncodeError for half a surrogate pair, which the environment can hold.
+std::string text_of(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* const begin = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (begin == nullptr) throw nb::python_error();
+  return {begin, static_cast<std::size_t>(size)};
+}
+
 std::uint64_t number_of(const Number& setting, nb::handle value) {
   const bool has_none = setting.word != nullptr && std::string_view(setting.word) == "none";
   if (value.is_none() && has_none) return kNone;
-  if (nb::isinstance<nb::str>(value) && setting.word != nullptr &&
-      std::string_view(nb::cast<nb::str>(value).c_str()) == setting.word)
+  if (nb::isinstance<nb::str>(value) && setting.word != nullptr && text_of(value) == setting.word)
     return setting.value_of_word;
   if (nb::isinstance<nb::int_>(value) && !nb::isinstance<nb::bool_>(value)) {
     const std::uint64_t number = PyLong_AsUnsignedLongLong(value.ptr());
@@ -62,7 +70,7 @@ Settings::Settings(const nb::kwargs& given) {
   config_.size = sizeof config_;
   call([&] { return vpmm_config_from_environment(&config_); });
   for (const auto [key, value] : given) {
-    const std::string_view name = nb::cast<nb::str>(key).c_str();
+    const auto name = text_of(key);
     bool is_known = false;
     for (const Number& setting : kNumbers) {
       if (name != setting.name) continue;
@@ -72,15 +80,17 @@ Settings::Settings(const nb::kwargs& given) {
     for (const Text& setting : kTexts) {
       if (name != setting.name) continue;
       if (!nb::isinstance<nb::str>(value))
-        raise(VPMM_ERROR_BAD_CONFIGURATION, std::string(name) + " must be a text, not " + nb::repr(value).c_str());
-      config_.*setting.field = texts_.emplace_back(nb::cast<nb::str>(value).c_str()).c_str();
+        raise(VPMM_ERROR_BAD_CONFIGURATION, name + " must be a text, not " + nb::repr(value).c_str());
+      config_.*setting.field = texts_.emplace_back(text_of(value)).c_str();
       is_known = true;
     }
     if (name == "unnamed_free_on_allocating_stream") {
-      config_.unnamed_free_on_allocating_stream = PyObject_IsTrue(value.ptr());
+      const int truth = PyObject_IsTrue(value.ptr());
+      if (truth < 0) throw nb::python_error();
+      config_.unnamed_free_on_allocating_stream = truth;
       is_known = true;
     }
-    if (!is_known) raise(VPMM_ERROR_BAD_CONFIGURATION, "there is no setting called " + std::string(name));
+    if (!is_known) raise(VPMM_ERROR_BAD_CONFIGURATION, "there is no setting called " + name);
   }
 }
 

@@ -332,15 +332,15 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
         std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
       timelines.push_back(timeline);
   };
-  const bool names_tenant =
-      !caller.stream && config_.unnamed_free == pool::UnnamedFree::allocating_stream && uses.tenant;
+  const time::Timeline* const tenant = uses.tenant ? timelines_.find(*uses.tenant) : nullptr;
+  const bool names_tenant = !caller.stream && config_.unnamed_free == pool::UnnamedFree::allocating_stream &&
+                            tenant != nullptr && !tenant->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_tenant)
     return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : everybody(), uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
   add(uses.tenant);
   for (const time::TimelineId other : uses.others) add(other);
-  if (timelines.empty()) return {};  // all of them died with their context
   if (timelines.size() > 2) return time::Stamp(timelines_.next(everybody(), uses.bytes));
   const time::StampPart first = timelines_.next(*timelines[0], uses.bytes);
   if (timelines.size() == 1) return time::Stamp(first);

@@ -197,6 +197,7 @@ class DeviceContext final : public Context {
   alignas(kCacheLine) Captures captures_;
   std::uint64_t announced_captures_ = 0;
   std::uint64_t cleanup_holds_ = 0;  // Note [Cleaning up can be put off]
+  bool has_noticed_reset_ = false;   // by others, and no event stands yet for what was in hand
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
   // Streams that captured when last seen, and in which capture.

@@ -201,6 +201,8 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  // So that what was in hand is not pending for want of an event.
+  if (status_ && std::exchange(context.has_noticed_reset_, false)) context.prove_everything();
 }
 
 DeviceContext::Visit::~Visit() {
@@ -270,6 +272,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   if (somm_ != nullptr) somm_->forget();
   somm_reserved_ = 0;
   seen_capturing_.clear();
+  has_noticed_reset_ = true;
 }
 
 // Timelines of other contexts than the primary one: their events, too, die with them.

@@ -136,6 +136,7 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // is noticed waits for an event of the new context (Note [In hand at a reset]).
 DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
+  if (static_cast<std::uint64_t>(stream) == small::kNoHandle) return Kept::no;
   const Location at = small_->locate(ptr);
   Shard* const shard = at.shard;
   if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
@@ -236,13 +237,7 @@ bool DeviceContext::keep_before_event(const pool::Caller& caller, DevicePtr ptr)
 
 // The call took the pool's lock, so it can do what others asked this stream for.
 void DeviceContext::answer_attention(const pool::Caller& caller) {
-  if (small_ == nullptr || caller.standing != pool::Standing::ordinary) return;
-  if (caller.timeline == nullptr) {
-    Shard& any = small_->any_stream_shard();  // of which nobody wants an event
-    const SpinGuard guard(any.lock);
-    any.wants_attention.store(false, std::memory_order_relaxed);
-    return;
-  }
+  if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
   Shard& shard = small_->shard_of(*caller.timeline);
   {
     const SpinGuard guard(shard.lock);

@@ -264,7 +264,7 @@ void SmallPool::recall(Shard& shard) {
       leave_hand(shard, kept);
     }
     shard.pages.clear();
-    shard.wants_attention.store(true, std::memory_order_relaxed);
+    if (shard.timeline) shard.wants_attention.store(true, std::memory_order_relaxed);
     note(shard);
   }
   time::Timeline* const timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;

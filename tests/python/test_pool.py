@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import re
 import tempfile
 import unittest
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +167,34 @@ class OutOfMemory(PoolTest):
         with self.assertRaises(KeyboardInterrupt):
             self.pool.allocate_any_stream(64 * MIB)
 
+    def test_a_callback_that_refers_to_its_private_pool_keeps_nothing_alive(self) -> None:
+        def begin() -> weakref.ref[vpmm.Pool]:
+            pool = vpmm.Pool(capacity=16 * MIB)
+            pool.set_out_of_memory_callback(lambda device, size: pool.trim() > 0)
+            return weakref.ref(pool)
+
+        gone = begin()
+        gc.collect()
+        self.assertIsNone(gone())
+
+    def test_what_a_callback_raised_in_a_call_of_others_is_no_cause_later(self) -> None:
+        def interrupt(device: int, size: int) -> bool:
+            raise KeyboardInterrupt
+
+        pool = vpmm.Pool.default(0)
+        pool.set_capacity(16 * MIB)
+        self.addCleanup(pool.set_capacity, None)
+        pool.set_out_of_memory_callback(interrupt)
+        self.addCleanup(pool.set_out_of_memory_callback, None)
+        library = ctypes.CDLL(str(next(Path(vpmm.__file__).parent.glob("libvpmm.so*"))))
+        handle, memory = ctypes.c_void_p(), ctypes.c_void_p()
+        self.assertEqual(library.vpmm_default_pool(0, ctypes.byref(handle)), 0)
+        allocate = library.vpmm_allocate
+        allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]
+        self.assertNotEqual(allocate(handle, 64 * MIB, None, ctypes.byref(memory)), 0)
+        with self.error("VPMM_ERROR_INVALID_POINTER", "12345|0x3039"):
+            pool.query(12345)
+
     def test_a_callback_may_replace_itself(self) -> None:
         def once(device: int, size: int) -> bool:
             self.pool.set_out_of_memory_callback(None)
@@ -215,6 +245,19 @@ class Limits(PoolTest):
 
 
 class Settings(PoolTest):
+    def test_text_that_is_no_unicode_is_an_error(self) -> None:
+        for settings in ({"page_size": "\ud800"}, {"small": "\ud800"}, {"\ud800": 1}):
+            with self.subTest(settings=ascii(settings)), self.assertRaises((vpmm.Error, UnicodeError, ValueError)):
+                vpmm.Pool(0, **settings)
+
+    def test_a_truth_that_cannot_be_told_is_its_own_error(self) -> None:
+        class Undecided:
+            def __bool__(self) -> bool:
+                raise LookupError("undecided")
+
+        with self.assertRaisesRegex(LookupError, "undecided"):
+            vpmm.Pool(0, unnamed_free_on_allocating_stream=Undecided())  # type: ignore[arg-type]  # that is the test
+
     def test_words_stand_for_numbers_as_in_the_environment(self) -> None:
         off = vpmm.Pool(page_size="max", capacity="none", release_threshold=None)
         self.assertIn("stream_ordered", off.dump())

@@ -167,6 +167,47 @@ TEST_P(SmallReset, many_resets_leave_no_timelines_and_no_memory_behind) {
   EXPECT_LE(world.statistics().timelines, 2u);
 }
 
+// The stream that it would go by died with its context.
+TEST_P(SmallReset, a_free_that_names_no_stream_is_not_taken_for_complete) {
+  WorldOptions options = options_of(GetParam());
+  options.config.unnamed_free = pool::UnnamedFree::allocating_stream;
+  PoolWorld own(options);
+  for (const Bytes bytes : kSizes) {
+    const DevicePtr ptr = own.allocate(bytes, driver::kLegacyStream);
+    own.sim().run_until_idle();
+    ASSERT_EQ(own.sim().device_primary_ctx_reset(0), CuResult::success);
+    enter_again(own);
+    own.use(ptr, bytes, driver::kLegacyStream, kLongNs);
+    own.deallocate(ptr, std::nullopt);
+    const StreamHandle other = own.stream();
+    for (int i = 0; i < 3; ++i) own.use(own.allocate(bytes, other), bytes, other);
+    own.check_hazards();
+  }
+}
+
+TEST_P(SmallReset, what_was_in_hand_is_used_again_before_the_pool_grows) {
+  const StreamHandle before = world.stream();
+  for (const Bytes bytes : {kMiB, 2 * kPage}) {
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 40; ++i) live.push_back(world.allocate(bytes, before));
+    for (const DevicePtr ptr : live) world.deallocate(ptr, before);
+  }
+  const Bytes mapped = world.statistics().mapped_bytes;
+  reset(false);
+  const StreamHandle after = world.stream();
+  world.use(world.allocate(256, after), 256, after);  // notices the reset
+  for (int i = 0; i < 39; ++i) world.allocate(kMiB, after);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+}
+
+TEST_P(SmallReset, a_handle_that_no_stream_can_have_is_nobodys) {
+  for (const Bytes bytes : kSizes) {
+    const DevicePtr ptr = world.allocate(bytes, std::nullopt);
+    expect_error(world.pool().deallocate(ptr, StreamHandle{~std::uintptr_t{0}}), ErrorCode::driver_failed);
+    world.deallocate(ptr, std::nullopt);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, SmallReset, ::testing::Bool(), name_of_policy);
 
 }  // namespace

@@ -115,6 +115,16 @@ class Merging(unittest.TestCase):
         self.assertEqual(list(tally.failed), ["tests/python"])
         self.assertIn("ended with 1", tally.failed["tests/python"])
 
+    def test_an_interpreter_that_dies_after_the_last_case_is_a_failure(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            interpreter = Path(folder, "python")
+            result = json.dumps({"passed": ["a"], "failed": {}, "skipped": {}})
+            interpreter.write_text(f"#!/bin/sh\nprintf '%s' '{result}' >\"$5\"\nkill -SEGV $$\n")
+            interpreter.chmod(0o755)
+            tally = run_tests.run_package(interpreter, Path(folder))
+        self.assertEqual(tally.passed, ["a"])
+        self.assertIn("ended with -11", tally.failed["tests/python"])
+
     def test_a_suite_alone_writes_its_result(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tally.json")
