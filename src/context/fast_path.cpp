@@ -133,7 +133,8 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
 // which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
 // before the capture is over. Nor can a stream of a context that others made since a reset: what is in hand when that
-// is noticed waits for an event of the new context (Note [In hand at a reset]).
+// is noticed waits for an event of the new context (Note [In hand at a reset]). That the later stream belongs to
+// another context of the device, and calls for the first time with this free, is the one thing that is not noticed.
 DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
   if (static_cast<std::uint64_t>(stream) == small::kNoHandle) return Kept::no;
