@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import gc
 import sys
 import threading
+import time
 import unittest
+import weakref
+from typing import Any
 
 from numba_plugin_case import PluginTest
-from numba_stand_ins import Context
+from numba_stand_ins import Context, attributes
 
 
 class NumbaHostMemory(PluginTest):
@@ -132,7 +136,7 @@ class NumbaPinning(PluginTest):
 
     def test_pages_dropped_where_cuda_may_not_be_called_are_unpinned_before_the_next_are_pinned(self) -> None:
         held = [self.ready().mempin(self.page, self.address, 4096)]
-        owners = sys.getrefcount(self.page) - 1  # the memory object itself goes
+        owners = sys.getrefcount(self.page)
         self.cuda.calls.clear()
         is_over = threading.Event()
 
@@ -148,6 +152,59 @@ class NumbaPinning(PluginTest):
             memory = self.manager.mempin(self.page, self.address, 4096)
         self.assertEqual(self.cuda.pinned, {self.address})
         del memory
+        self.assertEqual(sys.getrefcount(self.page), owners - 1, "nobody holds it any more")
+
+    def test_threads_that_pin_their_own_pages_again_and_again_are_never_refused(self) -> None:
+        manager = self.ready()
+        unregister = self.cuda.cuMemHostUnregister
+
+        def slow(pointer: int) -> None:
+            time.sleep(1e-4)  # another thread runs, as it does when a driver waits for its lock
+            unregister(pointer)
+
+        def push(context: object) -> None:
+            time.sleep(0)
+
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            page = ctypes.create_string_buffer(4096)
+            try:
+                for _ in range(100):
+                    memory = manager.mempin(page, ctypes.addressof(page), 4096)
+                    del memory
+            except BaseException as error:  # reported by the test
+                errors.append(error)
+
+        calls = {"cuMemHostUnregister": slow, "cuCtxPushCurrent": push, "cuCtxPopCurrent": lambda: None}
+        with attributes(self.target.driver, **calls):
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual((errors, self.cuda.pinned), ([], set()))
+
+    def test_an_owner_that_refers_to_its_own_pin_is_collected_and_its_pages_are_unpinned(self) -> None:
+        class Owner:
+            """Has the memory that is pinned, and the pin."""
+
+        owner: Any = Owner()
+        owner.pin = self.ready().mempin(owner, self.address, 4096)
+        gone = weakref.ref(owner)
+        del owner
+        gc.collect()
+        self.assertIsNone(gone())
+        self.assertEqual(self.cuda.pinned, set())
+
+    def test_an_owner_that_takes_no_weak_references_lives_as_long_as_its_pin(self) -> None:
+        owner = bytearray(64)
+        memory = self.ready().mempin(owner, self.address, 4096)
+        self.assertIs(memory.owned, owner)
+        held = sys.getrefcount(owner)
+        del memory
+        self.assertEqual(self.cuda.pinned, set())
+        self.assertLess(sys.getrefcount(owner), held)
 
     def test_pages_of_a_reset_manager_stay_alone(self) -> None:
         memory = self.ready().mempin(self.page, self.address, 4096)

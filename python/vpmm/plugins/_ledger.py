@@ -42,7 +42,16 @@ class Block(NamedTuple):
 
     release: str  # the driver call
     address: int
-    owner: object  # of pages that are pinned
+    owner: Callable[
+        [], object
+    ]  # gives whoever has the pages that are pinned, if alive; see Note [Owners are held late]
+
+
+def _weakly(owner: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(owner)
+    except TypeError:  # a list, bytes: it can only be held
+        return lambda: owner
 
 
 def _may_call_cuda() -> bool:
@@ -61,6 +70,14 @@ class Ledger:
 
     Note [A serial is freed once]: a serial is in `device` or `host` from its allocation until whoever takes it out,
     its finalizer or a reset, and only that one frees it. An address that was handed out again has another serial.
+
+    Note [Owners are held late]: an owner may refer to its own pin, so it is held only from a drop where CUDA may not be
+    called until the pages are unpinned; until the drop Numba's object holds it. Whom the collector finds together with
+    the pin is not held, and lives as long as the finalizer runs.
+
+    Note [Who unpins]: Numba pins the same array again and again, and a range that is pinned still is refused. So when
+    a finalizer or unpin() returns, no page that it was to unpin is still on its way in another thread: each finalizer
+    unpins its own, and unpin() is one at a time.
     """
 
     def __init__(self, target: Any, context: Any) -> None:
@@ -74,6 +91,7 @@ class Ledger:
         self._host: dict[int, Block] = {}  # by serial
         self._roots: dict[int, object] = {}  # serial -> mapped or managed memory, alive until its finalizer runs
         self._pinned: deque[Block] = deque()  # pages to unpin, dropped where CUDA may not be called
+        self._unpinning = threading.RLock()  # the collector may run somebody's __del__ inside, which pins
         self._holds: deque[None] = deque()  # an entry for each hold() that is entered
         self.pool: Pool | None = None
         self.pending: deque[Block] = deque()  # host and managed memory to free at an ordinary call
@@ -98,10 +116,10 @@ class Ledger:
     def add_host(self, release: str, address: int, owner: object) -> tuple[int, Callable[[], None]]:
         """A serial, and the finalizer for memory that the driver call `release` gives back.
 
-        `owner`, whose memory was pinned, lives until it is unpinned.
+        `owner` is whose memory was pinned.
         """
         serial = next(self._serials)
-        self._host[serial] = Block(release, address, owner)
+        self._host[serial] = Block(release, address, _weakly(owner))
         return serial, functools.partial(self._free_host, serial)
 
     def keep(self, serial: int, memory: object) -> None:
@@ -112,18 +130,19 @@ class Ledger:
         block = self._host.pop(serial, None)
         if block is None:
             return
+        owner = block.owner()
         if block.release != _UNPIN:
             self.pending.append(block)
+        elif _may_call_cuda():
+            self._free(deque([block]))
         else:
-            self._pinned.append(block)
-            # Numba pins the same array again and again, and a range that is pinned still is refused.
-            if _may_call_cuda():
-                self.unpin()
+            self._pinned.append(block._replace(owner=lambda: owner))
         self._roots.pop(serial, None)
 
     def unpin(self) -> None:
         """Unlocks pages that were dropped where CUDA may not be called, on an ordinary thread."""
-        self._free(self._pinned)
+        with self._unpinning:
+            self._free(self._pinned)
 
     def settle(self) -> None:
         """Frees dropped host and managed memory, on an ordinary thread; not while a hold() is entered."""
@@ -132,7 +151,7 @@ class Ledger:
 
     def settle_all(self) -> None:
         """The same, held or not: memory has run out."""
-        self._free(self._pinned)
+        self.unpin()
         self._free(self.pending)
 
     @contextlib.contextmanager
