@@ -134,9 +134,11 @@ def capture(device: int = 0) -> Iterator[None]:
 def record_use(array: Any, stream: object, device: int | None = None) -> None:  # noqa: ANN401  any library's array
     """Says that work on `stream` uses the memory too: once freed, it waits for what is queued there by then.
 
-    `array` has ``__cuda_array_interface__``, or is an address; it may be a part of an allocation. `stream` is a
-    CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or anything with
-    ``__cuda_stream__``. Without `device`, all devices are looked through. The memory must be of a process-wide pool.
+    `array` has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be a part of an allocation.
+    `stream` is a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
+    anything with ``__cuda_stream__``. The memory must be of the process-wide pool of `device`. Give it where there are
+    several GPUs: without it all are looked through, and each one's pool is opened. Raises vpmm.Error for what is
+    neither.
     """
     address = address_of(array)
     handle = stream_handle(stream)

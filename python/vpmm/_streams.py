@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from vpmm.errors import Error
 
 __all__ = ["address_of", "stream_handle"]
+
+_END = 1 << 64  # of addresses and handles
 
 
 def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keeps its stream in
@@ -20,32 +23,55 @@ def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keep
         return None
 
 
-def stream_handle(stream: object) -> int:
-    """The CUstream of `stream` as an int; None is the legacy default stream, 0.
+def _integer(value: Any) -> int | None:  # noqa: ANN401  NumPy's integers, too
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
-    Knows ints, objects with ``__cuda_stream__`` and the streams of Numba (``handle``), CuPy (``ptr``) and PyTorch
-    (``cuda_stream``). Raises vpmm.Error for anything else.
-    """
-    if stream is None:
-        return 0
+
+def _known_handle(stream: Any) -> int | None:  # noqa: ANN401  any library's
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        return int(protocol()[1])
+        return _number(protocol()[1])
     for name in ("handle", "ptr", "cuda_stream"):
         if hasattr(stream, name):
             number = _number(getattr(stream, name))
             if number is not None:
                 return number
-    if isinstance(stream, int):
-        return stream
-    raise Error(f"{stream!r} is no CUDA stream: neither an int nor an object with __cuda_stream__")
+    return _integer(stream)
+
+
+def stream_handle(stream: object) -> int:
+    """The CUstream of `stream` as an int; None is the legacy default stream, 0.
+
+    Knows ints, NumPy's included, objects with ``__cuda_stream__`` and the streams of Numba (``handle``), CuPy (``ptr``)
+    and PyTorch (``cuda_stream``). Raises vpmm.Error for anything else, and for negative numbers.
+    """
+    handle = 0 if stream is None else _known_handle(stream)
+    if handle is None or not 0 <= handle < _END:
+        raise Error(f"{stream!r} is no CUDA stream: neither an int from 0 on nor an object with __cuda_stream__")
+    return handle
+
+
+def _known_address(array: Any) -> int | None:  # noqa: ANN401  whatever has memory
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _number(interface["data"][0])
+    if hasattr(array, "handle") and hasattr(array, "size"):
+        return _number(array.handle)
+    return _integer(array)
 
 
 def address_of(array: Any) -> int:  # noqa: ANN401  whatever has memory
-    """Where the memory of `array` begins: an int itself, or the data of its ``__cuda_array_interface__``."""
-    if isinstance(array, int):
-        return array
-    interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is None:
-        raise Error(f"{type(array).__name__} has no memory that CUDA knows: neither an int nor an array")
-    return int(interface["data"][0])
+    """Where the memory of `array` begins: its ``__cuda_array_interface__`` says so, or a cuda.core.Buffer, or an int.
+
+    Raises vpmm.Error for anything else, and for negative numbers.
+    """
+    address = _known_address(array)
+    if address is None:
+        kind = type(array).__name__
+        raise Error(f"{kind} has no memory that CUDA knows: neither an int nor an array nor a cuda.core.Buffer")
+    if not 0 <= address < _END:
+        raise Error(f"{address} is no address")
+    return address

@@ -109,6 +109,13 @@ class WithProtocol:
         return (0, 9)
 
 
+class Index:
+    """As one of NumPy's integers."""
+
+    def __index__(self) -> int:
+        return 3
+
+
 class Convertible:
     def __int__(self) -> int:
         return 8
@@ -125,18 +132,35 @@ class Streams(unittest.TestCase):
             (FakeStream(handle=Convertible()), 8),
             (FakeStream(ptr=6), 6),
             (FakeStream(cuda_stream=4), 4),
+            (Index(), 3),
         ):
             with self.subTest(stream=stream):
                 self.assertEqual(stream_handle(stream), handle)
-        with self.assertRaisesRegex(vpmm.Error, "'nonsense' is no CUDA stream"):
-            stream_handle("nonsense")
+        for stream in ("nonsense", 1.5, -1, 1 << 64, [], FakeStream(handle=-1)):
+            with self.subTest(stream=stream), self.assertRaisesRegex(vpmm.Error, "is no CUDA stream") as caught:
+                stream_handle(stream)
+            self.assertIn(repr(stream), str(caught.exception))
 
     def test_memory_is_an_address_or_an_array(self) -> None:
         array = types.SimpleNamespace(__cuda_array_interface__={"data": (0x7000, False)})
         self.assertEqual(address_of(array), 0x7000)
-        self.assertEqual(address_of(0x1234), 0x1234)
-        with self.assertRaisesRegex(vpmm.Error, "list has no memory"):
-            address_of([])
+        for memory, address in (
+            (0x1234, 0x1234),
+            (Index(), 3),
+            (FakeStream(handle=Convertible(), size=16), 8),  # as cuda.core.Buffer
+            (FakeStream(handle=None, size=16), 0),  # one that is closed
+        ):
+            with self.subTest(memory=memory):
+                self.assertEqual(address_of(memory), address)
+        for memory, message in (
+            ([], "list has no memory"),
+            ("0x1234", "str has no memory"),
+            (1.5, "float has no memory"),
+            (-5, "-5 is no address"),
+            (1 << 64, "is no address"),
+        ):
+            with self.subTest(memory=memory), self.assertRaisesRegex(vpmm.Error, message):
+                address_of(memory)
 
     def test_record_use_finds_the_allocation_around_a_part_of_it(self) -> None:
         pool = vpmm.Pool.default()
