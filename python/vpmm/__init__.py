@@ -190,7 +190,7 @@ def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes 
 
     The options are those of vpmm.plugins.numba.use_for_numba.
     """
-    _numba_plugin("use_for_numba")(**options)
+    _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  what Numba asks for, when it does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import threading
 import unittest
 import warnings
@@ -150,6 +151,20 @@ weakref.finalize(last, print, 'finalizers')
         for address in (buffer.handle, 0x1000):
             with self.assertRaisesRegex(vpmm.Error, f"{address:#x} is not allocated from this memory resource"):
                 self.resource.deallocate(address, 16, STREAM)
+
+    def test_what_is_no_stream_is_named_and_nothing_is_lost(self) -> None:
+        import vpmm
+
+        buffer = self.resource.allocate(16, STREAM)
+        for stream in ("x", object(), -5):
+            with self.subTest(stream=stream):
+                with self.assertRaisesRegex(vpmm.Error, re.escape(repr(stream))):
+                    self.resource.allocate(16, stream)
+                with self.assertRaisesRegex(vpmm.Error, re.escape(repr(stream))):
+                    self.resource.deallocate(buffer.handle, 16, stream)
+        self.assertEqual(list(self.pool.live), [buffer.handle])
+        self.resource.deallocate(buffer.handle, 16)
+        self.assertEqual(self.pool.live, {})
 
     def test_no_memory_is_a_memory_error(self) -> None:
         self.pool.out_of_memory = True

@@ -78,9 +78,12 @@ driver.driver.devices[0] = types.SimpleNamespace(primary_context=object())
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     vpmm.use_for_numba()
-print([str(warning.message) for warning in caught])
+    vpmm.plugins.numba.use_for_numba()
+print({warning.filename for warning in caught}, [warning.lineno for warning in caught])
+print({str(warning.message) for warning in caught})
 """
-        self.prints("['a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it']", code)
+        message = "{'a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it'}"
+        self.prints("{'<string>'} [7, 8]\n" + message, code)
 
     def test_where_the_variable_names_another_manager_the_call_warns_and_does_nothing(self) -> None:
         code = """

@@ -73,7 +73,7 @@ class LazyNumba(unittest.TestCase):
         self.plugin.use_for_numba = mock.Mock()  # type: ignore[attr-defined]
         with mock.patch.dict(sys.modules, {"vpmm.plugins.numba": self.plugin}):
             vpmm.use_for_numba(order="legacy")
-        self.plugin.use_for_numba.assert_called_once_with(order="legacy")
+        self.plugin.use_for_numba.assert_called_once_with(order="legacy", _stacklevel=3)
 
     def test_without_numba_it_says_what_is_missing(self) -> None:
         class WithoutNumba:

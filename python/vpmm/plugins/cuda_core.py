@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 from cuda.core import Buffer, Stream
 from cuda.core import MemoryResource as _Base
 
 import vpmm
+from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
 from vpmm.plugins._ledger import process_ends
 
-__all__ = ["MemoryResource", "exchange_resource"]
+__all__ = ["MemoryResource", "exchange_resource", "hold_resource", "release_resource"]
 
 _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY and CU_STREAM_PER_THREAD
 
@@ -40,13 +42,10 @@ _TAKES_STREAM = _from_handle_takes_stream()
 
 
 def _handle(stream: Any) -> int:
-    """The CUstream of a Stream, a GraphBuilder, an object with ``__cuda_stream__``, or an int; None: the default."""
-    if stream is None:
-        return _DEFAULT_STREAM
-    if not isinstance(stream, int):
-        protocol = getattr(stream, "__cuda_stream__", None) or stream.stream.__cuda_stream__
-        stream = int(protocol()[1])
-    return stream or _DEFAULT_STREAM
+    """The CUstream of whatever stream_handle() knows, or of a GraphBuilder; None and 0: the default."""
+    if stream is not None and not hasattr(stream, "__cuda_stream__"):
+        stream = getattr(stream, "stream", stream)  # a GraphBuilder's
+    return stream_handle(stream) or _DEFAULT_STREAM
 
 
 class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in some versions
@@ -69,7 +68,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
     def allocate(self, size: int, stream: Any = None) -> Buffer:
         """`size` bytes, owned by the Buffer, for `stream`; None is the default stream. 0 bytes have the address 0.
 
-        Raises vpmm.OutOfMemoryError, which is a MemoryError.
+        Raises vpmm.OutOfMemoryError, which is a MemoryError, and vpmm.Error for what is no stream.
         """
         if size == 0:
             return Buffer.from_handle(0, 0, self)
@@ -89,11 +88,12 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         """Gives a Buffer's memory back; cuda.core calls this when the Buffer is closed or collected.
 
         `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that is
-        not allocated from this resource.
+        not allocated from this resource, and for what is no stream; then nothing is freed.
         """
         pointer = int(ptr or 0)
         if pointer == 0:
             return
+        freed_on = None if stream is None else _handle(stream)
         entry = self._live.pop(pointer, None)
         if entry is None:
             if self._abandoned:
@@ -102,7 +102,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         handle, thread, _ = entry
         # Note [Frees on the allocating thread]: a Buffer may die anywhere. On the thread that allocated it CUDA may be
         # called, which a callback's thread must not; and the per-thread default stream is the same stream there only.
-        if process_ends() or thread != threading.get_ident() or (stream is not None and _handle(stream) != handle):
+        if process_ends() or thread != threading.get_ident() or freed_on not in (None, handle):
             self._pool.deallocate_deferred(pointer)
         else:
             try:
@@ -161,3 +161,66 @@ def exchange_resource(device: Any, resource: Any) -> Any:
         previous = device.memory_resource
     device.memory_resource = resource
     return previous
+
+
+# --- one resource of ours for a cuda.core Device, for all managers that have contexts on it ---
+
+
+class _Installed(NamedTuple):
+    device: Any
+    resource: MemoryResource
+    replaced: Any
+    holders: dict[int, Any]  # by id, with the finalizer of those that die without release_resource()
+
+
+_installed: dict[int, _Installed] = {}  # by the id of the device
+_installing = threading.RLock()  # the collector may run a release inside
+
+
+def hold_resource(holder: object, device: Any, ordinal: int) -> None:
+    """A cuda.core Device has a resource of ours until its last holder releases it or dies; twice does nothing.
+
+    Where the program has given the device a MemoryResource of vpmm by itself, that stays and nobody holds anything.
+    """
+    with _installing:
+        place = _installed.get(id(device))
+        if place is None:
+            if isinstance(getattr(device, "_memory_resource", None), MemoryResource):
+                return
+            resource = MemoryResource(ordinal)
+            place = _Installed(device, resource, exchange_resource(device, resource), {})
+            _installed[id(device)] = place
+        if id(holder) not in place.holders:
+            at_death = weakref.finalize(holder, _release_and_abandon, id(holder), id(device))
+            at_death.atexit = False
+            place.holders[id(holder)] = at_death
+
+
+def release_resource(holder: object, device: Any) -> MemoryResource | None:
+    """At the last holder's release the device has again what it had before, if nobody has changed that since.
+
+    Returns the resource that nobody holds any more, for the caller to abandon; None while others hold it.
+    """
+    return _release(id(holder), id(device))
+
+
+def _release(holder: int, device: int) -> MemoryResource | None:
+    with _installing:
+        place = _installed.get(device)
+        at_death = place and place.holders.pop(holder, None)
+        if place is None or at_death is None:
+            return None
+        at_death.detach()
+        if place.holders:
+            return None
+        del _installed[device]
+        current = exchange_resource(place.device, place.replaced)
+        if current is not place.resource:  # the program has set one of its own since
+            exchange_resource(place.device, current)
+        return place.resource
+
+
+def _release_and_abandon(holder: int, device: int) -> None:
+    resource = _release(holder, device)
+    if resource is not None:
+        resource.abandon()

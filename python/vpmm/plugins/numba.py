@@ -65,8 +65,7 @@ class _Manager:
         self._weak_context = None if context is None else weakref.proxy(context)
         self._ready = False
         self._starting = threading.RLock()  # the collector may run somebody's __del__ inside, which uses CUDA
-        self._resource: Any = None
-        self._replaced: Any = None
+        self._core_device: Any = None  # the cuda.core Device whose memory resource we hold
 
     # --- lifecycle ---
 
@@ -76,6 +75,7 @@ class _Manager:
             self._start()
 
     def _start(self) -> Pool:
+        takes_kernel_arguments = _takes_kernel_arguments()  # before anything is changed, for the variable may be wrong
         with self._starting:
             pool = self._ledger.pool
             if pool is None:
@@ -85,48 +85,43 @@ class _Manager:
                 self._ledger.pool = pool
             if not self._ready:
                 self._extents.hold(self, pool)
-                if _takes_kernel_arguments():
-                    self._install_resource(pool)
+                if takes_kernel_arguments:
+                    self._hold_resource(pool)
             self._ready = True
         return pool
 
     def _pool(self) -> Pool:
         return self._ledger.pool or self._start()
 
-    def _install_resource(self, pool: Pool) -> None:
+    def _hold_resource(self, pool: Pool) -> None:
         device = getattr(self.context.device, "_dev", None)
-        if device is None or self._resource is not None:
-            return
-        from vpmm.plugins.cuda_core import MemoryResource, exchange_resource
+        if device is not None:
+            from vpmm.plugins.cuda_core import hold_resource
 
-        if isinstance(getattr(device, "_memory_resource", None), MemoryResource):
-            return  # another context's manager, or the program itself, was here before
-        self._resource = MemoryResource(pool.device)
-        self._replaced = exchange_resource(device, self._resource)
+            hold_resource(self, device, pool.device)
+            self._core_device = device
 
-    def _remove_resource(self) -> None:
-        resource, self._resource = self._resource, None
-        if resource is None:
-            return
-        from vpmm.plugins.cuda_core import exchange_resource
+    def _release_resource(self) -> Any:
+        device, self._core_device = self._core_device, None
+        if device is None:
+            return None
+        from vpmm.plugins.cuda_core import release_resource
 
-        device = self.context.device._dev
-        current = exchange_resource(device, self._replaced)
-        if current is not resource:  # the program has set one of its own since
-            exchange_resource(device, current)
-        self._replaced = None
-        resource.abandon()
+        return release_resource(self, device)
 
     def reset(self) -> None:
-        """Frees what this manager allocated and removes its memory resource; memory of others stays.
+        """Frees what this manager allocated; memory of others stays.
 
+        The memory resource of cuda.core's device, and kernel arguments from it, go with the last manager that holds it.
         May come before initialize(), twice, and with no context current. Device memory is used again when all work
         queued so far is done; host memory is gone at once, and arrays over it must not be touched.
         """
         with self._starting:
             self._ready = False
             self._extents.release(self)
-            self._remove_resource()
+            resource = self._release_resource()
+        if resource is not None:
+            resource.abandon()  # may run what streams' owners do when they are dropped
         self._ledger.reset()
 
     @contextlib.contextmanager
@@ -318,7 +313,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = None) -> None:
+def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = None, _stacklevel: int = 2) -> None:
     """Numba allocates from the pool from the next CUDA context on. Call it before the first; it calls no CUDA itself.
 
     `order` says what must be done before freed memory is used again: "context", all work of the device's context, or
@@ -334,16 +329,18 @@ def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = N
         raise ValueError(f'order={order!r}: must be "context" or "legacy"')
     chosen = os.environ.get("NUMBA_CUDA_MEMORY_MANAGER", "default")
     if chosen not in ("default", "", "vpmm", __name__):
-        warnings.warn(f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", RuntimeWarning, stacklevel=_stacklevel
+        )
         return
     cuda = _cuda()
     try:
         manager = make_memory_manager(cuda)
     except vpmm.Error as error:
-        warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=_stacklevel)
         return
     _order, _kernel_arguments = order, kernel_arguments
     if any(device.primary_context is not None for device in manager._target.driver.devices.values()):
         message = "a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warnings.warn(message, RuntimeWarning, stacklevel=_stacklevel)
     cuda.set_memory_manager(manager)
