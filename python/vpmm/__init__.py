@@ -162,7 +162,8 @@ def csv_log(
 ) -> _csv_log.CsvLog:
     """Logs, until it is stopped, every allocation and free made through this package, Numba's included.
 
-    Use it in a ``with`` statement or call ``stop()``. The columns are those of NBEP 7: Event Type, Device ID, Address,
+    Use it in a ``with`` statement or call ``stop()``; a log that is not stopped is finished when the process exits, and
+    a file object that is passed in is never closed. The columns are those of NBEP 7: Event Type, Device ID, Address,
     Stream (0: none was named), Size (bytes; 0 for a free), Free Memory, Total Memory, Current Allocs (since the log
     began), Start, End and Elapsed in seconds, Location. `locations`: the line of the program that allocated, or that
     dropped the last reference. `memory`: asks at each allocation what is free, which costs a driver call; otherwise

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import os
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import TextIO
 
@@ -52,20 +55,27 @@ class CsvLog:
         self._locations = locations
         self._memory = memory
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._rows: list[tuple[object, ...]] = []
+        self._rows: deque[tuple[object, ...]] = deque()
         self._live = 0
         self._free_and_total: dict[int, tuple[int, int]] = {}
         self._begin = time.perf_counter()
         self._is_running = True
+        self._process = os.getpid()  # a forked child inherits the rows, and its parent writes them
         self._writer.writerow(COLUMNS)
+        self._file.flush()  # a forked child flushes what it inherits
         _logs.append(self)
         _vpmm.set_log(_tell_all)
+        atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends the log and writes what is left; a file that was named by its path is closed. Twice does nothing."""
+        """Ends the log and writes what is left; a file that was named by its path is closed. Twice does nothing.
+
+        A log that is not stopped is when the process exits.
+        """
         if not self._is_running:
             return
         self._is_running = False
+        atexit.unregister(self.stop)
         _logs.remove(self)
         if not _logs:
             _vpmm.set_log(None)
@@ -93,7 +103,7 @@ class CsvLog:
         times = (f"{start - self._begin:.6f}", f"{end - self._begin:.6f}", f"{end - start:.9f}")
         live = max(self._live, 0)  # what was allocated before may be freed now
         self._rows.append((event, device, f"{address:#x}", stream, size, free, total, live, *times, where))
-        if is_allocation and len(self._rows) >= _ROWS_KEPT:
+        if is_allocation and len(self._rows) >= _ROWS_KEPT and self._is_running:
             self._write()
 
     def _ask_for_memory(self, device: int) -> None:
@@ -103,6 +113,14 @@ class CsvLog:
             return
 
     def _write(self) -> None:
-        rows, self._rows = self._rows, []
-        self._writer.writerows(rows)
+        if os.getpid() != self._process:
+            return
+        self._writer.writerows(self._taken())
         self._file.flush()
+
+    def _taken(self) -> Iterator[tuple[object, ...]]:
+        for _ in range(len(self._rows)):  # and not what other threads add meanwhile, who may never end
+            try:
+                yield self._rows.popleft()
+            except IndexError:  # another thread writes, too
+                return

@@ -6,12 +6,16 @@ import csv
 import gc
 import io
 import tempfile
+import threading
 import unittest
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import vpmm
+
+from program import run
 
 COLUMNS = (
     "Event Type,Device ID,Address,Stream,Size (bytes),Free Memory,Total Memory,Current Allocs,Start,End,Elapsed,"
@@ -129,12 +133,49 @@ class CsvLog(unittest.TestCase):
         self.assertEqual(events.count("Alloc"), 1024)
         self.assertEqual(events.count("Free"), 1023, "the last is freed by the end of the log")
 
+    def test_a_log_that_is_never_stopped_is_finished_at_exit(self) -> None:
+        code = """
+import os, sys
+import vpmm
+log = vpmm.csv_log(sys.argv[1])
+stopped = vpmm.csv_log(sys.argv[2])
+pool = vpmm.Pool()
+ptr = pool.allocate(80, 0)
+stopped.stop()
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+pool.deallocate(ptr, 0)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, name) for name in ("log.csv", "stopped.csv")]
+            done = run("-c", code, *map(str, paths))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            events = [[row["Event Type"] for row in rows_of(path.read_text())] for path in paths]
+        self.assertEqual(events, [["Alloc", "Free"], ["Alloc"]])
+
+    def test_a_row_that_is_made_while_another_thread_writes_is_not_lost(self) -> None:
+        class Address(int):
+            """The other thread runs while it is formatted."""
+
+            def __format__(self, form: str) -> str:
+                thread = threading.Thread(target=log._write)
+                thread.start()
+                thread.join()
+                return super().__format__(form)
+
+        with vpmm.csv_log(self.file) as log:
+            for address in (16, 32):
+                log._note("Alloc", 0, Address(address), 0, 80, 0.0, 0.0)
+        self.assertEqual([row["Address"] for row in rows_of(self.file.getvalue())], ["0x10", "0x20"])
+
     def test_a_log_that_fails_is_reported_and_disturbs_nobody(self) -> None:
         with mock.patch("sys.unraisablehook") as hook, vpmm.csv_log(self.file) as log:
             log._rows = None  # type: ignore[assignment]  # broken on purpose
             ptr = self.pool.allocate(80, 0)
             self.pool.deallocate_deferred(ptr)
-            log._rows = []
+            log._rows = deque()
         self.assertEqual(hook.call_count, 2)
         gc.collect()
 
