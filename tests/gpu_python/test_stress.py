@@ -17,7 +17,7 @@ SECONDS = 150
 BEGIN = f"""
 import faulthandler
 faulthandler.dump_traceback_later({SECONDS - 30}, exit=True)
-import gc, os, subprocess, sys, threading, warnings
+import gc, mmap, os, subprocess, sys, threading, warnings
 import numpy as np
 """
 NUMBA_FIRST = "from numba import cuda\nimport vpmm\nvpmm.use_for_numba()\n"
@@ -57,6 +57,9 @@ def live():
     cuda.current_context().get_memory_info()
     vpmm.Pool.default(0).synchronize()
     return vpmm.stats()['live_allocations']
+
+def own_pages():  # consecutive arrays of np.zeros share a page of the system, which cannot be pinned twice
+    return np.frombuffer(mmap.mmap(-1, 1 << 20), np.int8)
 
 def in_threads(count, work):
     errors = []
@@ -319,7 +322,7 @@ def drop(data):
     waiting.popleft().clear()
 callback = cu.CUhostFn(ctypes.cast(drop, ctypes.c_void_p).value)
 for count in range(200):
-    page = np.zeros(1 << 20, np.int8)
+    page = own_pages()
     held = [cuda.device_array(N, np.int32), cuda.pinned_array(64), cuda.mapped_array(64), cuda.managed_array(64)]
     held.append(cuda.current_context().mempin(page, page.ctypes.data, page.nbytes))
     fill[blocks(N), 256, stream](held[0], count)
@@ -446,7 +449,7 @@ assert live() == 0, live()
 class Host(OnGpu):
     def test_the_same_pages_are_pinned_again_and_again(self) -> None:
         self.passes("""
-pages = [np.zeros(1 << 20, np.int8) for _ in range(4)]  # so large that none shares a page of the system with another
+pages = [own_pages() for _ in range(4)]
 def work(number):
     page = pages[number]
     for count in range(200):
