@@ -3,7 +3,8 @@
 
 Every difference is a row of a Markdown table with its reason, from tests/gpu_python/numba_suite_reasons.json; one
 without a reason makes the exit code 1. Runs may be made one by one: those that are in the folder already are compared.
-`vpmm` must be importable, as must numba-cuda, pytest, pytest-xdist, filecheck, cffi, psutil and ml_dtypes.
+`vpmm` must be importable, as must numba-cuda, pytest, pytest-xdist, pytest-benchmark, filecheck, cffi, psutil and
+ml_dtypes.
 """
 
 from __future__ import annotations
