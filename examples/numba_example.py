@@ -5,12 +5,12 @@ python examples/numba_example.py
 
 import sys
 
-import numpy as np
-from numba import cuda
-
 import vpmm
 
-vpmm.use_for_numba()
+vpmm.use_for_numba()  # before the imports that follow, it says what is missing where numba-cuda is not installed
+
+import numpy as np  # noqa: E402
+from numba import cuda  # noqa: E402
 
 with vpmm.csv_log(sys.stdout, locations=True, memory=True):
     a = np.zeros(10)
