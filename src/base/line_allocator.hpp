@@ -11,10 +11,11 @@ constexpr std::size_t kCacheLine = 64;
 // For containers of the standard library: what one of them allocates shares no line with anything else.
 template <typename T>
 struct LineAllocator {
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
 
   LineAllocator() = default;
   template <typename U>
+  // NOLINTNEXTLINE(google-explicit-constructor): the standard library converts allocators
   LineAllocator(const LineAllocator<U>&) {}
 
   T* allocate(std::size_t count) {

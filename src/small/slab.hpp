@@ -16,8 +16,8 @@ namespace vpmm::small {
 class Shard;
 struct Extent;
 
-// Some of the numbers below kMost, a bit for each.
-template <std::uint64_t kMost>
+// Some of the numbers below Most, a bit for each.
+template <std::uint64_t Most>
 class IndexSet {
  public:
   bool contains(std::uint64_t index) const { return (words_[index / 64] >> index % 64 & 1) != 0; }
@@ -49,7 +49,7 @@ class IndexSet {
   }
 
  private:
-  std::array<std::uint64_t, kMost / 64> words_{};
+  std::array<std::uint64_t, Most / 64> words_{};
 };
 using BlockSet = IndexSet<kMostBlocks>;
 
