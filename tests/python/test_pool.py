@@ -182,6 +182,8 @@ class OutOfMemory(PoolTest):
             raise KeyboardInterrupt
 
         pool = vpmm.Pool.default(0)
+        pool.synchronize()
+        pool.trim()  # what other tests left idle
         pool.set_capacity(16 * MIB)
         self.addCleanup(pool.set_capacity, None)
         pool.set_out_of_memory_callback(interrupt)
