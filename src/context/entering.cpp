@@ -201,8 +201,6 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
-  // So that what was in hand is not pending for want of an event.
-  if (status_ && std::exchange(context.has_noticed_reset_, false)) context.prove_everything();
 }
 
 DeviceContext::Visit::~Visit() {
@@ -212,6 +210,11 @@ DeviceContext::Visit::~Visit() {
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
   Result<Caller> caller = context_.noted(context_.identify(stream, bound));
   context_.refresh_fast_path();
+  // So that what was in hand is not pending for want of an event. Not before: the caller's stream may be capturing.
+  if (caller && context_.has_noticed_reset_ && context_.may_record_context_event()) {
+    context_.has_noticed_reset_ = false;
+    context_.prove_everything();
+  }
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;

@@ -200,6 +200,21 @@ TEST_P(SmallReset, what_was_in_hand_is_used_again_before_the_pool_grows) {
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
+// The call that notices the reset is one of the stream that captures.
+TEST_P(SmallReset, a_capture_that_began_after_it_is_not_broken) {
+  for (const Bytes bytes : kSizes) {
+    const StreamHandle before = world.stream();
+    world.deallocate(world.allocate(bytes, before), before);
+    reset(false);
+    const StreamHandle after = world.stream();
+    ASSERT_EQ(world.sim().stream_begin_capture(after, driver::CaptureMode::global), CuResult::success);
+    world.use(world.allocate(bytes, after), bytes, after);
+    driver::GraphHandle graph{};
+    EXPECT_EQ(world.sim().stream_end_capture(after, graph), CuResult::success);
+    EXPECT_EQ(world.sim().graph_destroy(graph), CuResult::success);
+  }
+}
+
 TEST_P(SmallReset, a_handle_that_no_stream_can_have_is_nobodys) {
   for (const Bytes bytes : kSizes) {
     const DevicePtr ptr = world.allocate(bytes, std::nullopt);
