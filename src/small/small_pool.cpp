@@ -215,12 +215,14 @@ Result<void> SmallPool::take_page(MutexLock& lock, const Caller& caller) {
   return {};
 }
 
-// Found or begun. Pages of another than a power of two, whose addresses have no alignment that tells where one begins,
-// stand alone.
+// Found or begun. Pages stand alone where chunks are pages, so that each goes back with the last request in it, as the
+// specification's policy has it, and those of another size than a power of two, whose addresses have no alignment that
+// tells where one begins.
 Arena& SmallPool::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
-  const std::size_t most_pages = is_power_of_two(page_size_) ? kMostArenaPages : 1;
+  const bool stands_alone = pool_.rounding().slice_size() == page_size_;
+  const std::size_t most_pages = stands_alone ? 1 : kMostArenaPages;
   const std::vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
