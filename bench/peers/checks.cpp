@@ -24,20 +24,9 @@ class CheckingLane final : public Lane {
   char here_ = 0;
 };
 
-class Checks final : public Peer {
- public:
-  explicit Checks(const Cuda& cuda) : cuda_(cuda) {}
-  std::string version() const override { return "-"; }
-  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<CheckingLane>(cuda_, stream); }
-  void start_over() override {}
-
- private:
-  const Cuda& cuda_;
-};
-
 }  // namespace
 }  // namespace vpmm::bench
 
 VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
-  return std::make_unique<vpmm::bench::Checks>(*options.cuda);
+  return std::make_unique<vpmm::bench::LanesAlone<vpmm::bench::CheckingLane>>(*options.cuda, "-");
 }

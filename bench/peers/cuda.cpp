@@ -79,22 +79,11 @@ class PlainLane final : public Lane {
   const CudaStream stream_;
 };
 
-class Plain final : public Peer {
- public:
-  explicit Plain(const Cuda& cuda) : cuda_(cuda) {}
-
-  std::string version() const override { return "the driver's"; }
-  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<PlainLane>(cuda_, stream); }
-  void start_over() override {}
-
- private:
-  const Cuda& cuda_;
-};
-
 }  // namespace
 }  // namespace vpmm::bench
 
 VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
-  if (options.name == "cuda") return std::make_unique<vpmm::bench::Plain>(*options.cuda);
-  return std::make_unique<vpmm::bench::DriverPool>(*options.cuda);
+  using namespace vpmm::bench;
+  if (options.name == "cuda") return std::make_unique<LanesAlone<PlainLane>>(*options.cuda, "the driver's");
+  return std::make_unique<DriverPool>(*options.cuda);
 }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "harness/cuda.hpp"
 
@@ -52,6 +53,21 @@ class Peer {
   virtual std::optional<Footprint> footprint() { return std::nullopt; }  // none: it cannot say
   // Gives all memory back and forgets its peaks. Requires: no lane is open, nothing is allocated, the GPU is idle.
   virtual void start_over() = 0;
+};
+
+// For what keeps nothing of its own: all is in the lanes, which are made of the driver and a stream.
+template <typename L>
+class LanesAlone final : public Peer {
+ public:
+  LanesAlone(const Cuda& cuda, std::string version) : cuda_(cuda), version_(std::move(version)) {}
+
+  std::string version() const override { return version_; }
+  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<L>(cuda_, stream); }
+  void start_over() override {}
+
+ private:
+  const Cuda& cuda_;
+  const std::string version_;
 };
 
 struct PeerOptions {

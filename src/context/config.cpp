@@ -205,8 +205,9 @@ Error bad_size(std::string_view text) {
 
 // Note [Children map nothing ahead]
 // They inherit the environment. A program with many of them, such as the workers of a job, would take as much again for
-// each, and more than there is. So a process that maps pages ahead leaves its number there, and one that finds another
-// number does not.
+// each, and more than there is. So a process that maps pages ahead leaves its number there, once, at its first
+// allocation, and one that finds another number does not. Another thread that reads the environment at that moment is
+// at the mercy of the C library, as beside any setenv.
 constexpr const char* kMappedAheadBy = "VPMM_PAGES_PID";
 
 std::optional<std::string> process_that_mapped_ahead() {
