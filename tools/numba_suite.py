@@ -38,6 +38,7 @@ RUNS: dict[str, tuple[str | None, dict[str, str], list[str]]] = {
 }
 WORST_FIRST = "crashed failed passed xpassed xfailed skipped".split()
 MOST_RESTARTS = 10
+SECONDS_PER_TEST = 90
 OUT_OF_TIME = "not finished in time"
 # About a kernel of one block, which most of these tests launch: no warning of a memory manager.
 QUIET = {"NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
@@ -117,6 +118,7 @@ def run_suite(name: str, out: Path, seconds: int, arguments: list[str], label: s
         command += [
             f"--vpmm-served={served}",
             f"--vpmm-skip={done}",
+            f"--vpmm-seconds={SECONDS_PER_TEST}",
             *options,
             *(arguments or ["--pyargs", "numba.cuda.tests"]),
         ]

@@ -5,10 +5,11 @@ The wheel of numba-cuda has its tests and not the conftest that goes with them. 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vpmm-setter", action="store_true", help="give Numba our manager by set_memory_manager")
     parser.addoption("--vpmm-outcomes", metavar="FILE", help="append a line of JSON per event of a test")
     parser.addoption("--vpmm-served", metavar="FILE", help="append how many allocations the pool served")
+    parser.addoption("--vpmm-seconds", type=float, metavar="N", help="end a process in which a test takes longer")
     parser.addoption("--vpmm-skip", metavar="FILE", help="leave out the tests that this file names, one a line")
 
 
@@ -47,6 +49,18 @@ def manager_by_setter(request: pytest.FixtureRequest) -> Iterator[None]:
     """Again before each test: tests of the suite set managers of their own, or none."""
     set_manager(request.config)
     yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A kernel that never ends leaves no other way: what waits for it in the driver cannot be interrupted."""
+    seconds = item.config.getoption("--vpmm-seconds")
+    if seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
