@@ -230,8 +230,13 @@ def report(found: dict[str, Outcomes], rows: list[Difference], served: dict[str,
         lines.append(f"| {row.run} | `{row.test}` | {row.before} | {row.after} | {reason} |")
     if not rows:
         lines.append("| | no difference | | | |")
-    unknown = [row for row in rows if row.reason is None]
-    for row in unknown:
+    for run, outcomes in found.items():
+        failed = sorted(test for test, outcome in outcomes.by_test.items() if outcome in ("failed", "crashed"))
+        if RUNS[run][0] is None and failed:
+            lines += ["", f"Failed in {run}, by Numba's own manager:", "", *(f"- `{test}`" for test in failed)]
+    for row in rows:
+        if row.reason is not None:
+            continue
         lines += ["", f"`{row.run}`, `{row.test}`:", "", "```"]
         lines += [found[row.run].text.get(row.test, "no text").strip()[-1500:], "```"]
     return "\n".join(lines) + "\n"
