@@ -1,0 +1,178 @@
+// emm: which memory manager a process uses, and the contexts that forward to theirs.
+#ifndef VPMM_EMM_CONTEXT_HPP
+#define VPMM_EMM_CONTEXT_HPP
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "vpmm/emm/plugin.hpp"
+
+namespace vpmm::emm {
+inline namespace v1 {
+
+// --- the registry ---
+
+// What contexts that are made from now on use; contexts that exist keep their manager. Call it once, before the first
+// context: one program, one memory manager. The factory is called for each context, and kept for the life of the
+// process. With VPMM_MEMORY_MANAGER set this warns and does nothing. Throws when the factory's managers implement
+// another version of the interface, which is found out by making one that is never initialized.
+inline void set_memory_manager(Factory factory, const char* name = "a memory manager of the program") {
+  auto kept = std::make_unique<const Factory>(std::move(factory));
+  auto plugin = std::make_unique<const vpmm_emm_plugin>(make_plugin(name, kept.get()));
+  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, plugin.get());
+  check(vpmm_emm_set_memory_manager(plugin.get()));
+  (void)kept.release();
+  (void)plugin.release();
+}
+template <typename Manager>
+void set_memory_manager(const char* name = "a memory manager of the program") {
+  set_memory_manager([](const Creation& creation) { return std::make_shared<Manager>(creation); }, name);
+}
+// A plugin's table, which must live as long as the process.
+inline void set_memory_manager(const vpmm_emm_plugin* plugin) { check(vpmm_emm_set_memory_manager(plugin)); }
+
+// "vpmm", "stream_ordered" or "default".
+inline const vpmm_emm_plugin* builtin_plugin(const std::string& name) {
+  const vpmm_emm_plugin* plugin = nullptr;
+  check(vpmm_emm_builtin_plugin(name.c_str(), &plugin));
+  return plugin;
+}
+// Loads a library, for the life of the process.
+inline const vpmm_emm_plugin* load_plugin(const std::string& path) {
+  const vpmm_emm_plugin* plugin = nullptr;
+  check(vpmm_emm_load_plugin(path.c_str(), &plugin));
+  return plugin;
+}
+// What a context that is made now uses.
+inline const vpmm_emm_plugin* get_memory_manager() {
+  const vpmm_emm_plugin* plugin = nullptr;
+  check(vpmm_emm_get_memory_manager(&plugin));
+  return plugin;
+}
+
+// A CUDA context and the memory manager that it got when this object was made and keeps. It forwards requests for
+// memory; streams, events and modules are not its business. Movable. Thread-safe but for moves, close() and ends of
+// life. The caller's current CUDA context is as before after each call.
+class Context {
+ public:
+  // The primary context of a device, which is retained until close(). With the process's memory manager, or another.
+  static Context create(int device = 0, const vpmm_emm_plugin* plugin = nullptr) {
+    const Driver driver = Driver::of_process();
+    struct Retained {
+      Driver driver;
+      int device;
+      bool is_kept = false;
+      ~Retained() {
+        if (!is_kept) (void)driver.table()->device_primary_ctx_release(driver.table(), device);
+      }
+    };
+    const vpmm_cuda_context context = driver.device_primary_ctx_retain(device);
+    Retained retained{driver, device};
+    Context made(driver, context, device, plugin);
+    made.is_retained_ = retained.is_kept = true;
+    return made;
+  }
+  // A CUDA context of somebody else's, which must outlive this object or its close().
+  static Context wrap(vpmm_cuda_context context, const vpmm_emm_plugin* plugin = nullptr) {
+    if (context == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the CUDA context to wrap is null");
+    const Driver driver = Driver::of_process();
+    const CurrentContext current(driver, context);
+    return Context(driver, context, driver.ctx_get_device(), plugin);
+  }
+  Context(Context&& other) noexcept
+      : driver_(other.driver_),
+        context_(std::exchange(other.context_, nullptr)),
+        device_(other.device_),
+        is_retained_(std::exchange(other.is_retained_, false)),
+        manager_(std::move(other.manager_)) {}
+  Context& operator=(Context&& other) noexcept {
+    std::swap(driver_, other.driver_);
+    std::swap(context_, other.context_);
+    std::swap(device_, other.device_);
+    std::swap(is_retained_, other.is_retained_);
+    std::swap(manager_, other.manager_);
+    return *this;
+  }
+  // As close(), but it cannot report.
+  ~Context() {
+    if (manager_ == nullptr || driver_.process_is_ending()) return;
+    try {
+      close();
+    } catch (...) {
+      // The memory is the driver's to take back with the context.
+    }
+  }
+
+  vpmm_cuda_context cuda_context() const { return require(), context_; }
+  int device() const noexcept { return device_; }
+  MemoryManager& memory_manager() const { return *require(); }
+  std::shared_ptr<MemoryManager> shared_memory_manager() const { return require(); }
+
+  // Has the manager get ready; the first request does it by itself.
+  void initialize() const {
+    const CurrentContext current(driver_, cuda_context());
+    require()->initialize();
+  }
+  MemoryPointer memalloc(std::size_t bytes) const { return ready().memalloc(bytes); }
+  MemoryPointer memalloc(std::size_t bytes, vpmm_stream stream) const { return ready().memalloc(bytes, stream); }
+  ManagedMemory allocate_managed(std::size_t bytes, ManagedAttach attach = ManagedAttach::global) const {
+    return ready().allocate_managed(bytes, attach);
+  }
+  PinnedMemory allocate_pinned(std::size_t bytes, HostOptions options = {}) const {
+    return ready().allocate_pinned(bytes, options);
+  }
+  MappedMemory allocate_mapped(std::size_t bytes, HostOptions options = {}) const {
+    return ready().allocate_mapped(bytes, options);
+  }
+  PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) const {
+    return ready().pin(std::move(owner), span, options);
+  }
+  MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) const {
+    return ready().pin_mapped(std::move(owner), span, options);
+  }
+  IpcHandle get_ipc_handle(const MemoryPointer& memory) const { return ready().get_ipc_handle(memory); }
+  MemoryInfo get_memory_info() const { return ready().get_memory_info(); }
+  DeferCleanup defer_cleanup() const { return ready().defer_cleanup(); }
+
+  // Gives back all memory that came through the manager; what refers to it must not be used any more.
+  void reset() const { require()->reset(); }
+  // Waits for all work in the context.
+  void synchronize() const {
+    const CurrentContext current(driver_, cuda_context());
+    driver_.ctx_synchronize();
+  }
+  // Resets, and lets go of the CUDA context. Afterwards every other call fails. Twice does nothing.
+  void close() {
+    if (manager_ == nullptr) return;
+    const std::shared_ptr<MemoryManager> manager = std::move(manager_);
+    manager->reset();
+    if (std::exchange(is_retained_, false)) driver_.device_primary_ctx_release(device_);
+  }
+
+ private:
+  Context(const Driver& driver, vpmm_cuda_context context, int device, const vpmm_emm_plugin* plugin)
+      : driver_(driver), context_(context), device_(device) {
+    manager_ = std::make_shared<PluginMemoryManager>(Creation{driver, device},
+                                                     plugin != nullptr ? plugin : emm::get_memory_manager());
+  }
+  const std::shared_ptr<MemoryManager>& require() const {
+    if (manager_ == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "this context is closed");
+    return manager_;
+  }
+  MemoryManager& ready() const {
+    initialize();
+    return *manager_;
+  }
+
+  Driver driver_;
+  vpmm_cuda_context context_;
+  int device_;
+  bool is_retained_ = false;
+  std::shared_ptr<MemoryManager> manager_;
+};
+
+}  // namespace v1
+}  // namespace vpmm::emm
+
+#endif

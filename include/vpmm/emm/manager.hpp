@@ -1,0 +1,386 @@
+// emm: the abstract memory manager of NBEP 7, and the guard that defers its cleanup.
+#ifndef VPMM_EMM_MANAGER_HPP
+#define VPMM_EMM_MANAGER_HPP
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vpmm/emm/memory.hpp"
+
+namespace vpmm::emm {
+inline namespace v1 {
+
+// What a manager is made with.
+struct Creation {
+  Driver driver;
+  int device = 0;  // ordinal of the device that its CUDA context is on
+};
+
+struct HostOptions {
+  bool portable = false;        // page-locked for all CUDA contexts, not only for this manager's
+  bool write_combined = false;  // fast to write for the host, slow to read
+  unsigned flags() const noexcept {
+    return (portable ? unsigned{VPMM_EMM_PORTABLE} : 0U) | (write_combined ? unsigned{VPMM_EMM_WRITE_COMBINED} : 0U);
+  }
+};
+
+// Host memory that exists already.
+struct HostSpan {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+enum class ManagedAttach : unsigned { global = VPMM_EMM_ATTACH_GLOBAL, host = VPMM_EMM_ATTACH_HOST };
+
+// What a manager offers beyond device memory; asking for anything else throws VPMM_ERROR_UNSUPPORTED.
+struct Capabilities {
+  bool host_memory = false;
+  bool managed_memory = false;
+  bool stream_order = false;
+  bool ipc = false;
+  bool memory_info = false;
+  std::uint32_t bits() const noexcept {
+    return (host_memory ? std::uint32_t{VPMM_EMM_HAS_HOST_MEMORY} : 0U) |
+           (managed_memory ? std::uint32_t{VPMM_EMM_HAS_MANAGED_MEMORY} : 0U) |
+           (stream_order ? std::uint32_t{VPMM_EMM_HAS_STREAM_ORDER} : 0U) |
+           (ipc ? std::uint32_t{VPMM_EMM_HAS_IPC} : 0U) | (memory_info ? std::uint32_t{VPMM_EMM_HAS_MEMORY_INFO} : 0U);
+  }
+};
+
+class DeferCleanup;
+namespace detail {
+class Slots;
+}
+
+// One memory manager for one CUDA context. Users call the public methods, which are the same for every manager: they
+// keep the list of what is live, answer requests of 0 bytes, and see to it that memory is given back exactly once.
+// Authors override the private ones (docs/guides/writing-a-manager.md).
+//
+// A manager is owned by std::shared_ptr (make_manager), and by all memory that came from it. Thread-safe, except that
+// nothing may be allocated beside reset(). Errors are vpmm::error. The methods that allocate make the manager's CUDA
+// context current for their duration; memory may be dropped on any thread, whatever is current there.
+class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
+ public:
+  explicit MemoryManager(const Creation& creation) : driver_(creation.driver), device_(creation.device) {}
+  virtual ~MemoryManager() = default;
+  MemoryManager(const MemoryManager&) = delete;
+  MemoryManager& operator=(const MemoryManager&) = delete;
+
+  const Driver& driver() const noexcept { return driver_; }
+  int device() const noexcept { return device_; }
+  // The CUDA context that was current at the first initialize(); null before.
+  vpmm_cuda_context cuda_context() const noexcept { return context_.load(std::memory_order_acquire); }
+
+  // NBEP 7: of the interface that the class implements; managers of other versions are refused.
+  virtual int interface_version() const noexcept { return VPMM_EMM_INTERFACE_VERSION; }
+  virtual Capabilities capabilities() const noexcept { return {}; }
+
+  // Gets ready in the current CUDA context. The first request does it by itself; later calls do nothing.
+  void initialize() {
+    if (cuda_context() != nullptr) return;
+    const std::lock_guard<std::mutex> lock(initializing_);
+    if (cuda_context() != nullptr) return;
+    const vpmm_cuda_context current = driver_.ctx_get_current();
+    if (current == nullptr)
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a memory manager cannot be initialized: no CUDA context is current");
+    if (const int found = driver_.ctx_get_device(); found != device_)
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a memory manager for device " + std::to_string(device_) +
+                                                   " cannot be initialized in a context of device " +
+                                                   std::to_string(found));
+    initialize_base();
+    do_initialize();
+    context_.store(current, std::memory_order_release);
+  }
+
+  // Gives everything back that this manager has handed out and returns it to its beginnings. Values that are left refer
+  // to nothing: they must not be used, and may be dropped at any time. May come before initialize(), and twice.
+  void reset();
+
+  // Device memory that any stream may use at once. It is given back behind all work that was queued by then.
+  MemoryPointer memalloc(std::size_t bytes) {
+    return obtain<MemoryPointer>(bytes, VPMM_EMM_DEVICE, nullptr, [&] { return do_allocate(bytes); });
+  }
+  // Device memory for work that is queued on `stream` from now on. Dropped, it is given back as that of
+  // memalloc(bytes); MemoryPointer::release_on gives it back in the order of a stream. Capability stream_order.
+  MemoryPointer memalloc(std::size_t bytes, vpmm_stream stream) {
+    require(capabilities().stream_order, "allocate in the order of a stream");
+    return obtain<MemoryPointer>(bytes, VPMM_EMM_DEVICE, nullptr, [&] { return do_allocate_on_stream(bytes, stream); });
+  }
+  // Capability managed_memory.
+  ManagedMemory allocate_managed(std::size_t bytes, ManagedAttach attach = ManagedAttach::global) {
+    require(capabilities().managed_memory, "allocate managed memory");
+    return obtain<ManagedMemory>(bytes, VPMM_EMM_MANAGED, nullptr,
+                                 [&] { return do_allocate_managed(bytes, static_cast<unsigned>(attach)); });
+  }
+  // Capability host_memory, here and for the next three.
+  PinnedMemory allocate_pinned(std::size_t bytes, HostOptions options = {}) {
+    require(capabilities().host_memory, "allocate host memory");
+    return obtain<PinnedMemory>(bytes, VPMM_EMM_PINNED, nullptr,
+                                [&] { return do_allocate_host(bytes, options.flags()); });
+  }
+  MappedMemory allocate_mapped(std::size_t bytes, HostOptions options = {}) {
+    require(capabilities().host_memory, "allocate host memory");
+    return obtain<MappedMemory>(bytes, VPMM_EMM_MAPPED, nullptr,
+                                [&] { return do_allocate_host(bytes, options.flags() | VPMM_EMM_DEVICE_MAPPED); });
+  }
+  // Page-locks memory of the caller's until the result is dropped; it is unlocked at once then, also while cleanup is
+  // deferred. `owner` is kept alive until then; it may be null when the caller sees to that.
+  PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
+    require(capabilities().host_memory, "pin host memory");
+    return obtain<PinnedMemory>(span.bytes, VPMM_EMM_REGISTERED, std::move(owner),
+                                [&] { return do_register_host(span.data, span.bytes, options.flags()); });
+  }
+  // The same, seen by the device. VPMM_ERROR_UNSUPPORTED where the device cannot map host memory.
+  MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
+    require(capabilities().host_memory, "pin host memory");
+    if (driver_.device_get_attribute(kCanMapHostMemory, device_) == 0)
+      throw_error(VPMM_ERROR_UNSUPPORTED, "device " + std::to_string(device_) + " cannot map host memory");
+    return obtain<MappedMemory>(span.bytes, VPMM_EMM_REGISTERED_MAPPED, std::move(owner), [&] {
+      return do_register_host(span.data, span.bytes, options.flags() | VPMM_EMM_DEVICE_MAPPED);
+    });
+  }
+
+  // Names memory of this manager, or a view of it, to another process. The memory must outlive its use there.
+  // Capability ipc.
+  IpcHandle get_ipc_handle(const MemoryPointer& memory) {
+    require(capabilities().ipc, "make IPC handles");
+    if (!memory) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory of 0 bytes has no IPC handle");
+    initialize();
+    const CurrentContext current(driver_, cuda_context());
+    return do_get_ipc_handle(memory.device_pointer(), memory.size());
+  }
+  // Capability memory_info.
+  MemoryInfo get_memory_info() {
+    require(capabilities().memory_info, "say how much memory is free");
+    initialize();
+    const CurrentContext current(driver_, cuda_context());
+    return do_get_memory_info();
+  }
+  // While the guard lives, nothing that takes long is given back; what that means is each manager's to document. Guards
+  // nest and overlap, on any threads. Running out of memory comes first.
+  [[nodiscard]] DeferCleanup defer_cleanup();
+
+ protected:
+  // What a base class does before the method of the class itself: HostOnlyMemoryManager, for its part.
+  virtual void initialize_base() {}
+  virtual void reset_base() {}
+  virtual void defer_cleanup_begin_base() {}
+  virtual void defer_cleanup_end_base() noexcept {}
+
+ private:
+  // --- what authors write ---
+  // Requests are never of 0 bytes, and the manager's CUDA context is current. Fill in `pointer`, `cookie` if need be,
+  // and for host memory `device_pointer`; the rest is done here. Throw vpmm::error, or anything else.
+  virtual Block do_allocate(std::size_t bytes) = 0;
+  // Any kind of block, once each, on any thread, whatever CUDA context is current there: not even a failure to do so
+  // may throw. Never called while the process exits, nor in a forked child.
+  virtual void do_release(const Block& block) noexcept = 0;
+  // Called once.
+  virtual void do_initialize() {}
+  // All blocks have been released.
+  virtual void do_reset() {}
+  virtual void do_defer_cleanup_begin() {}
+  virtual void do_defer_cleanup_end() noexcept {}
+  // Called where capabilities() says so.
+  virtual Block do_allocate_on_stream(std::size_t, vpmm_stream) { unsupported("allocate in the order of a stream"); }
+  virtual void do_release_on_stream(const Block&, vpmm_stream) { unsupported("release in the order of a stream"); }
+  virtual Block do_allocate_managed(std::size_t, unsigned) { unsupported("allocate managed memory"); }
+  virtual Block do_allocate_host(std::size_t, unsigned) { unsupported("allocate host memory"); }
+  virtual Block do_register_host(void*, std::size_t, unsigned) { unsupported("pin host memory"); }
+  virtual IpcHandle do_get_ipc_handle(void*, std::size_t) { unsupported("make IPC handles"); }
+  virtual MemoryInfo do_get_memory_info() { unsupported("say how much memory is free"); }
+
+  // --- the list of what is live ---
+  friend class detail::Allocation;
+  friend class detail::Slots;
+  friend class MemoryPointer;
+  friend class DeferCleanup;
+
+  [[noreturn]] static void unsupported(const char* what) {
+    throw_error(VPMM_ERROR_UNSUPPORTED, std::string("this memory manager does not ") + what);
+  }
+  static void require(bool has, const char* what) {
+    if (!has) unsupported(what);
+  }
+
+  template <typename Value, typename Allocate>
+  Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
+  void begin_deferring();
+  void end_deferring() noexcept;
+  void enlist(detail::Allocation& allocation) noexcept;
+  bool delist(detail::Allocation& allocation) noexcept;
+  void give_back(detail::Allocation& allocation) noexcept;
+  void give_back_on(detail::Allocation& allocation, vpmm_stream stream);
+
+  Driver driver_;
+  int device_;
+  std::atomic<vpmm_cuda_context> context_{nullptr};
+  std::mutex initializing_;
+  std::mutex mutex_;  // guards what follows, and the links of every Allocation
+  detail::Allocation* first_ = nullptr;
+  std::size_t live_ = 0;
+  std::size_t releasing_ = 0;         // in do_release, on other threads
+  std::condition_variable released_;  // releasing_ has become 0
+};
+
+// Defers a manager's cleanup while it lives. Movable.
+class DeferCleanup {
+ public:
+  explicit DeferCleanup(std::shared_ptr<MemoryManager> manager) : manager_(std::move(manager)) {
+    manager_->begin_deferring();
+  }
+  DeferCleanup(DeferCleanup&& other) noexcept = default;
+  DeferCleanup& operator=(DeferCleanup&& other) noexcept {
+    end();
+    manager_ = std::move(other.manager_);
+    return *this;
+  }
+  ~DeferCleanup() { end(); }
+
+  void end() noexcept {
+    if (manager_ == nullptr) return;
+    const std::shared_ptr<MemoryManager> manager = std::move(manager_);
+    if (manager->driver_.process_is_ending()) return;
+    manager->end_deferring();
+  }
+
+ private:
+  std::shared_ptr<MemoryManager> manager_;
+};
+
+// The manager for a device, with what its constructor takes beside that, over the driver of the process.
+template <typename Manager, typename... Arguments>
+std::shared_ptr<Manager> make_manager(int device = 0, Arguments&&... arguments) {
+  return std::make_shared<Manager>(Creation{Driver::of_process(), device}, std::forward<Arguments>(arguments)...);
+}
+
+// --- implementation ---
+
+inline DeferCleanup MemoryManager::defer_cleanup() { return DeferCleanup(shared_from_this()); }
+
+inline void MemoryManager::begin_deferring() {
+  defer_cleanup_begin_base();
+  try {
+    do_defer_cleanup_begin();
+  } catch (...) {
+    defer_cleanup_end_base();
+    throw;
+  }
+}
+
+inline void MemoryManager::end_deferring() noexcept {
+  do_defer_cleanup_end();
+  defer_cleanup_end_base();
+}
+
+template <typename Value, typename Allocate>
+Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner,
+                            Allocate&& allocate) {
+  if (bytes == 0) return {};
+  initialize();
+  const CurrentContext current(driver_, cuda_context());
+  // Made first: once there is a block, nothing may throw.
+  auto allocation = std::make_shared<detail::Allocation>(shared_from_this(), Block{}, std::move(owner));
+  Block block = allocate();
+  if (block.pointer == nullptr)
+    throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
+  block.bytes = bytes;
+  block.kind = kind;
+  const bool is_everywhere = kind == VPMM_EMM_DEVICE || kind == VPMM_EMM_MANAGED;
+  if (is_everywhere) block.device_pointer = block.pointer;
+  allocation->block_ = block;
+  enlist(*allocation);
+  return Value(block, std::move(allocation));
+}
+
+inline void MemoryManager::enlist(detail::Allocation& allocation) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  allocation.next_ = first_;
+  if (first_ != nullptr) first_->previous_ = &allocation;
+  first_ = &allocation;
+  allocation.is_live_ = true;
+  ++live_;
+}
+
+// Holds: mutex_. False: somebody else has given it back.
+inline bool MemoryManager::delist(detail::Allocation& allocation) noexcept {
+  if (!allocation.is_live_) return false;
+  (allocation.previous_ != nullptr ? allocation.previous_->next_ : first_) = allocation.next_;
+  if (allocation.next_ != nullptr) allocation.next_->previous_ = allocation.previous_;
+  allocation.is_live_ = false;
+  --live_;
+  return true;
+}
+
+// While the process exits, and in a forked child, a lock may be held for ever and CUDA cannot be called: the memory is
+// the system's to take back.
+inline void MemoryManager::give_back(detail::Allocation& allocation) noexcept {
+  if (driver_.process_is_ending()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!delist(allocation)) return;
+    ++releasing_;
+  }
+  do_release(allocation.block_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (--releasing_ == 0) released_.notify_all();
+}
+
+inline void MemoryManager::give_back_on(detail::Allocation& allocation, vpmm_stream stream) {
+  require(capabilities().stream_order, "release in the order of a stream");
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!delist(allocation)) throw_error(VPMM_ERROR_INVALID_POINTER, "the memory was given back before");
+  }
+  try {
+    const CurrentContext current(driver_, cuda_context());
+    do_release_on_stream(allocation.block_, stream);
+  } catch (...) {
+    enlist(allocation);
+    throw;
+  }
+}
+
+inline void MemoryManager::reset() {
+  if (cuda_context() == nullptr) return;  // nothing has been handed out
+  std::vector<Block> blocks;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    blocks.reserve(live_);
+    while (first_ != nullptr) {
+      blocks.push_back(first_->block_);
+      delist(*first_);
+    }
+    released_.wait(lock, [this] { return releasing_ == 0; });
+  }
+  for (const Block& block : blocks) do_release(block);
+  std::optional<CurrentContext> current;
+  try {
+    current.emplace(driver_, cuda_context());
+  } catch (const vpmm::error&) {
+    // The context is gone, and its memory with it; what the manager itself holds is still there to reset.
+  }
+  reset_base();
+  do_reset();
+}
+
+inline detail::Allocation::~Allocation() {
+  if (manager_ != nullptr && block_.pointer != nullptr) manager_->give_back(*this);
+}
+
+inline void MemoryPointer::release_on(vpmm_stream stream) {
+  if (allocation_ == nullptr) return;
+  allocation_->manager()->give_back_on(*allocation_, stream);
+  reset();
+}
+
+}  // namespace v1
+}  // namespace vpmm::emm
+
+#endif
