@@ -117,6 +117,16 @@ class Driver {
   virtual CuResult mem_host_alloc(Bytes size, unsigned flags, void*& host) = 0;  // pinned; flags are CUDA's
   virtual CuResult mem_free_host(void* host) = 0;
 
+  // --- memory: of the host and of host and device together ---
+  // Pins memory of the caller's own, which stays the caller's; flags are CUDA's.
+  virtual CuResult mem_host_register(void* host, Bytes size, unsigned flags) = 0;
+  virtual CuResult mem_host_unregister(void* host) = 0;  // exactly what was registered, by its begin
+  // Of pinned or registered memory. With unified addressing all of it is mapped, whatever its flags.
+  virtual CuResult mem_host_get_device_pointer(void* host, DevicePtr& ptr) = 0;
+  virtual CuResult mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) = 0;  // freed with mem_free
+  // The allocation that `inside` lies in; of mapped chunks the mapping.
+  virtual CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) = 0;
+
   // --- copies and fills; async ones read host memory when the stream gets there ---
   virtual CuResult memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) = 0;
   virtual CuResult memcpy_device_to_host(void* to, DevicePtr from, Bytes size) = 0;

@@ -41,6 +41,12 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_pool_get_attribute: return {invalid_value};
     case Call::mem_host_alloc: return {out_of_memory};
     case Call::mem_free_host: return {invalid_value};
+    case Call::mem_host_register:
+      return {out_of_memory, invalid_value, host_memory_already_registered, not_supported, illegal_address};
+    case Call::mem_host_unregister: return {invalid_value, host_memory_not_registered, illegal_address};
+    case Call::mem_host_get_device_pointer: return {invalid_value};
+    case Call::mem_alloc_managed: return {out_of_memory, not_supported, illegal_address};
+    case Call::mem_get_address_range: return {invalid_value, not_found};
 
     case Call::memcpy_host_to_device:
     case Call::memcpy_device_to_host:

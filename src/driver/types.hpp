@@ -29,6 +29,8 @@ enum class CuResult : int {
   primary_context_active = 708,
   context_is_destroyed = 709,
   assert_triggered = 710,
+  host_memory_already_registered = 712,
+  host_memory_not_registered = 713,
   hardware_stack_error = 714,
   illegal_instruction = 715,
   misaligned_address = 716,
@@ -72,8 +74,10 @@ constexpr StreamHandle kPerThreadStream{2};  // CU_STREAM_PER_THREAD
 // CUdevice_attribute by value; only those the project asks for.
 enum class DeviceAttribute : int {
   can_map_host_memory = 19,
+  unified_addressing = 41,
   compute_capability_major = 75,
   compute_capability_minor = 76,
+  managed_memory = 83,
   virtual_memory_management_supported = 102,
   posix_file_descriptor_supported = 103,
   gpu_direct_rdma_with_vmm_supported = 110,
@@ -99,6 +103,15 @@ struct MemInfo {
   Bytes free = 0;
   Bytes total = 0;
 };
+
+// Flags of mem_host_alloc and mem_host_register.
+constexpr unsigned kHostMemoryPortable = 1;       // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
+constexpr unsigned kHostMemoryDeviceMap = 2;      // CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP
+constexpr unsigned kHostMemoryWriteCombined = 4;  // CU_MEMHOSTALLOC_WRITECOMBINED; not for mem_host_register
+
+// Flags of mem_alloc_managed: one of them.
+constexpr unsigned kManagedAttachGlobal = 1;  // CU_MEM_ATTACH_GLOBAL
+constexpr unsigned kManagedAttachHost = 2;    // CU_MEM_ATTACH_HOST
 
 enum class StreamFlags : unsigned { blocking = 0, non_blocking = 1 };
 

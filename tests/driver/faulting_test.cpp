@@ -135,5 +135,15 @@ TEST(ErrorsThatMatter, growing_can_run_out_of_memory_be_told_to_wait_or_meet_a_b
   }
 }
 
+TEST(ErrorsThatMatter, pinning_and_managed_memory_can_run_out_or_be_missing_on_the_device) {
+  for (const Call call : {Call::mem_host_register, Call::mem_alloc_managed}) {
+    EXPECT_THAT(errors_that_matter(call), Contains(CuResult::out_of_memory)) << to_string(call);
+    EXPECT_THAT(errors_that_matter(call), Contains(CuResult::not_supported)) << to_string(call);
+  }
+  EXPECT_THAT(errors_that_matter(Call::mem_host_register), Contains(CuResult::host_memory_already_registered));
+  EXPECT_THAT(errors_that_matter(Call::mem_host_unregister), Contains(CuResult::host_memory_not_registered));
+  EXPECT_THAT(errors_that_matter(Call::mem_get_address_range), Contains(CuResult::not_found));
+}
+
 }  // namespace
 }  // namespace vpmm::driver

@@ -26,12 +26,13 @@ TEST(DriverNames, results_have_cudas_names_and_unknown_numbers_say_so) {
 }
 
 TEST(DriverNames, time_in_mapping_and_allocation_counts_as_memory_time) {
-  for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_unmap, Call::mem_set_access, Call::mem_release,
-                          Call::mem_alloc, Call::mem_alloc_from_pool_async, Call::mem_free_async}) {
+  for (const Call call :
+       {Call::mem_create, Call::mem_map, Call::mem_unmap, Call::mem_set_access, Call::mem_release, Call::mem_alloc,
+        Call::mem_alloc_from_pool_async, Call::mem_free_async, Call::mem_host_register, Call::mem_alloc_managed}) {
     EXPECT_TRUE(is_memory_call(call)) << to_string(call);
   }
   for (const Call call : {Call::event_record, Call::event_query, Call::stream_wait_event, Call::memcpy_host_to_device,
-                          Call::mem_get_info}) {
+                          Call::mem_get_info, Call::mem_get_address_range}) {
     EXPECT_FALSE(is_memory_call(call)) << to_string(call);
   }
 }

@@ -95,6 +95,13 @@ TEST(CudaAbi, flags_have_cudas_numbers) {
   EXPECT_EQ(kMemHandleTypePosixFileDescriptor, number(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   EXPECT_EQ(kMemLocationTypeDevice, number(CU_MEM_LOCATION_TYPE_DEVICE));
   EXPECT_EQ(kMemAccessReadWrite, number(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+  EXPECT_EQ(kHostMemoryPortable, unsigned{CU_MEMHOSTALLOC_PORTABLE});
+  EXPECT_EQ(kHostMemoryPortable, unsigned{CU_MEMHOSTREGISTER_PORTABLE});
+  EXPECT_EQ(kHostMemoryDeviceMap, unsigned{CU_MEMHOSTALLOC_DEVICEMAP});
+  EXPECT_EQ(kHostMemoryDeviceMap, unsigned{CU_MEMHOSTREGISTER_DEVICEMAP});
+  EXPECT_EQ(kHostMemoryWriteCombined, unsigned{CU_MEMHOSTALLOC_WRITECOMBINED});
+  EXPECT_EQ(kManagedAttachGlobal, unsigned{CU_MEM_ATTACH_GLOBAL});
+  EXPECT_EQ(kManagedAttachHost, unsigned{CU_MEM_ATTACH_HOST});
   EXPECT_EQ(kEventDisableTiming, unsigned{CU_EVENT_DISABLE_TIMING});
   EXPECT_EQ(kUserObjectNoDestructorSync, unsigned{CU_USER_OBJECT_NO_DESTRUCTOR_SYNC});
   EXPECT_EQ(kGraphUserObjectMove, unsigned{CU_GRAPH_USER_OBJECT_MOVE});
@@ -103,6 +110,8 @@ TEST(CudaAbi, flags_have_cudas_numbers) {
 
 TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
   EXPECT_EQ(number(DeviceAttribute::can_map_host_memory), number(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY));
+  EXPECT_EQ(number(DeviceAttribute::unified_addressing), number(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING));
+  EXPECT_EQ(number(DeviceAttribute::managed_memory), number(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
   EXPECT_EQ(number(DeviceAttribute::compute_capability_major), number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
   EXPECT_EQ(number(DeviceAttribute::compute_capability_minor), number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   EXPECT_EQ(number(DeviceAttribute::virtual_memory_management_supported),

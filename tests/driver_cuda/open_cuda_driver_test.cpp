@@ -34,6 +34,15 @@ CuResult imitated_reserve(DevicePtr* ptr, std::size_t, std::size_t, DevicePtr, u
   *ptr = DevicePtr{0xdead};
   return CuResult::out_of_memory;
 }
+CuResult imitated_address_range(DevicePtr* begin, std::size_t* size, DevicePtr inside) {
+  *begin = inside - 5;
+  *size = 9;
+  return inside == DevicePtr{0x1005} ? CuResult::success : CuResult::not_found;
+}
+CuResult imitated_device_pointer(DevicePtr* ptr, void* host, unsigned flags) {
+  *ptr = DevicePtr{reinterpret_cast<std::uint64_t>(host)};
+  return flags == 0 ? CuResult::success : CuResult::invalid_value;
+}
 CuResult never_called() { return CuResult::unknown; }
 
 CuResult old_get_proc_address(const char* symbol, void** function, int version, std::uint64_t flags) {
@@ -44,6 +53,10 @@ CuResult old_get_proc_address(const char* symbol, void** function, int version, 
   if (std::strcmp(symbol, "cuInit") == 0) *function = reinterpret_cast<void*>(imitated_init);
   if (std::strcmp(symbol, "cuMemMap") == 0) *function = reinterpret_cast<void*>(imitated_map);
   if (std::strcmp(symbol, "cuMemAddressReserve") == 0) *function = reinterpret_cast<void*>(imitated_reserve);
+  if (std::strcmp(symbol, "cuMemGetAddressRange") == 0) *function = reinterpret_cast<void*>(imitated_address_range);
+  if (std::strcmp(symbol, "cuMemHostGetDevicePointer") == 0) {
+    *function = reinterpret_cast<void*>(imitated_device_pointer);
+  }
   return CuResult::success;
 }
 // As drivers from 12.0: a missing symbol is a success with a null pointer.
@@ -145,6 +158,13 @@ TEST_F(OpenCudaDriver, arguments_arrive_in_cudas_order_and_outputs_are_untouched
   DevicePtr begin{7};
   EXPECT_EQ(door.mem_address_reserve(2, 0, DevicePtr{}, begin), CuResult::out_of_memory);
   EXPECT_EQ(begin, DevicePtr{7});
+  AddressRange range;
+  EXPECT_EQ(door.mem_get_address_range(DevicePtr{0x1005}, range), CuResult::success);
+  EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
+  EXPECT_EQ(door.mem_get_address_range(DevicePtr{0x2005}, range), CuResult::not_found);
+  EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
+  EXPECT_EQ(door.mem_host_get_device_pointer(&imitation, begin), CuResult::success);
+  EXPECT_EQ(begin, DevicePtr{reinterpret_cast<std::uint64_t>(&imitation)});
 }
 
 TEST_F(OpenCudaDriver, any_other_entry_point_can_be_found_by_name) {

@@ -288,17 +288,5 @@ TEST(SimPlainMemory, a_free_waits_for_all_work_of_the_device) {
   EXPECT_EQ(sim.driver.hazard_count(), 0U) << sim.hazards();
 }
 
-TEST(SimHostMemory, pinned_memory_is_writable_and_freed_once) {
-  Sim sim;
-  void* host = nullptr;
-  ok(sim.driver.mem_host_alloc(10000, 0, host));
-  std::memset(host, 1, 10000);
-  sim.write({DevicePtr{reinterpret_cast<std::uint64_t>(host)}, 10000}, sim.stream());
-  EXPECT_EQ(sim.driver.hazard_count(), 0U) << sim.hazards();
-  sim.driver.run_until_idle();
-  ok(sim.driver.mem_free_host(host));
-  EXPECT_EQ(sim.driver.mem_free_host(host), CuResult::invalid_value);
-}
-
 }  // namespace
 }  // namespace vpmm::driver::sim

@@ -198,6 +198,26 @@ CuResult CudaDriver::mem_host_alloc(Bytes size, unsigned flags, void*& host) {
 
 CuResult CudaDriver::mem_free_host(void* host) { return cuda_.mem_free_host(host); }
 
+// --- memory: of the host and of host and device together ---
+
+CuResult CudaDriver::mem_host_register(void* host, Bytes size, unsigned flags) {
+  return cuda_.mem_host_register(host, size, flags);
+}
+
+CuResult CudaDriver::mem_host_unregister(void* host) { return cuda_.mem_host_unregister(host); }
+
+CuResult CudaDriver::mem_host_get_device_pointer(void* host, DevicePtr& ptr) {
+  return fetch(ptr, [&](DevicePtr* out) { return cuda_.mem_host_get_device_pointer(out, host, 0); });
+}
+
+CuResult CudaDriver::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) {
+  return fetch(ptr, [&](DevicePtr* out) { return cuda_.mem_alloc_managed(out, size, flags); });
+}
+
+CuResult CudaDriver::mem_get_address_range(DevicePtr inside, AddressRange& range) {
+  return fetch(range, [&](AddressRange* out) { return cuda_.mem_get_address_range(&out->begin, &out->size, inside); });
+}
+
 // --- copies and fills ---
 
 CuResult CudaDriver::memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) {

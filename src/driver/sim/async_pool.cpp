@@ -165,6 +165,13 @@ AddressRange AsyncPool::find(DevicePtr ptr) const {
   return {ptr, block->second.size};
 }
 
+AddressRange AsyncPool::find_around(DevicePtr inside) const {
+  const auto after = blocks_.upper_bound(inside);
+  if (after == blocks_.begin()) return {};
+  const AddressRange block = find(std::prev(after)->first);
+  return block.contains(inside) ? block : AddressRange{};
+}
+
 void AsyncPool::free(DevicePtr ptr, const Position& at, const VectorClock& clock) {
   const auto block = blocks_.find(ptr);
   used_ -= block->second.size;

@@ -28,6 +28,8 @@ class AsyncPool {
   CuResult allocate(Bytes size, Slot slot, AddressRange& range);
   // The live block that starts here; empty when there is none.
   AddressRange find(DevicePtr ptr) const;
+  // The live block that holds `inside`; empty when there is none.
+  AddressRange find_around(DevicePtr inside) const;
   // `at` is the free's place in its stream.
   void free(DevicePtr ptr, const Position& at, const VectorClock& clock);
   void trim_to(Bytes bytes_to_keep);

@@ -33,7 +33,9 @@ Machine::Machine(const SimOptions& options)
 }
 
 Machine::~Machine() {
-  for (const auto& [host, size] : pinned_) std::free(reinterpret_cast<void*>(to_integer(host)));
+  for (const auto& [host, memory] : pinned_) {
+    if (memory.owner == PinnedMemory::Owner::driver) std::free(reinterpret_cast<void*>(to_integer(host)));
+  }
 }
 
 void Machine::enter(std::uint64_t thread, std::uint64_t cost_ns) {
@@ -92,7 +94,9 @@ CuResult Machine::device_get_uuid(DeviceOrdinal device, Uuid& uuid) {
 CuResult Machine::device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device, int& value) {
   if (!is_device(device)) return CuResult::invalid_device;
   switch (attribute) {
-    case DeviceAttribute::can_map_host_memory: value = 1; return CuResult::success;
+    case DeviceAttribute::can_map_host_memory:
+    case DeviceAttribute::unified_addressing:
+    case DeviceAttribute::managed_memory: value = 1; return CuResult::success;
     case DeviceAttribute::compute_capability_major: value = 9; return CuResult::success;
     case DeviceAttribute::compute_capability_minor: value = 0; return CuResult::success;
     case DeviceAttribute::virtual_memory_management_supported:

@@ -100,6 +100,13 @@ class Machine final : private WorkRunner {
   struct PlainAllocation {
     AddressRange range;
     DeviceOrdinal device = 0;
+    enum class Kind { of_device, managed };
+    Kind kind = Kind::of_device;
+  };
+  struct PinnedMemory {
+    Bytes size = 0;
+    enum class Owner { driver, caller };  // caller: registered
+    Owner owner = Owner::driver;
   };
   struct GraphExec {
     std::shared_ptr<const std::vector<Work>> nodes;
@@ -140,8 +147,8 @@ class Machine final : private WorkRunner {
   void queue(Slot slot, Work&& work, std::span<const MemoryAccess> accesses);
   void check_access(const MemoryAccess& access, const Actor& actor, DeviceOrdinal device);
   void note_use(Mapping& mapping, const Actor& actor);
-  bool all_accessible(const Kernel& kernel, DeviceOrdinal device);
-  bool is_pinned_host(AddressRange range) const;
+  bool all_reachable(const Kernel& kernel, DeviceOrdinal device);
+  bool reachable(AddressRange range, DeviceOrdinal device);
   Slot annotation_slot(AddressRange range, StreamHandle stream);
   Actor begin_annotation(Slot slot, NameId what);
   template <typename F>
@@ -160,6 +167,11 @@ class Machine final : private WorkRunner {
   CuResult alloc_small(DeviceOrdinal device, Bytes size, DevicePtr& ptr);
   CuResult alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr);
   AsyncPool* find_small(DevicePtr ptr);
+  AddressRange find_allocation(DevicePtr inside);
+
+  // machine_host.cpp
+  CuResult unpin(void* host, PinnedMemory::Owner owner, CuResult if_missing);
+  AddressRange find_pinned(AddressRange inside) const;  // empty: not all of it is pinned, or not in one piece
 
   // machine_captures.cpp: each refusal also invalidates the captures that it protects.
   CuResult refuse_unsafe_call();                             // calls that may wait for the device
@@ -200,7 +212,7 @@ class Machine final : private WorkRunner {
   std::vector<std::unique_ptr<AsyncPool>> small_plain_;  // by device: mem_alloc below 1 MiB
   std::uint64_t next_pool_ = 1;
   std::map<DevicePtr, PlainAllocation> plain_;
-  std::map<DevicePtr, Bytes> pinned_;
+  std::map<DevicePtr, PinnedMemory> pinned_;  // no two on one page
 
   Captures captures_;
   std::unordered_map<std::uint64_t, Graph> graphs_;

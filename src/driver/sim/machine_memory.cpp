@@ -1,5 +1,5 @@
-// driver/sim: the memory calls: mapping, plain, stream-ordered and host memory.
-#include <cstdlib>
+// driver/sim: the memory calls: mapping, plain and stream-ordered memory.
+#include <iterator>
 
 #include "driver/sim/costs.hpp"
 #include "driver/sim/machine.hpp"
@@ -128,9 +128,24 @@ CuResult Machine::alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr) 
   AddressRange range;
   const CuResult result = memory_.plug(round_up(size, options_.granularity), device, Ownership::driver, range);
   if (result != CuResult::success) return result;
-  plain_.emplace(range.begin, PlainAllocation{range, device});
+  plain_.emplace(range.begin, PlainAllocation{range, device, PlainAllocation::Kind::of_device});
   ptr = range.begin;
   return CuResult::success;
+}
+
+// Device memory that every device may use; the host may use all device memory here anyway. Unlike the real driver's it
+// does not leave the device, so more than the device has is refused.
+CuResult Machine::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
+  if (size == 0 || (flags != kManagedAttachGlobal && flags != kManagedAttachHost)) return CuResult::invalid_value;
+  if (size > options_.capacity) return CuResult::out_of_memory;
+  charge(kPlainAllocCost.at(size));
+  const CuResult result = alloc_large(device, size, ptr);
+  if (result != CuResult::success) return result;
+  plain_.at(ptr).kind = PlainAllocation::Kind::managed;
+  return memory_.set_access({memory_.find(ptr)}, ~std::uint64_t{0});
 }
 
 AsyncPool* Machine::find_small(DevicePtr ptr) {
@@ -161,6 +176,30 @@ CuResult Machine::mem_free(DevicePtr ptr) {
   timeline_.host_wait_device(pool->device());
   free_block(*pool, pool->find(ptr), timeline_.begin_host(kDeallocateName));
   return CuResult::success;
+}
+
+CuResult Machine::mem_get_address_range(DevicePtr inside, AddressRange& range) {
+  DeviceOrdinal device = 0;
+  if (const CuResult error = current_device(device); error != CuResult::success) return error;
+  const AddressRange found = find_allocation(inside);
+  if (found.empty()) return CuResult::not_found;
+  range = found;
+  return CuResult::success;
+}
+
+// Of the driver's own reservations only what is allocated counts, not what is mapped.
+AddressRange Machine::find_allocation(DevicePtr inside) {
+  if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty()) return mapping;
+  if (const auto after = plain_.upper_bound(inside); after != plain_.begin()) {
+    if (const AddressRange large = std::prev(after)->second.range; large.contains(inside)) return large;
+  }
+  for (const auto& pool : small_plain_) {
+    if (const AddressRange block = pool ? pool->find_around(inside) : AddressRange{}; !block.empty()) return block;
+  }
+  for (const auto& [handle, entry] : pools_) {
+    if (const AddressRange block = entry.pool->find_around(inside); !block.empty()) return block;
+  }
+  return find_pinned({inside, 1});
 }
 
 void Machine::free_block(AsyncPool& pool, AddressRange range, const Actor& actor) {
@@ -256,28 +295,6 @@ CuResult Machine::mem_free_async(DevicePtr ptr, StreamHandle stream) {
   PoolEntry* entry = find_pool_of(ptr);
   if (entry == nullptr) return CuResult::invalid_value;
   free_block(*entry->pool, entry->pool->find(ptr), timeline_.begin(slot, kDeallocateName));
-  return CuResult::success;
-}
-
-CuResult Machine::mem_host_alloc(Bytes size, unsigned, void*& host) {
-  DeviceOrdinal device = 0;
-  if (const CuResult error = current_device(device); error != CuResult::success) return error;
-  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
-  if (size == 0) return CuResult::invalid_value;
-  constexpr Bytes kHostPage = 4 * kKiB;
-  void* const made = std::aligned_alloc(kHostPage, round_up(size, kHostPage));
-  if (made == nullptr) return CuResult::out_of_memory;
-  pinned_.emplace(DevicePtr{reinterpret_cast<std::uint64_t>(made)}, size);
-  host = made;
-  return CuResult::success;
-}
-
-CuResult Machine::mem_free_host(void* host) {
-  DeviceOrdinal device = 0;
-  if (const CuResult error = current_device(device); error != CuResult::success) return error;
-  if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
-  if (pinned_.erase(DevicePtr{reinterpret_cast<std::uint64_t>(host)}) == 0) return CuResult::invalid_value;
-  std::free(host);
   return CuResult::success;
 }
 

@@ -1,4 +1,5 @@
 // driver/sim: kernels, copies and fills: queued, checked, run; and what an observed allocator reports.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -121,7 +122,7 @@ void Machine::queue(Slot slot, Work&& work, std::span<const MemoryAccess> access
 void Machine::check_access(const MemoryAccess& access, const Actor& actor, DeviceOrdinal device) {
   memory_.for_each_part(access.range, [&](Mapping* mapping, AddressRange part) {
     if (mapping == nullptr || ((mapping->devices >> device) & 1) == 0) {
-      if (!is_pinned_host(part)) checker_.unmapped_access(part, access.kind, actor);
+      if (find_pinned(part).empty()) checker_.unmapped_access(part, access.kind, actor);
       return;
     }
     note_use(*mapping, actor);
@@ -142,41 +143,36 @@ void Machine::note_use(Mapping& mapping, const Actor& actor) {
   mapping.uses.push_back(actor.at);
 }
 
-bool Machine::is_pinned_host(AddressRange range) const {
-  auto after = pinned_.upper_bound(range.begin);
-  if (after == pinned_.begin()) return false;
-  const auto& [begin, size] = *std::prev(after);
-  return AddressRange{begin, size}.contains(range);
-}
-
 // Bytes that cannot be reached are skipped: the hazard was reported when the work was queued.
 void Machine::run(const Work& work, DeviceOrdinal device) {
   switch (work.kind) {
     case Work::Kind::kernel:
-      if (work.kernel && work.kernel->body && all_accessible(*work.kernel, device)) work.kernel->body();
+      if (work.kernel && work.kernel->body && all_reachable(*work.kernel, device)) work.kernel->body();
       return;
     case Work::Kind::fill:
-      if (memory_.accessible(written(work), device)) std::memset(host_pointer(work.to), work.value, work.size);
+      if (reachable(written(work), device)) std::memset(host_pointer(work.to), work.value, work.size);
       return;
     case Work::Kind::host_to_device:
-      if (!memory_.accessible(written(work), device)) return;
+      if (!reachable(written(work), device)) return;
       break;
     case Work::Kind::device_to_host:
-      if (!memory_.accessible(read(work), device)) return;
+      if (!reachable(read(work), device)) return;
       break;
     case Work::Kind::device_to_device:
-      if (!memory_.accessible(written(work), device) || !memory_.accessible(read(work), device)) return;
+      if (!reachable(written(work), device) || !reachable(read(work), device)) return;
       break;
     case Work::Kind::order: return;
   }
   std::memmove(host_pointer(work.to), host_pointer(work.from), work.size);
 }
 
-bool Machine::all_accessible(const Kernel& kernel, DeviceOrdinal device) {
-  for (const MemoryAccess& access : kernel.accesses) {
-    if (!memory_.accessible(access.range, device) && !is_pinned_host(access.range)) return false;
-  }
-  return true;
+bool Machine::all_reachable(const Kernel& kernel, DeviceOrdinal device) {
+  return std::all_of(kernel.accesses.begin(), kernel.accesses.end(),
+                     [&](const MemoryAccess& access) { return reachable(access.range, device); });
+}
+
+bool Machine::reachable(AddressRange range, DeviceOrdinal device) {
+  return memory_.accessible(range, device) || !find_pinned(range).empty();
 }
 
 // The stream that an annotation means; the host when there is none any more. Default streams are those

@@ -165,6 +165,12 @@ Mapping* Memory::find(DevicePtr ptr) {
   return reservation->by_granule[(ptr - reservation->range.begin) / options_.granularity];
 }
 
+AddressRange Memory::find_user_mapping(DevicePtr ptr) {
+  const Mapping* mapping = find(ptr);
+  if (mapping == nullptr || find_reservation(ptr)->owner != Owner::user) return {};
+  return mapping->range;
+}
+
 DevicePtr Memory::next_granule(DevicePtr at) const { return align_up(at + 1, options_.granularity); }
 
 void Memory::fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value) {

@@ -70,6 +70,8 @@ class Memory {
 
   // The mapping that holds `ptr`, or null.
   Mapping* find(DevicePtr ptr);
+  // The range of that mapping if it lies in a reservation of the user's; else empty.
+  AddressRange find_user_mapping(DevicePtr ptr);
   bool accessible(AddressRange range, DeviceOrdinal device);
   // Calls f(mapping or null, part) for the parts of `range`, in order.
   template <typename F>
