@@ -203,6 +203,20 @@ Error bad_size(std::string_view text) {
           fmt::format("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
 }
 
+// Empty where the variable is not set.
+std::string_view value_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? std::string_view() : std::string_view(text);
+}
+
+bool set_ratio(std::string_view text, double& value) {
+  double ratio = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), ratio);
+  if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1)) return false;
+  value = ratio;
+  return true;
+}
+
 // Note [Children map nothing ahead]
 // They inherit the environment. A program with many of them, such as the workers of a job, would take as much again for
 // each, and more than there is. So a process that maps pages ahead leaves its number there, once, at its first
@@ -267,6 +281,19 @@ Result<pool::Config> config_from_environment() {
 void note_mapped_ahead() {
   if (!process_that_mapped_ahead()) ::setenv(kMappedAheadBy, this_process().c_str(), 1);
 }
+
+Result<PendingLimits> pending_limits_from_environment() {
+  constexpr const char* kCount = "VPMM_MAX_PENDING_DEALLOCS_COUNT";
+  constexpr const char* kRatio = "VPMM_MAX_PENDING_DEALLOCS_RATIO";
+  PendingLimits limits;
+  const std::string_view count = value_of(kCount);
+  if (!count.empty() && !set_count(count, 0, limits.count)) return bad_setting(kCount, count, "a number, 0 or more");
+  const std::string_view ratio = value_of(kRatio);
+  if (!ratio.empty() && !set_ratio(ratio, limits.ratio)) return bad_setting(kRatio, ratio, "a number from 0 to 1");
+  return limits;
+}
+
+std::string memory_manager_from_environment() { return std::string(value_of("VPMM_MEMORY_MANAGER")); }
 
 Result<void> set(pool::Config& config, std::string_view variable, std::string_view text) {
   for (const Setting& setting : kSettings) {

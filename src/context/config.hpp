@@ -36,6 +36,15 @@ Result<void> validate(const pool::Config& config, Bytes granularity);
 // The first setting that differs, as "VPMM_PAGES is 0, not 16"; empty when none does.
 std::string difference(const pool::Config& in_force, const pool::Config& asked);
 
+// VPMM_MAX_PENDING_DEALLOCS_COUNT and VPMM_MAX_PENDING_DEALLOCS_RATIO, with Numba's defaults.
+struct PendingLimits {
+  std::uint64_t count = 10;  // most frees that wait
+  double ratio = 0.2;        // most bytes that wait, of the device's memory
+};
+Result<PendingLimits> pending_limits_from_environment();
+// VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not set.
+std::string memory_manager_from_environment();
+
 struct SettingInForce {
   std::string name;  // the environment variable, or the field of the config struct where there is no variable
   std::string value;
