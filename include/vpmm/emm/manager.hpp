@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -370,12 +369,7 @@ inline void MemoryManager::reset() {
     released_.wait(lock, [this] { return releasing_ == 0; });
   }
   for (const Block& block : blocks) do_release(block);
-  std::optional<CurrentContext> current;
-  try {
-    current.emplace(driver_, cuda_context());
-  } catch (const vpmm::error&) {
-    // The context is gone, and its memory with it; what the manager itself holds is still there to reset.
-  }
+  const CurrentContext current(driver_, cuda_context(), std::nothrow);
   reset_base();
   do_reset();
 }
