@@ -127,6 +127,15 @@ class Driver {
   // The allocation that `inside` lies in; of mapped chunks the mapping.
   virtual CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) = 0;
 
+  // --- memory: of other processes ---
+  // `ptr` is the begin of what mem_alloc gave; nothing else can be shared this way. An allocation that is freed while
+  // another process has it open leaves that process with undefined contents.
+  virtual CuResult ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) = 0;
+  // Maps the memory into the current context, whose device gets access to the one that holds it. Opening again gives
+  // the same address, and each opening is closed once. invalid_context in the process that made the handle.
+  virtual CuResult ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr) = 0;
+  virtual CuResult ipc_close_mem_handle(DevicePtr ptr) = 0;
+
   // --- copies and fills; async ones read host memory when the stream gets there ---
   virtual CuResult memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) = 0;
   virtual CuResult memcpy_device_to_host(void* to, DevicePtr from, Bytes size) = 0;

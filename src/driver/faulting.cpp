@@ -47,6 +47,11 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_host_get_device_pointer: return {invalid_value};
     case Call::mem_alloc_managed: return {out_of_memory, not_supported, illegal_address};
     case Call::mem_get_address_range: return {invalid_value, not_found};
+    case Call::ipc_get_mem_handle: return {out_of_memory, invalid_value, map_failed, not_supported};
+    case Call::ipc_open_mem_handle:
+      return {out_of_memory,  invalid_value,  invalid_context, map_failed,
+              invalid_handle, too_many_peers, illegal_address};
+    case Call::ipc_close_mem_handle: return {invalid_value, map_failed, invalid_handle, illegal_address};
 
     case Call::memcpy_host_to_device:
     case Call::memcpy_device_to_host:

@@ -20,6 +20,7 @@ enum class CuResult : int {
   no_device = 100,
   invalid_device = 101,
   invalid_context = 201,
+  map_failed = 205,
   ecc_uncorrectable = 214,
   invalid_handle = 400,
   illegal_state = 401,
@@ -29,6 +30,7 @@ enum class CuResult : int {
   primary_context_active = 708,
   context_is_destroyed = 709,
   assert_triggered = 710,
+  too_many_peers = 711,
   host_memory_already_registered = 712,
   host_memory_not_registered = 713,
   hardware_stack_error = 714,
@@ -132,6 +134,9 @@ enum class MemPoolAttribute : int {
   used_mem_current = 7,
   used_mem_high = 8,
 };
+
+// CUipcMemHandle: plain bytes, to be sent to another process.
+using IpcMemHandle = std::array<std::byte, 64>;
 
 using Uuid = std::array<std::uint8_t, 16>;
 // Called by the driver on a thread of its own choice; may not call the driver.

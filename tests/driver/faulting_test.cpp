@@ -145,5 +145,15 @@ TEST(ErrorsThatMatter, pinning_and_managed_memory_can_run_out_or_be_missing_on_t
   EXPECT_THAT(errors_that_matter(Call::mem_get_address_range), Contains(CuResult::not_found));
 }
 
+TEST(ErrorsThatMatter, opening_a_handle_can_meet_its_own_process_a_lost_exporter_and_no_room) {
+  const std::vector<CuResult> errors = errors_that_matter(Call::ipc_open_mem_handle);
+  for (const CuResult result : {CuResult::invalid_context, CuResult::invalid_handle, CuResult::map_failed,
+                                CuResult::too_many_peers, CuResult::out_of_memory}) {
+    EXPECT_THAT(errors, Contains(result)) << to_string(result);
+  }
+  EXPECT_THAT(errors_that_matter(Call::ipc_get_mem_handle), Contains(CuResult::invalid_value));
+  EXPECT_THAT(errors_that_matter(Call::ipc_close_mem_handle), Contains(CuResult::invalid_value));
+}
+
 }  // namespace
 }  // namespace vpmm::driver

@@ -83,6 +83,9 @@ TEST(CudaAbi, structs_have_cudas_layout) {
   EXPECT_EQ(sizeof(MemAccessDesc), sizeof(CUmemAccessDesc));
   EXPECT_EQ(offsetof(MemAccessDesc, flags), offsetof(CUmemAccessDesc, flags));
 
+  EXPECT_EQ(sizeof(IpcMemHandle), sizeof(CUipcMemHandle));
+  EXPECT_EQ(alignof(IpcMemHandle), alignof(CUipcMemHandle));
+
   EXPECT_EQ(sizeof(MemPoolProps), sizeof(CUmemPoolProps));
   EXPECT_EQ(offsetof(MemPoolProps, handle_types), offsetof(CUmemPoolProps, handleTypes));
   EXPECT_EQ(offsetof(MemPoolProps, location), offsetof(CUmemPoolProps, location));
@@ -95,6 +98,7 @@ TEST(CudaAbi, flags_have_cudas_numbers) {
   EXPECT_EQ(kMemHandleTypePosixFileDescriptor, number(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   EXPECT_EQ(kMemLocationTypeDevice, number(CU_MEM_LOCATION_TYPE_DEVICE));
   EXPECT_EQ(kMemAccessReadWrite, number(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+  EXPECT_EQ(kIpcLazyEnablePeerAccess, unsigned{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS});
   EXPECT_EQ(kHostMemoryPortable, unsigned{CU_MEMHOSTALLOC_PORTABLE});
   EXPECT_EQ(kHostMemoryPortable, unsigned{CU_MEMHOSTREGISTER_PORTABLE});
   EXPECT_EQ(kHostMemoryDeviceMap, unsigned{CU_MEMHOSTALLOC_DEVICEMAP});

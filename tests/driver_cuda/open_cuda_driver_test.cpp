@@ -43,6 +43,14 @@ CuResult imitated_device_pointer(DevicePtr* ptr, void* host, unsigned flags) {
   *ptr = DevicePtr{reinterpret_cast<std::uint64_t>(host)};
   return flags == 0 ? CuResult::success : CuResult::invalid_value;
 }
+// libcuda takes the handle by value, in a struct of its own.
+struct ImitatedHandle {
+  char bytes[64];
+};
+CuResult imitated_open_handle(DevicePtr* ptr, ImitatedHandle handle, unsigned flags) {
+  *ptr = DevicePtr{0x3000} + static_cast<Bytes>(handle.bytes[0]) + static_cast<Bytes>(handle.bytes[63]);
+  return flags == kIpcLazyEnablePeerAccess ? CuResult::success : CuResult::invalid_value;
+}
 CuResult never_called() { return CuResult::unknown; }
 
 CuResult old_get_proc_address(const char* symbol, void** function, int version, std::uint64_t flags) {
@@ -54,6 +62,7 @@ CuResult old_get_proc_address(const char* symbol, void** function, int version, 
   if (std::strcmp(symbol, "cuMemMap") == 0) *function = reinterpret_cast<void*>(imitated_map);
   if (std::strcmp(symbol, "cuMemAddressReserve") == 0) *function = reinterpret_cast<void*>(imitated_reserve);
   if (std::strcmp(symbol, "cuMemGetAddressRange") == 0) *function = reinterpret_cast<void*>(imitated_address_range);
+  if (std::strcmp(symbol, "cuIpcOpenMemHandle") == 0) *function = reinterpret_cast<void*>(imitated_open_handle);
   if (std::strcmp(symbol, "cuMemHostGetDevicePointer") == 0) {
     *function = reinterpret_cast<void*>(imitated_device_pointer);
   }
@@ -163,6 +172,11 @@ TEST_F(OpenCudaDriver, arguments_arrive_in_cudas_order_and_outputs_are_untouched
   EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
   EXPECT_EQ(door.mem_get_address_range(DevicePtr{0x2005}, range), CuResult::not_found);
   EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
+  IpcMemHandle handle{};
+  handle.front() = std::byte{1};
+  handle.back() = std::byte{2};
+  EXPECT_EQ(door.ipc_open_mem_handle(handle, begin), CuResult::success);
+  EXPECT_EQ(begin, DevicePtr{0x3003});
   EXPECT_EQ(door.mem_host_get_device_pointer(&imitation, begin), CuResult::success);
   EXPECT_EQ(begin, DevicePtr{reinterpret_cast<std::uint64_t>(&imitation)});
 }

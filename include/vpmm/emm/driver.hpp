@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <new>
 
 #include "vpmm/emm.h"
 #include "vpmm/vpmm.hpp"
@@ -127,6 +127,12 @@ class CurrentContext {
     driver_.ctx_set_current(wanted);
     is_changed_ = true;
   }
+  // Where that is not possible, what is current stays: for giving back, which may succeed all the same.
+  CurrentContext(const Driver& driver, vpmm_cuda_context wanted, const std::nothrow_t&) noexcept : driver_(driver) {
+    const vpmm_emm_driver* const table = driver_.table();
+    if (table->ctx_get_current(table, &before_) != VPMM_OK || before_ == wanted) return;
+    is_changed_ = table->ctx_set_current(table, wanted) == VPMM_OK;
+  }
   // It was current a moment ago. If it is gone since, nothing better can be made current.
   ~CurrentContext() {
     if (is_changed_) (void)driver_.table()->ctx_set_current(driver_.table(), before_);
@@ -136,7 +142,7 @@ class CurrentContext {
 
  private:
   Driver driver_;
-  vpmm_cuda_context before_;
+  vpmm_cuda_context before_ = nullptr;
   bool is_changed_ = false;
 };
 

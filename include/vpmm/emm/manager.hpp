@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -211,6 +210,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
 
   template <typename Value, typename Allocate>
   Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
+  std::shared_ptr<MemoryManager> shared();
   void begin_deferring();
   void end_deferring() noexcept;
   void enlist(detail::Allocation& allocation) noexcept;
@@ -262,7 +262,16 @@ std::shared_ptr<Manager> make_manager(int device = 0, Arguments&&... arguments) 
 
 // --- implementation ---
 
-inline DeferCleanup MemoryManager::defer_cleanup() { return DeferCleanup(shared_from_this()); }
+inline DeferCleanup MemoryManager::defer_cleanup() {
+  initialize();
+  return DeferCleanup(shared());
+}
+
+inline std::shared_ptr<MemoryManager> MemoryManager::shared() {
+  if (auto self = weak_from_this().lock()) return self;
+  throw_error(VPMM_ERROR_INVALID_ARGUMENT,
+              "a memory manager must be owned by a std::shared_ptr, as make_manager makes it: memory keeps it alive");
+}
 
 inline void MemoryManager::begin_deferring() {
   defer_cleanup_begin_base();
@@ -286,7 +295,7 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   initialize();
   const CurrentContext current(driver_, cuda_context());
   // Made first: once there is a block, nothing may throw.
-  auto allocation = std::make_shared<detail::Allocation>(shared_from_this(), Block{}, std::move(owner));
+  auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
   Block block = allocate();
   if (block.pointer == nullptr)
     throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
@@ -360,12 +369,7 @@ inline void MemoryManager::reset() {
     released_.wait(lock, [this] { return releasing_ == 0; });
   }
   for (const Block& block : blocks) do_release(block);
-  std::optional<CurrentContext> current;
-  try {
-    current.emplace(driver_, cuda_context());
-  } catch (const vpmm::error&) {
-    // The context is gone, and its memory with it; what the manager itself holds is still there to reset.
-  }
+  const CurrentContext current(driver_, cuda_context(), std::nothrow);
   reset_base();
   do_reset();
 }

@@ -108,12 +108,7 @@ class PendingDeallocs {
 
   void carry_out(const std::deque<Item>& items) noexcept {
     if (items.empty()) return;
-    std::optional<CurrentContext> current;
-    try {
-      current.emplace(driver_, context());
-    } catch (const vpmm::error&) {
-      // The context is gone. The driver says so, or frees what does not depend on it.
-    }
+    const CurrentContext current(driver_, context(), std::nothrow);
     for (const Item& item : items) {
       try {
         (driver_.*item.free)(item.ptr);
@@ -139,8 +134,8 @@ class PendingDeallocs {
 };
 
 // Page-locked host memory from the driver, for managers that care for device memory alone: derive from it and write
-// do_allocate and do_release_device. Host memory that is dropped waits in pending() (but what was registered does not),
-// and pending() may be used for device memory as well. What a derived class does at initialize, reset and deferral
+// do_allocate and do_release_device. Host memory that is dropped waits in deallocations() (what was registered does
+// not), which may be used for device memory as well. What a derived class does at initialize, reset and deferral
 // comes after what is done here.
 class HostOnlyMemoryManager : public MemoryManager {
  public:
@@ -157,7 +152,7 @@ class HostOnlyMemoryManager : public MemoryManager {
   const PendingDeallocs& pending() const noexcept { return pending_; }
 
  protected:
-  PendingDeallocs& pending() noexcept { return pending_; }
+  PendingDeallocs& deallocations() noexcept { return pending_; }
   void initialize_base() override {
     pending_.set_limits(driver().ctx_get_current(), driver().max_pending_deallocs(), driver().mem_get_info().total);
   }
@@ -207,12 +202,8 @@ class HostOnlyMemoryManager : public MemoryManager {
   }
   // At once, because the same range may be registered again at once.
   void unregister(void* ptr) const noexcept {
-    try {
-      const CurrentContext current(driver(), cuda_context());
-      driver().mem_host_unregister(ptr);
-    } catch (const vpmm::error&) {
-      // The context is gone and took the registration along.
-    }
+    const CurrentContext current(driver(), cuda_context(), std::nothrow);
+    (void)driver().table()->mem_host_unregister(driver().table(), ptr);
   }
 
   PendingDeallocs pending_;
@@ -232,17 +223,17 @@ class DefaultMemoryManager : public HostOnlyMemoryManager {
  private:
   Block do_allocate(std::size_t bytes) override {
     Block block{};
-    block.pointer = pending().attempt([&] { return driver().mem_alloc(bytes); });
+    block.pointer = deallocations().attempt([&] { return driver().mem_alloc(bytes); });
     return block;
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     Block block{};
-    block.pointer = pending().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
+    block.pointer = deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
     return block;
   }
   // cuMemFree waits for all work that may use the memory.
   void do_release_device(const Block& block) noexcept override {
-    pending().add(block.pointer, block.bytes, &Driver::mem_free);
+    deallocations().add(block.pointer, block.bytes, &Driver::mem_free);
   }
   IpcHandle do_get_ipc_handle(void* ptr, std::size_t bytes) override {
     return legacy_ipc_handle(driver(), device(), ptr, bytes);
@@ -274,12 +265,12 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     Block block{};
-    block.pointer = pending().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
+    block.pointer = deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
     return block;
   }
   void do_release_device(const Block& block) noexcept override {
     if (block.kind == VPMM_EMM_MANAGED)
-      pending().add(block.pointer, block.bytes, &Driver::mem_free);
+      deallocations().add(block.pointer, block.bytes, &Driver::mem_free);
     else
       pool_->deallocate_deferred(block.pointer);
   }

@@ -53,6 +53,7 @@ constexpr int kMemAllocationTypePinned = 1;            // CU_MEM_ALLOCATION_TYPE
 constexpr int kMemHandleTypePosixFileDescriptor = 1;   // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 constexpr int kMemLocationTypeDevice = 1;              // CU_MEM_LOCATION_TYPE_DEVICE
 constexpr int kMemAccessReadWrite = 3;                 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+constexpr unsigned kIpcLazyEnablePeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr unsigned kEventDisableTiming = 2;            // CU_EVENT_DISABLE_TIMING
 constexpr unsigned kUserObjectNoDestructorSync = 1;    // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
 constexpr unsigned kGraphUserObjectMove = 1;           // CU_GRAPH_USER_OBJECT_MOVE

@@ -218,6 +218,18 @@ CuResult CudaDriver::mem_get_address_range(DevicePtr inside, AddressRange& range
   return fetch(range, [&](AddressRange* out) { return cuda_.mem_get_address_range(&out->begin, &out->size, inside); });
 }
 
+// --- memory: of other processes ---
+
+CuResult CudaDriver::ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) {
+  return fetch(handle, [&](IpcMemHandle* out) { return cuda_.ipc_get_mem_handle(out, ptr); });
+}
+
+CuResult CudaDriver::ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr) {
+  return fetch(ptr, [&](DevicePtr* out) { return cuda_.ipc_open_mem_handle(out, handle, kIpcLazyEnablePeerAccess); });
+}
+
+CuResult CudaDriver::ipc_close_mem_handle(DevicePtr ptr) { return cuda_.ipc_close_mem_handle(ptr); }
+
 // --- copies and fills ---
 
 CuResult CudaDriver::memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) {

@@ -52,8 +52,10 @@ constexpr std::uint64_t fixed_cost_ns(Call call) {
     case Call::mem_free_async: return 240;
     case Call::mem_host_alloc:
     case Call::mem_free_host:
-    case Call::mem_host_register:  // these two not measured: as dear as the two above
-    case Call::mem_host_unregister: return 50'000;
+    case Call::mem_host_register:  // this one and those below not measured: as dear as the two above
+    case Call::mem_host_unregister:
+    case Call::ipc_open_mem_handle:
+    case Call::ipc_close_mem_handle: return 50'000;
     case Call::mem_get_info: return 10'000;
     case Call::memcpy_host_to_device:
     case Call::memcpy_device_to_host: return 4'000;

@@ -23,6 +23,7 @@ Machine::Machine(const SimOptions& options)
       next_stream_id_(kFirstStreamId),
       small_plain_(static_cast<std::size_t>(options.device_count)) {
   timeline_.set_checker(checker_);
+  for (DeviceOrdinal device = 0; device < options.device_count; ++device) exports_.emplace_back(memory_.file(device));
   unmap_name_ = checker_.intern("unmap");
   work_names_ = {checker_.intern("kernel"),
                  checker_.intern("copy to the device"),
@@ -191,6 +192,12 @@ void Machine::destroy_context(DeviceOrdinal device) {
     --live_events_;
   }
   std::erase_if(pools_, [device](const auto& entry) { return entry.second.pool->device() == device; });
+  exports_[static_cast<std::size_t>(device)].withdraw_all();
+  std::erase_if(imports_, [&](const auto& entry) {
+    if (entry.second.device != device) return false;
+    memory_.unplug_shared(entry.second.mapped);
+    return true;
+  });
   small_plain_[static_cast<std::size_t>(device)].reset();
   std::erase_if(plain_, [&](const auto& entry) {
     if (entry.second.device != device) return false;
@@ -269,6 +276,8 @@ Census Machine::census() const {
   census.streams = live_streams_;
   for (const auto& [handle, entry] : pools_) census.pool_allocations += entry.pool->live();
   census.plain_allocations = plain_.size();
+  census.imports = imports_.size();
+  census.pinned = pinned_.size();
   for (const auto& pool : small_plain_) {
     if (pool) census.plain_allocations += pool->live();
   }

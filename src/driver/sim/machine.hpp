@@ -20,6 +20,7 @@
 #include "driver/sim/captures.hpp"
 #include "driver/sim/hazards.hpp"
 #include "driver/sim/memory.hpp"
+#include "driver/sim/sharing.hpp"
 #include "driver/sim/sim_types.hpp"
 #include "driver/sim/timeline.hpp"
 
@@ -102,6 +103,13 @@ class Machine final : private WorkRunner {
     DeviceOrdinal device = 0;
     enum class Kind { of_device, managed };
     Kind kind = Kind::of_device;
+  };
+  struct Import {  // memory of another process
+    AddressRange mapped;
+    AddressRange range;  // within `mapped`: what the handle was of
+    DeviceOrdinal device = 0;
+    Cookie cookie{};
+    std::uint32_t opens = 1;
   };
   struct PinnedMemory {
     Bytes size = 0;
@@ -212,6 +220,8 @@ class Machine final : private WorkRunner {
   std::vector<std::unique_ptr<AsyncPool>> small_plain_;  // by device: mem_alloc below 1 MiB
   std::uint64_t next_pool_ = 1;
   std::map<DevicePtr, PlainAllocation> plain_;
+  std::vector<Exports> exports_;              // by device
+  std::map<DevicePtr, Import> imports_;       // by the begin of `range`
   std::map<DevicePtr, PinnedMemory> pinned_;  // no two on one page
 
   Captures captures_;

@@ -165,6 +165,7 @@ CuResult Machine::mem_free(DevicePtr ptr) {
     charge(kPlainFreeCost.at(large->second.range.size));
     timeline_.host_wait_device(large->second.device);
     check_unused(*memory_.find(ptr), timeline_.begin_host(kDeallocateName));
+    exports_[static_cast<std::size_t>(large->second.device)].withdraw(ptr);
     memory_.unplug(large->second.range);
     plain_.erase(large);
     return CuResult::success;
@@ -174,6 +175,7 @@ CuResult Machine::mem_free(DevicePtr ptr) {
   if (pool == nullptr) return CuResult::invalid_value;
   charge(kPlainFreeCost.at(0));
   timeline_.host_wait_device(pool->device());
+  exports_[static_cast<std::size_t>(pool->device())].withdraw(ptr);
   free_block(*pool, pool->find(ptr), timeline_.begin_host(kDeallocateName));
   return CuResult::success;
 }
@@ -192,6 +194,9 @@ AddressRange Machine::find_allocation(DevicePtr inside) {
   if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty()) return mapping;
   if (const auto after = plain_.upper_bound(inside); after != plain_.begin()) {
     if (const AddressRange large = std::prev(after)->second.range; large.contains(inside)) return large;
+  }
+  if (const auto after = imports_.upper_bound(inside); after != imports_.begin()) {
+    if (const AddressRange import = std::prev(after)->second.range; import.contains(inside)) return import;
   }
   for (const auto& pool : small_plain_) {
     if (const AddressRange block = pool ? pool->find_around(inside) : AddressRange{}; !block.empty()) return block;

@@ -14,8 +14,9 @@
 namespace vpmm::driver::sim {
 namespace {
 
-// Chunks never share or reuse file offsets; the file is sparse, so its size costs nothing.
-constexpr Bytes kFileSize = Bytes{1} << 60;
+// Chunks never share or reuse file offsets; the file is sparse, so its size costs nothing. They have the half below the
+// notices.
+constexpr Bytes kFileSize = 2 * kNoticesBegin;
 
 void* host_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(to_integer(ptr)); }
 DevicePtr device_pointer(void* ptr) { return DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}; }
@@ -69,7 +70,8 @@ CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk
   if (size > free(device)) return CuResult::out_of_memory;
   Device& d = devices_[static_cast<std::size_t>(device)];
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(Chunk{handle, device, d.next_offset, size, true, 0, Shadow(size, blank)});
+  auto made = std::make_unique<Chunk>(
+      Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank), Chunk::Home::here});
   d.next_offset += size;
   d.used += size;
   checker_.add(made->shadow);
@@ -90,10 +92,11 @@ void Memory::release(Chunk& chunk) {
 
 void Memory::destroy_if_unused(Chunk& chunk) {
   if (chunk.has_handle || chunk.mappings != 0) return;
-  Device& device = devices_[static_cast<std::size_t>(chunk.device)];
-  device.used -= chunk.size;
-  fallocate(device.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
-            static_cast<off_t>(chunk.size));
+  if (chunk.home == Chunk::Home::here) {
+    devices_[static_cast<std::size_t>(chunk.device)].used -= chunk.size;
+    fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
+              static_cast<off_t>(chunk.size));
+  }
   checker_.remove(chunk.shadow);
   chunks_.erase(static_cast<std::uint64_t>(chunk.handle));
 }
@@ -186,9 +189,8 @@ CuResult Memory::map(AddressRange range, Chunk& chunk) {
   const auto next = reservation->mappings.lower_bound(range.begin);
   if (next != reservation->mappings.end() && next->first < range.end()) return CuResult::invalid_value;
   if (find(range.begin) != nullptr) return CuResult::invalid_value;
-  const Device& device = devices_[static_cast<std::size_t>(chunk.device)];
   // Without access until mem_set_access, as on the device.
-  if (mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, device.file,
+  if (mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk.file,
            static_cast<off_t>(chunk.offset)) == MAP_FAILED) {
     return CuResult::out_of_memory;
   }
@@ -280,8 +282,64 @@ CuResult Memory::plug_at(AddressRange range, DeviceOrdinal device, Ownership bla
 
 void Memory::unplug_at(AddressRange range) { unmap({find(range.begin)}); }
 
+SharedMemory Memory::locate(AddressRange range) {
+  SharedMemory shared;
+  shared.begin = range.begin - find(range.begin)->range.begin;
+  shared.size = range.size;
+  std::size_t parts = 0;
+  for_each_part(range, [&](const Mapping* mapping, AddressRange) {
+    VPMM_CHECK(parts < shared.parts.size(), "an allocation has at most two chunks");
+    shared.parts[parts++] = {mapping->chunk->offset, mapping->chunk->size};
+  });
+  return shared;
+}
+
+CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device, AddressRange& range) {
+  const auto& [first, second] = memory.parts;
+  // Made by a machine of another granularity.
+  if (!is_multiple(first.size, options_.granularity) || !is_multiple(second.size, options_.granularity)) {
+    return CuResult::map_failed;
+  }
+  range.size = first.size + second.size;
+  CuResult result = reserve(range.size, 0, DevicePtr{}, Owner::driver, range.begin);
+  if (result != CuResult::success) return result;
+  DevicePtr at = range.begin;
+  for (const SharedMemory::Part& part : memory.parts) {
+    if (part.size == 0 || result != CuResult::success) continue;
+    result = plug_foreign({at, part.size}, part.offset, file, device);
+    at = at + part.size;
+  }
+  if (result != CuResult::success) unplug_shared(range);
+  return result;
+}
+
+CuResult Memory::plug_foreign(AddressRange range, Bytes offset, int file, DeviceOrdinal device) {
+  const ChunkHandle handle{next_chunk_++};
+  auto made = std::make_unique<Chunk>(Chunk{handle, device, file, offset, range.size, true, 0,
+                                            Shadow(range.size, Ownership::driver), Chunk::Home::other_process});
+  Chunk& chunk = *made;
+  checker_.add(chunk.shadow);
+  chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
+  CuResult result = map(range, chunk);
+  if (result == CuResult::success) result = set_access({find(range.begin)}, std::uint64_t{1} << device);
+  chunk.file = -1;
+  release(chunk);
+  return result;
+}
+
+void Memory::unplug_shared(AddressRange range) {
+  std::vector<Mapping*> mappings;
+  for_each_part(range, [&](Mapping* mapping, AddressRange) {
+    if (mapping != nullptr) mappings.push_back(mapping);
+  });
+  unmap(mappings);
+  free_reservation(range, Owner::driver);
+}
+
 void Memory::count(Census& census) const {
-  for (const auto& [handle, chunk] : chunks_) census.physical_bytes += chunk->size;
+  for (const auto& [handle, chunk] : chunks_) {
+    if (chunk->home == Chunk::Home::here) census.physical_bytes += chunk->size;
+  }
   std::uint64_t driver_mappings = 0;
   for (const auto& [begin, reservation] : reservations_) {
     if (reservation.owner == Owner::driver) {

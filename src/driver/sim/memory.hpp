@@ -15,6 +15,7 @@
 #include "base/address.hpp"
 #include "driver/sim/hazards.hpp"
 #include "driver/sim/shadow.hpp"
+#include "driver/sim/sharing.hpp"
 #include "driver/sim/sim_types.hpp"
 #include "driver/types.hpp"
 
@@ -24,11 +25,14 @@ namespace vpmm::driver::sim {
 struct Chunk {
   ChunkHandle handle{};
   DeviceOrdinal device = 0;
-  Bytes offset = 0;  // in the device's file
+  int file = -1;     // the device's; of another process: only while it is being mapped
+  Bytes offset = 0;  // in that file
   Bytes size = 0;
   bool has_handle = true;
   std::uint32_t mappings = 0;
   Shadow shadow;
+  enum class Home { here, other_process };  // other_process: neither its capacity nor its bytes are ours
+  Home home = Home::here;
 };
 
 struct Mapping {
@@ -68,6 +72,11 @@ class Memory {
   CuResult plug_at(AddressRange range, DeviceOrdinal device, Ownership blank);
   void unplug_at(AddressRange range);
 
+  // A driver allocation that another process can map, and one that another process made. `file` is not needed later.
+  SharedMemory locate(AddressRange range);
+  CuResult plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device, AddressRange& range);
+  void unplug_shared(AddressRange range);
+
   // The mapping that holds `ptr`, or null.
   Mapping* find(DevicePtr ptr);
   // The range of that mapping if it lies in a reservation of the user's; else empty.
@@ -86,6 +95,7 @@ class Memory {
     }
   }
 
+  int file(DeviceOrdinal device) const { return devices_[static_cast<std::size_t>(device)].file; }
   Bytes granularity() const { return options_.granularity; }
   Bytes used(DeviceOrdinal device) const { return devices_[static_cast<std::size_t>(device)].used; }
   Bytes free(DeviceOrdinal device) const;
@@ -107,6 +117,7 @@ class Memory {
     Bytes table_bytes = 0;
   };
   Reservation* find_reservation(DevicePtr ptr);
+  CuResult plug_foreign(AddressRange range, Bytes offset, int file, DeviceOrdinal device);
   CuResult reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin);
   void fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value);
   void destroy_if_unused(Chunk& chunk);

@@ -67,7 +67,9 @@ struct Census {
   std::uint64_t events = 0;
   std::uint64_t streams = 0;
   std::uint64_t pool_allocations = 0;
-  std::uint64_t plain_allocations = 0;
+  std::uint64_t plain_allocations = 0;  // managed ones too
+  std::uint64_t imports = 0;            // memory of other processes
+  std::uint64_t pinned = 0;             // host memory, allocated or registered
   Bytes physical_bytes = 0;
 };
 
