@@ -160,13 +160,13 @@ inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noe
   return plugin;
 }
 
-// The plugin of a class whose constructor takes a Creation; one for the whole process.
+// A plugin of a class whose constructor takes a Creation, for the life of the process. To have one only, keep it in a
+// static variable, but not in a template or an inline function: of those the dynamic linker may give all libraries the
+// first one's, and with it the wrong class of two that have one name.
 template <typename Manager>
-const vpmm_emm_plugin* plugin_of(const char* name) {
-  static const auto* const factory =
-      new Factory([](const Creation& creation) { return std::make_shared<Manager>(creation); });
-  static const auto* const plugin = new vpmm_emm_plugin(make_plugin(name, factory));
-  return plugin;
+const vpmm_emm_plugin* new_plugin(const char* name) {
+  const auto make = [](const Creation& creation) { return std::make_shared<Manager>(creation); };
+  return new vpmm_emm_plugin(make_plugin(name, new Factory(make)));
 }
 
 // A manager whose work a plugin does.
@@ -264,11 +264,12 @@ class PluginMemoryManager : public MemoryManager {
 }  // namespace vpmm::emm
 
 // Exports a class of memory managers as the plugin of the library that this stands in, once, at file scope:
-// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"). Its constructor takes a vpmm::emm::Creation.
-#define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                           \
-  extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) { \
-    return ::vpmm::emm::plugin_of<Manager>(name);                       \
-  }                                                                     \
-  static_assert(true, "so that a semicolon may follow")
+// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); Its constructor takes a vpmm::emm::Creation.
+#define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                                            \
+  extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {                  \
+    static const vpmm_emm_plugin* const plugin = ::vpmm::emm::new_plugin<Manager>(name); \
+    return plugin;                                                                       \
+  }                                                                                      \
+  static_assert(true, "so that a semicolon follows")
 
 #endif
