@@ -211,6 +211,8 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   template <typename Value, typename Allocate>
   Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
   std::shared_ptr<MemoryManager> shared();
+  // With what authors leave out.
+  static Block filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind);
   void begin_deferring();
   void end_deferring() noexcept;
   void enlist(detail::Allocation& allocation) noexcept;
@@ -296,16 +298,20 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   const CurrentContext current(driver_, cuda_context());
   // Made first: once there is a block, nothing may throw.
   auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
-  Block block = allocate();
+  allocation->block_ = filled_in(allocate(), bytes, kind);
+  enlist(*allocation);
+  const Block& block = allocation->block_;
+  return Value(block, std::move(allocation));
+}
+
+inline Block MemoryManager::filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind) {
   if (block.pointer == nullptr)
     throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
   block.bytes = bytes;
   block.kind = kind;
   const bool is_everywhere = kind == VPMM_EMM_DEVICE || kind == VPMM_EMM_MANAGED;
   if (is_everywhere) block.device_pointer = block.pointer;
-  allocation->block_ = block;
-  enlist(*allocation);
-  return Value(block, std::move(allocation));
+  return block;
 }
 
 inline void MemoryManager::enlist(detail::Allocation& allocation) noexcept {

@@ -82,7 +82,7 @@ class Slots {
     return guarded([&] { get(manager).reset(); });
   }
   static vpmm_status allocate(vpmm_emm_manager* manager, std::size_t bytes, Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate(bytes); });
+    return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate(bytes); });
   }
   static void release(vpmm_emm_manager* manager, const Block* block) noexcept { get(manager).do_release(*block); }
   static std::uint32_t capabilities(vpmm_emm_manager* manager) noexcept { return get(manager).capabilities().bits(); }
@@ -102,11 +102,14 @@ class Slots {
   }
   static vpmm_status allocate_host(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_host(bytes, flags); });
+    const vpmm_emm_kind kind = (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_MAPPED : VPMM_EMM_PINNED;
+    return give(block, bytes, kind, [&] { return get(manager).do_allocate_host(bytes, flags); });
   }
   static vpmm_status register_host(vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_register_host(ptr, bytes, flags); });
+    const bool is_mapped = (flags & VPMM_EMM_DEVICE_MAPPED) != 0;
+    const vpmm_emm_kind kind = is_mapped ? VPMM_EMM_REGISTERED_MAPPED : VPMM_EMM_REGISTERED;
+    return give(block, bytes, kind, [&] { return get(manager).do_register_host(ptr, bytes, flags); });
   }
   static vpmm_status get_ipc_handle(vpmm_emm_manager* manager, const void* ptr, std::size_t bytes,
                                     vpmm_emm_ipc_handle* handle) noexcept {
@@ -114,11 +117,11 @@ class Slots {
   }
   static vpmm_status allocate_managed(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                       Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_managed(bytes, flags); });
+    return give(block, bytes, VPMM_EMM_MANAGED, [&] { return get(manager).do_allocate_managed(bytes, flags); });
   }
   static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes, vpmm_stream stream,
                                         Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_on_stream(bytes, stream); });
+    return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate_on_stream(bytes, stream); });
   }
   static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block, vpmm_stream stream) noexcept {
     return guarded([&] { get(manager).do_release_on_stream(*block, stream); });
@@ -127,6 +130,10 @@ class Slots {
  private:
   static MemoryManager& get(vpmm_emm_manager* manager) {
     return **reinterpret_cast<std::shared_ptr<MemoryManager>*>(manager);
+  }
+  template <typename Allocate>
+  static vpmm_status give(Block* block, std::size_t bytes, vpmm_emm_kind kind, Allocate&& allocate) noexcept {
+    return guarded([&] { *block = MemoryManager::filled_in(allocate(), bytes, kind); });
   }
 };
 
