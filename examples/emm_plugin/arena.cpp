@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vpmm/emm.hpp>
 
@@ -35,12 +36,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
   // Without a reset() before. HostOnlyMemoryManager does the same for host memory.
   ~Arena() override {
     if (pieces_.empty() || driver().process_is_ending()) return;
-    try {
-      const vpmm::emm::CurrentContext current(driver(), cuda_context());
-      give_slabs_back(pieces_);
-    } catch (const vpmm::error&) {
-      // The CUDA context is gone, and its memory with it.
-    }
+    const vpmm::emm::CurrentContext current(driver(), cuda_context(), std::nothrow);
+    give_slabs_back(pieces_);
   }
   Capabilities capabilities() const noexcept override {
     Capabilities has = HostOnlyMemoryManager::capabilities();
@@ -135,7 +132,7 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
       give_empty_slabs_back();
     }
     // Frees of host memory that wait are carried out if this fails, and then it is tried once more.
-    return pending().attempt([&] { return grow_and_take(least, size); });
+    return deallocations().attempt([&] { return grow_and_take(least, size); });
   }
 
   void* grow_and_take(std::size_t slab_bytes, std::size_t size) {
