@@ -24,7 +24,10 @@ from typing import TextIO
 import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["contract", "contract_reset", "gpu", "gpu_reset"]
+SUITES = ["contract", "contract_reset", "gpu", "gpu_reset", "emm", "conformance"]
+# These run on the simulator unless told otherwise; faults, and what a broken context is like, need it.
+ON_EITHER = {"emm", "conformance"}
+SIMULATOR_ONLY = "*EmmFault*:*OnSimulator*"
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
 MEMCHECK_SUITES = ["contract", "gpu"]
 MEMCHECK_OPERATIONS = "2000"
@@ -101,8 +104,12 @@ def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
     report = out / f"{suite}.xml"
     report.unlink(missing_ok=True)
     command = [str(build / "tests" / f"vpmm_test_{suite}"), f"--gtest_output=xml:{report}"]
+    variables = {}
+    if suite in ON_EITHER:
+        command.append(f"--gtest_filter=-{SIMULATOR_ONLY}")
+        variables["VPMM_DRIVER"] = "cuda"
     begin = time.monotonic()
-    output, code = run_logged(command, SUITE_SECONDS, log)
+    output, code = run_logged(command, SUITE_SECONDS, log, **variables)
     row = read_gtest(report, suite, code, round(time.monotonic() - begin, 1))
     if row.failed:
         print("\n".join(output.splitlines()[-60:]))

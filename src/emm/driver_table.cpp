@@ -28,6 +28,8 @@ driver::ContextHandle to_context(vpmm_cuda_context context) {
   return driver::ContextHandle{reinterpret_cast<std::uintptr_t>(context)};
 }
 
+static_assert(sizeof(driver::IpcMemHandle) == sizeof(vpmm_emm_ipc_handle::token));
+
 // `work` gets the driver and returns what its call said.
 template <typename Work>
 vpmm_status call(const vpmm_emm_driver* table, Call which, Work&& work) noexcept {
@@ -193,13 +195,26 @@ vpmm_status memcpy_device_to_host(const vpmm_emm_driver* table, void* to, const 
                    [&](Driver& driver) { return driver.memcpy_device_to_host(to, to_device_ptr(from), bytes); });
 }
 
-vpmm_status ipc_get_mem_handle(const vpmm_emm_driver*, const void*, unsigned char[64]) noexcept {
-  return VPMM_ERROR_UNSUPPORTED;
+vpmm_status ipc_get_mem_handle(const vpmm_emm_driver* table, const void* ptr, unsigned char token[64]) noexcept {
+  return call(table, Call::ipc_get_mem_handle, [&](Driver& driver) {
+    driver::IpcMemHandle handle{};
+    const CuResult result = driver.ipc_get_mem_handle(to_device_ptr(ptr), handle);
+    if (result == CuResult::success) std::memcpy(token, handle.data(), handle.size());
+    return result;
+  });
 }
-vpmm_status ipc_open_mem_handle(const vpmm_emm_driver*, const unsigned char[64], void**) noexcept {
-  return VPMM_ERROR_UNSUPPORTED;
+
+vpmm_status ipc_open_mem_handle(const vpmm_emm_driver* table, const unsigned char token[64], void** ptr) noexcept {
+  driver::IpcMemHandle handle{};
+  std::memcpy(handle.data(), token, handle.size());
+  return allocate(table, Call::ipc_open_mem_handle, ptr,
+                  [&](Driver& driver, DevicePtr& begin) { return driver.ipc_open_mem_handle(handle, begin); });
 }
-vpmm_status ipc_close_mem_handle(const vpmm_emm_driver*, void*) noexcept { return VPMM_ERROR_UNSUPPORTED; }
+
+vpmm_status ipc_close_mem_handle(const vpmm_emm_driver* table, void* ptr) noexcept {
+  return call(table, Call::ipc_close_mem_handle,
+              [&](Driver& driver) { return driver.ipc_close_mem_handle(to_device_ptr(ptr)); });
+}
 
 }  // namespace
 

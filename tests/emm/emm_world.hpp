@@ -1,13 +1,16 @@
-// emm tests: a simulated GPU of their own, whose calls can be made to fail, and managers on it.
+// emm tests: a GPU whose calls can be counted and made to fail, and managers on it.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "capi/pool.hpp"
+#include "context/open_driver.hpp"
 #include "driver/faulting.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
@@ -18,16 +21,21 @@ namespace vpmm::emm_test {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
+// The simulator, or the GPU where VPMM_DRIVER says so.
 class EmmWorld {
  public:
-  explicit EmmWorld(const driver::sim::SimOptions& options = {}) : sim_(options), faulting_(sim_), calls_(faulting_) {
-    EXPECT_EQ(sim_.init(), driver::CuResult::success);
-    EXPECT_EQ(sim_.device_primary_ctx_retain(0, context_), driver::CuResult::success);
-    EXPECT_EQ(sim_.ctx_set_current(context_), driver::CuResult::success);
+  explicit EmmWorld() : inner_(open()), faulting_(*inner_), calls_(faulting_) {
+    EXPECT_EQ(inner_->init(), driver::CuResult::success);
+    EXPECT_EQ(inner_->device_primary_ctx_retain(0, context_), driver::CuResult::success);
+    EXPECT_EQ(inner_->ctx_set_current(context_), driver::CuResult::success);
   }
   ~EmmWorld() {
-    sim_.run_until_idle();
-    for (const driver::sim::Hazard& hazard : sim_.hazards()) ADD_FAILURE() << hazard.describe();
+    if (sim_ != nullptr) {
+      sim_->run_until_idle();
+      for (const driver::sim::Hazard& hazard : sim_->hazards()) ADD_FAILURE() << hazard.describe();
+    }
+    inner_->ctx_set_current({});
+    inner_->device_primary_ctx_release(0);
   }
   EmmWorld(const EmmWorld&) = delete;
   EmmWorld& operator=(const EmmWorld&) = delete;
@@ -36,9 +44,10 @@ class EmmWorld {
   std::shared_ptr<Manager> make(Arguments&&... arguments) {
     return std::make_shared<Manager>(creation(), std::forward<Arguments>(arguments)...);
   }
-  emm::Creation creation() { return {emm::Driver(table_.table()), 0}; }
+  emm::Creation creation() { return {driver(), 0}; }
   emm::Driver driver() { return emm::Driver(table_.table()); }
-  driver::sim::SimDriver& sim() { return sim_; }
+  // Requires: the simulator.
+  driver::sim::SimDriver& sim() { return *sim_; }
   driver::FaultingDriver& faulting() { return faulting_; }
   driver::RecordingDriver& calls() { return calls_; }
   vpmm_cuda_context context() const {
@@ -46,7 +55,20 @@ class EmmWorld {
   }
 
  private:
-  driver::sim::SimDriver sim_;
+  std::unique_ptr<driver::Driver> open() {
+    const char* const named = std::getenv("VPMM_DRIVER");
+    if (named != nullptr && std::string(named) == "cuda") {
+      auto cuda = context::open_driver(pool::DriverKind::cuda);
+      if (cuda) return std::move(cuda).value();
+      throw std::runtime_error(cuda.error().message);
+    }
+    auto sim = std::make_unique<driver::sim::SimDriver>();
+    sim_ = sim.get();
+    return sim;
+  }
+
+  driver::sim::SimDriver* sim_ = nullptr;
+  std::unique_ptr<driver::Driver> inner_;
   driver::FaultingDriver faulting_;
   driver::RecordingDriver calls_;
   emm::DriverTable table_{calls_};

@@ -127,9 +127,8 @@ TEST_F(Nbep7, two_contexts_of_a_device_share_its_pool) {
   const emm::MemoryPointer two = second.memalloc(kMiB);
   const std::uint64_t before = default_pool().statistics().live_allocations;
   first.reset();
-  default_pool().synchronize();
-  (void)second.memalloc(80);
-  EXPECT_EQ(default_pool().statistics().live_allocations, before - 1) << "a reset frees what its own manager gave";
+  const emm::MemoryPointer three = second.memalloc(kMiB);  // the pool looks at what was dropped
+  EXPECT_EQ(default_pool().statistics().live_allocations, before) << "a reset frees what its own manager gave";
 }
 
 TEST_F(Nbep7, a_manager_that_is_exchanged_serves_new_contexts_and_old_ones_keep_theirs) {
@@ -265,6 +264,16 @@ TEST_F(Nbep7, opening_an_ipc_handle_in_the_process_that_made_it_is_an_error) {
   EXPECT_TRUE(thrown_by([&] { (void)emm::LegacyIpcMemory(emm::Driver::of_process(), unknown); }).names("legacy"));
 }
 
+TEST_F(Nbep7, memory_that_legacy_ipc_does_not_share_is_refused_with_the_reason) {
+  const Context context = Context::create();
+  const emm::MemoryPointer memory = context.memalloc(3 * kMiB);
+  const emm::CurrentContext current(emm::Driver::of_process(), context.cuda_context());
+  const Thrown thrown =
+      thrown_by([&] { (void)legacy_ipc_handle(emm::Driver::of_process(), 0, memory.device_pointer(), 10); });
+  EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_TRUE(thrown.names("legacy IPC")) << thrown.text;
+}
+
 // Each begins anew, for what the variable names is kept for the life of a process.
 class VariableDeathTest : public testing::Test {
  protected:
@@ -281,6 +290,18 @@ TEST_F(VariableDeathTest, names_the_manager_and_makes_the_setter_warn_and_do_not
         std::_Exit(asked().empty() && std::strcmp(emm::get_memory_manager()->name, "default") == 0 ? 42 : 1);
       },
       testing::ExitedWithCode(42), "set_memory_manager does nothing: VPMM_MEMORY_MANAGER=default is set");
+}
+
+// Where there is no GPU as well as where there is one.
+TEST_F(VariableDeathTest, that_is_not_set_lets_a_program_choose_before_CUDA_is_touched) {
+  EXPECT_EXIT(
+      {
+        setenv("VPMM_DRIVER", "cuda", 1);
+        unsetenv("VPMM_MEMORY_MANAGER");
+        emm::set_memory_manager<Listed>("listed");
+        std::_Exit(std::strcmp(emm::get_memory_manager()->name, "listed") == 0 ? 42 : 1);
+      },
+      testing::ExitedWithCode(42), "^$");
 }
 
 TEST_F(VariableDeathTest, that_names_no_library_is_an_error_that_names_both) {

@@ -3,6 +3,8 @@
 #define VPMM_EMM_IPC_HPP
 
 #include <cstddef>
+#include <string>
+#include <utility>
 
 #include "vpmm/emm/memory.hpp"
 
@@ -24,7 +26,11 @@ inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void*
       static_cast<std::uint64_t>(static_cast<const unsigned char*>(ptr) - static_cast<unsigned char*>(begin));
   if (bytes > size || handle.offset > size - bytes)
     throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory for an IPC handle reaches beyond its allocation");
-  driver.done(table->ipc_get_mem_handle(table, begin, handle.token));
+  const vpmm_status shared = table->ipc_get_mem_handle(table, begin, handle.token);
+  if (shared == VPMM_ERROR_DRIVER_FAILED)
+    throw_error(VPMM_ERROR_UNSUPPORTED,
+                std::string("CUDA's legacy IPC does not share memory of this kind: ") + table->last_error(table));
+  driver.done(shared);
   driver.done(table->device_get_uuid(table, device, handle.device_uuid));
   return handle;
 }
