@@ -2,6 +2,7 @@
 #ifndef VPMM_EMM_CONTEXT_HPP
 #define VPMM_EMM_CONTEXT_HPP
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,12 +19,21 @@ inline namespace v1 {
 // process. With VPMM_MEMORY_MANAGER set this warns and does nothing. Throws when the factory's managers implement
 // another version of the interface, which is found out by making one that is never initialized.
 inline void set_memory_manager(Factory factory, const char* name = "a memory manager of the program") {
-  auto kept = std::make_unique<const Factory>(std::move(factory));
-  auto plugin = std::make_unique<const vpmm_emm_plugin>(make_plugin(name, kept.get()));
-  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, plugin.get());
-  check(vpmm_emm_set_memory_manager(plugin.get()));
-  (void)kept.release();
-  (void)plugin.release();
+  // Never freed: contexts made so far go on using theirs. The list is there so that all of them can be found.
+  struct Kept {
+    Factory factory;
+    vpmm_emm_plugin plugin{};
+    Kept* before = nullptr;
+  };
+  static std::atomic<Kept*> last{nullptr};
+  auto kept = std::make_unique<Kept>();
+  kept->factory = std::move(factory);
+  kept->plugin = make_plugin(name, &kept->factory);
+  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, &kept->plugin);
+  check(vpmm_emm_set_memory_manager(&kept->plugin));
+  Kept* const made = kept.release();
+  made->before = last.load();
+  while (!last.compare_exchange_weak(made->before, made)) continue;
 }
 template <typename Manager>
 void set_memory_manager(const char* name = "a memory manager of the program") {
