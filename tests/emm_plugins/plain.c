@@ -1,7 +1,7 @@
 /* tests: a plugin in C99: each block is an allocation of the driver.
  *
- * For plugins that are older, newer or wrong, tests define TABLE_SIZE, INTERFACE_VERSION or LACKS (a slot to leave
- * out). What lies behind a table that is shorter is no pointer to anything. */
+ * For plugins that are older, newer or wrong, tests define TABLE_SIZE, INTERFACE_VERSION, LACKS (a slot to leave out)
+ * or DEFERS (one of a pair that is null here). What lies behind a table that is shorter is no pointer to anything. */
 #include <stdlib.h>
 #include <string.h>
 #include <vpmm/emm.h>
@@ -119,10 +119,12 @@ static vpmm_status get_memory_info(vpmm_emm_manager* manager, uint64_t* free_byt
   return done(manager, manager->driver->mem_get_info(manager->driver, free_bytes, total_bytes));
 }
 
+#ifdef DEFERS
 static vpmm_status defer_cleanup(vpmm_emm_manager* manager) {
   (void)manager;
   return VPMM_OK;
 }
+#endif
 
 const VPMM_API vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {
   static vpmm_emm_plugin plugin;
@@ -137,9 +139,11 @@ const VPMM_API vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {
   plugin.allocate = allocate;
   plugin.release = release;
   plugin.get_memory_info = get_memory_info;
-  plugin.defer_cleanup_begin = plugin.defer_cleanup_end = defer_cleanup;
   plugin.allocate_host = allocate_host;
   plugin.register_host = register_host;
+#ifdef DEFERS
+  plugin.DEFERS = defer_cleanup;
+#endif
 #ifdef LACKS
   plugin.LACKS = NULL;
 #endif
