@@ -188,6 +188,19 @@ TEST_F(Finalizer, a_refused_release_on_a_stream_leaves_the_memory_as_it_was) {
   EXPECT_EQ(manager->releases(), 1);
 }
 
+TEST_F(Finalizer, memory_whose_release_was_refused_is_again_one_among_others) {
+  MemoryPointer first = manager->memalloc(10, nullptr);
+  MemoryPointer second = manager->memalloc(10, nullptr);
+  manager->refuses_streams = true;
+  EXPECT_EQ(thrown_by([&] { first.release_on(nullptr); }).status, VPMM_ERROR_DRIVER_FAILED);
+  first.reset();
+  const MemoryPointer third = manager->memalloc(10);
+  second.reset();
+  manager->reset();
+  EXPECT_EQ(manager->releases(), 3);
+  EXPECT_EQ(manager->twice(), 0);
+}
+
 TEST_F(Finalizer, the_manager_lives_as_long_as_its_memory) {
   MemoryPointer memory = manager->memalloc(1000);
   const std::weak_ptr<Counting> watched = manager;

@@ -310,6 +310,7 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
 
 inline void MemoryManager::enlist(detail::Allocation& allocation) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
+  allocation.previous_ = nullptr;  // it may have been in the list before
   allocation.next_ = first_;
   if (first_ != nullptr) first_->previous_ = &allocation;
   first_ = &allocation;
