@@ -208,6 +208,16 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     if (!has) unsupported(what);
   }
 
+  // What the author left to be filled in.
+  static Block completed(Block block, std::size_t bytes, vpmm_emm_kind kind) {
+    if (block.pointer == nullptr)
+      throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
+    block.bytes = bytes;
+    block.kind = kind;
+    const bool is_everywhere = kind == VPMM_EMM_DEVICE || kind == VPMM_EMM_MANAGED;
+    if (is_everywhere) block.device_pointer = block.pointer;
+    return block;
+  }
   template <typename Value, typename Allocate>
   Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
   std::shared_ptr<MemoryManager> shared();
@@ -296,13 +306,7 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   const CurrentContext current(driver_, cuda_context());
   // Made first: once there is a block, nothing may throw.
   auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
-  Block block = allocate();
-  if (block.pointer == nullptr)
-    throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
-  block.bytes = bytes;
-  block.kind = kind;
-  const bool is_everywhere = kind == VPMM_EMM_DEVICE || kind == VPMM_EMM_MANAGED;
-  if (is_everywhere) block.device_pointer = block.pointer;
+  const Block block = completed(allocate(), bytes, kind);
   allocation->block_ = block;
   enlist(*allocation);
   return Value(block, std::move(allocation));

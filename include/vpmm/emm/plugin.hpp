@@ -82,7 +82,7 @@ class Slots {
     return guarded([&] { get(manager).reset(); });
   }
   static vpmm_status allocate(vpmm_emm_manager* manager, std::size_t bytes, Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate(bytes); });
+    return guarded([&] { *block = completed(get(manager).do_allocate(bytes), bytes, VPMM_EMM_DEVICE); });
   }
   static void release(vpmm_emm_manager* manager, const Block* block) noexcept { get(manager).do_release(*block); }
   static std::uint32_t capabilities(vpmm_emm_manager* manager) noexcept { return get(manager).capabilities().bits(); }
@@ -102,11 +102,17 @@ class Slots {
   }
   static vpmm_status allocate_host(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_host(bytes, flags); });
+    return guarded([&] {
+      *block = completed(get(manager).do_allocate_host(bytes, flags), bytes,
+                         (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_MAPPED : VPMM_EMM_PINNED);
+    });
   }
   static vpmm_status register_host(vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_register_host(ptr, bytes, flags); });
+    return guarded([&] {
+      *block = completed(get(manager).do_register_host(ptr, bytes, flags), bytes,
+                         (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_REGISTERED_MAPPED : VPMM_EMM_REGISTERED);
+    });
   }
   static vpmm_status get_ipc_handle(vpmm_emm_manager* manager, const void* ptr, std::size_t bytes,
                                     vpmm_emm_ipc_handle* handle) noexcept {
@@ -114,17 +120,22 @@ class Slots {
   }
   static vpmm_status allocate_managed(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                       Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_managed(bytes, flags); });
+    return guarded(
+        [&] { *block = completed(get(manager).do_allocate_managed(bytes, flags), bytes, VPMM_EMM_MANAGED); });
   }
   static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes, vpmm_stream stream,
                                         Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_on_stream(bytes, stream); });
+    return guarded(
+        [&] { *block = completed(get(manager).do_allocate_on_stream(bytes, stream), bytes, VPMM_EMM_DEVICE); });
   }
   static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block, vpmm_stream stream) noexcept {
     return guarded([&] { get(manager).do_release_on_stream(*block, stream); });
   }
 
  private:
+  static Block completed(const Block& block, std::size_t bytes, vpmm_emm_kind kind) {
+    return MemoryManager::completed(block, bytes, kind);
+  }
   static MemoryManager& get(vpmm_emm_manager* manager) {
     return **reinterpret_cast<std::shared_ptr<MemoryManager>*>(manager);
   }
