@@ -226,6 +226,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   void enlist(detail::Allocation& allocation) noexcept;
   bool delist(detail::Allocation& allocation) noexcept;
   void give_back(detail::Allocation& allocation) noexcept;
+  void end_release() noexcept;
   void give_back_on(detail::Allocation& allocation, vpmm_stream stream);
 
   Driver driver_;
@@ -235,7 +236,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   std::mutex mutex_;  // guards what follows, and the links of every Allocation
   detail::Allocation* first_ = nullptr;
   std::size_t live_ = 0;
-  std::size_t releasing_ = 0;         // in do_release, on other threads
+  std::size_t releasing_ = 0;         // being released, on other threads
   std::condition_variable released_;  // releasing_ has become 0
 };
 
@@ -284,6 +285,7 @@ inline std::shared_ptr<MemoryManager> MemoryManager::shared() {
 }
 
 inline void MemoryManager::begin_deferring() {
+  if (driver_.process_is_ending()) return;
   defer_cleanup_begin_base();
   try {
     do_defer_cleanup_begin();
@@ -342,36 +344,45 @@ inline void MemoryManager::give_back(detail::Allocation& allocation) noexcept {
     ++releasing_;
   }
   do_release(allocation.block_);
+  end_release();
+}
+
+inline void MemoryManager::end_release() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (--releasing_ == 0) released_.notify_all();
 }
 
 inline void MemoryManager::give_back_on(detail::Allocation& allocation, vpmm_stream stream) {
+  if (driver_.process_is_ending()) return;
   require(capabilities().stream_order, "release in the order of a stream");
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!delist(allocation)) throw_error(VPMM_ERROR_INVALID_POINTER, "the memory was given back before");
+    ++releasing_;
   }
   try {
     const CurrentContext current(driver_, cuda_context());
     do_release_on_stream(allocation.block_, stream);
   } catch (...) {
     enlist(allocation);
+    end_release();
     throw;
   }
+  end_release();
 }
 
 inline void MemoryManager::reset() {
-  if (cuda_context() == nullptr) return;  // nothing has been handed out
+  if (cuda_context() == nullptr || driver_.process_is_ending()) return;  // nothing has been handed out; too late
   std::vector<Block> blocks;
   {
+    // First those that others have begun: one that is refused comes back into the list.
     std::unique_lock<std::mutex> lock(mutex_);
+    released_.wait(lock, [this] { return releasing_ == 0; });
     blocks.reserve(live_);
     while (first_ != nullptr) {
       blocks.push_back(first_->block_);
       delist(*first_);
     }
-    released_.wait(lock, [this] { return releasing_ == 0; });
   }
   for (const Block& block : blocks) do_release(block);
   const CurrentContext current(driver_, cuda_context(), std::nothrow);
