@@ -162,6 +162,66 @@ TEST_F(Nbep7, close_ends_a_context_and_a_new_one_gets_the_manager_that_is_set_th
   EXPECT_EQ(asked(), (Calls{"initialize", "allocate 9", "release"}));
 }
 
+// Whether the primary context is there still when a manager ends.
+class Ending : public Listed {
+ public:
+  using Listed::Listed;
+  ~Ending() override {
+    const vpmm_emm_driver* const table = driver().table();
+    const bool is_there = cuda_context() != nullptr && table->ctx_set_current(table, cuda_context()) == VPMM_OK &&
+                          table->ctx_synchronize(table) == VPMM_OK;
+    if (cuda_context() != nullptr) asked().push_back(is_there ? "end in the context" : "end too late");
+    (void)table->ctx_set_current(table, nullptr);
+  }
+  static inline bool refuses_reset = false;
+
+ private:
+  void do_reset() override {
+    if (refuses_reset) throw_error(VPMM_ERROR_DRIVER_FAILED, "refused");
+  }
+};
+
+const std::vector<std::string> kTwoLives{"initialize", "end in the context", "initialize", "allocate 5",
+                                         "release",    "end in the context"};
+
+// Each begins anew, for a pool of this process would keep the primary context too.
+class PrimaryContextDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(PrimaryContextDeathTest, outlives_the_manager_also_when_memory_keeps_that_beyond_close) {
+  EXPECT_EXIT(
+      {
+        emm::set_memory_manager<Ending>("ending");
+        Context::create().initialize();
+        Context context = Context::create();
+        emm::MemoryPointer memory = context.memalloc(5);
+        context.close();
+        memory.reset();
+        std::_Exit(asked() == kTwoLives ? 42 : 1);
+      },
+      testing::ExitedWithCode(42), "");
+}
+
+TEST_F(PrimaryContextDeathTest, is_released_also_when_the_manager_fails_to_reset) {
+  EXPECT_EXIT(
+      {
+        emm::set_memory_manager<Ending>("ending");
+        Context context = Context::create();
+        context.initialize();
+        const vpmm_cuda_context primary = context.cuda_context();
+        Ending::refuses_reset = true;
+        const bool is_refused = thrown_by([&] { context.close(); }).names("refused");
+        const Thrown gone = thrown_by([&] {
+          const emm::CurrentContext current(emm::Driver::of_process(), primary);
+          emm::Driver::of_process().ctx_synchronize();
+        });
+        std::_Exit(is_refused && gone.status != VPMM_OK ? 42 : 1);
+      },
+      testing::ExitedWithCode(42), "");
+}
+
 TEST_F(Nbep7, a_manager_of_another_interface_version_is_refused_with_both_versions) {
   const Thrown thrown = thrown_by([] { emm::set_memory_manager<OfAnotherVersion>("newer"); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
