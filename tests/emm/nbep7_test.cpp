@@ -270,6 +270,18 @@ TEST_F(Nbep7, pinned_memory_is_the_hosts_and_mapped_memory_is_seen_by_the_device
   }
 }
 
+TEST_F(Nbep7, memory_that_exists_cannot_be_pinned_write_combined) {
+  std::vector<char> pages(2 * 4096);
+  const emm::HostSpan span{pages.data(), pages.size()};
+  const Context context = Context::create();
+  const emm::HostOptions options{false, true};
+  for (const Thrown& thrown : {thrown_by([&] { (void)context.pin(nullptr, span, options); }),
+                               thrown_by([&] { (void)context.pin_mapped(nullptr, span, options); })}) {
+    EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_TRUE(thrown.names("write_combined")) << thrown.text;
+  }
+}
+
 TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
   const emm::Driver driver = emm::Driver::of_process();
   const vpmm_cuda_context foreign = driver.device_primary_ctx_retain(0);

@@ -130,14 +130,15 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   }
   // Page-locks memory of the caller's until the result is dropped; it is unlocked at once then, also while cleanup is
   // deferred. `owner` is kept alive until then; it may be null when the caller sees to that.
+  // Memory that exists cannot become write-combined.
   PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
-    require(capabilities().host_memory, "pin host memory");
+    require_pinnable(options);
     return obtain<PinnedMemory>(span.bytes, VPMM_EMM_REGISTERED, std::move(owner),
                                 [&] { return do_register_host(span.data, span.bytes, options.flags()); });
   }
   // The same, seen by the device. VPMM_ERROR_UNSUPPORTED where the device cannot map host memory.
   MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
-    require(capabilities().host_memory, "pin host memory");
+    require_pinnable(options);
     if (driver_.device_get_attribute(kCanMapHostMemory, device_) == 0)
       throw_error(VPMM_ERROR_UNSUPPORTED, "device " + std::to_string(device_) + " cannot map host memory");
     return obtain<MappedMemory>(span.bytes, VPMM_EMM_REGISTERED_MAPPED, std::move(owner), [&] {
@@ -208,6 +209,13 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     if (!has) unsupported(what);
   }
 
+  // CUDA reads the flag of write-combined memory as another one where memory is registered.
+  void require_pinnable(HostOptions options) const {
+    require(capabilities().host_memory, "pin host memory");
+    if (options.write_combined)
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT,
+                  "write_combined is for memory that is allocated, not for what is pinned");
+  }
   // What the author left to be filled in.
   static Block completed(Block block, std::size_t bytes, vpmm_emm_kind kind) {
     if (block.pointer == nullptr)
