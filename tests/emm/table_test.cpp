@@ -48,5 +48,24 @@ TEST_F(Table, fills_in_every_block_so_that_it_can_be_handed_back_unchanged) {
   EXPECT_EQ(world.calls().count(Call::mem_host_unregister), 2u);
 }
 
+TEST_F(Table, of_a_driver_that_is_too_short_is_refused_with_both_sizes) {
+  vpmm_emm_driver older = *world.driver().table();
+  older.size -= sizeof(void*);
+  vpmm_emm_manager* none = nullptr;
+  EXPECT_EQ(plugin->create(plugin, &older, 0, &none), VPMM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(plugin->last_error()).find(std::to_string(older.size) + " bytes"), std::string::npos)
+      << plugin->last_error();
+  EXPECT_EQ(none, nullptr);
+}
+
+TEST_F(Table, of_a_plugin_that_lacks_a_slot_or_has_another_version_is_refused_by_a_context) {
+  vpmm_emm_plugin bad = *plugin;
+  bad.release = nullptr;
+  EXPECT_TRUE(thrown_by([&] { (void)emm::Context::create(0, &bad); }).names("lacks `release`"));
+  bad = *plugin;
+  bad.interface_version = 2;
+  EXPECT_TRUE(thrown_by([&] { (void)emm::Context::create(0, &bad); }).names("version 2"));
+}
+
 }  // namespace
 }  // namespace vpmm::emm_test

@@ -183,9 +183,10 @@ const vpmm_emm_plugin* plugin_of(const char* name) {
 // A manager whose work a plugin does.
 class PluginMemoryManager : public MemoryManager {
  public:
-  // The plugin must be one that vpmm_emm_check_plugin accepts.
+  // Throws when the table is not usable.
   PluginMemoryManager(const Creation& creation, const vpmm_emm_plugin* plugin)
       : MemoryManager(creation), plugin_(plugin) {
+    check(vpmm_emm_check_plugin(plugin_));
     done(plugin_->create(plugin_, creation.driver.table(), creation.device, &manager_));
   }
   ~PluginMemoryManager() override {
