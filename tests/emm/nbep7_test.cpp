@@ -297,6 +297,16 @@ TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
   EXPECT_EQ(thrown_by([] { (void)Context::wrap(nullptr); }).status, VPMM_ERROR_INVALID_ARGUMENT);
 }
 
+TEST_F(Nbep7, two_libraries_whose_classes_have_one_name_are_two_managers) {
+  for (const auto& [path, name] : {std::pair{VPMM_TEST_PLUGIN_one, "one"}, {VPMM_TEST_PLUGIN_other, "other"}}) {
+    const vpmm_emm_plugin* const plugin = emm::load_plugin(path);
+    EXPECT_STREQ(plugin->name, name);
+    EXPECT_EQ(emm::load_plugin(path), plugin) << "loaded once";
+    const Context context = Context::create(0, plugin);
+    EXPECT_TRUE(thrown_by([&] { (void)context.memalloc(1); }).names(std::string("this is ") + name));
+  }
+}
+
 TEST_F(Nbep7, a_device_that_does_not_exist_is_named) {
   const Thrown thrown = thrown_by([] { (void)Context::create(7); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);

@@ -171,9 +171,10 @@ inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noe
   return plugin;
 }
 
-// The plugin of a class whose constructor takes a Creation; one for the whole process.
+// The plugin of a class whose constructor takes a Creation; one for each library that asks. Hidden, or else two
+// libraries with classes of one name would share the first one's: the linker makes such statics one for the process.
 template <typename Manager>
-const vpmm_emm_plugin* plugin_of(const char* name) {
+[[gnu::visibility("hidden")]] const vpmm_emm_plugin* plugin_of(const char* name) {
   static const auto* const factory =
       new Factory([](const Creation& creation) { return std::make_shared<Manager>(creation); });
   static const auto* const plugin = new vpmm_emm_plugin(make_plugin(name, factory));
