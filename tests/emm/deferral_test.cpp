@@ -142,6 +142,15 @@ TEST_F(Deferral, running_out_of_memory_comes_before_a_guard) {
   EXPECT_TRUE(manager->pending().is_deferred());
 }
 
+TEST_F(Deferral, a_pool_that_runs_out_frees_what_waits_beside_it_and_tries_once_more) {
+  const auto pooled = world.make<OnPool>(world.calls(), pool_config());
+  const DeferCleanup guard = pooled->defer_cleanup();
+  (void)pooled->allocate_managed(600 * thousandth);
+  EXPECT_EQ(frees(), 0u);
+  EXPECT_TRUE(pooled->memalloc(500 * thousandth));
+  EXPECT_EQ(frees(), 1u);
+}
+
 TEST_F(Deferral, with_nothing_pending_running_out_is_an_error_that_says_so) {
   const Thrown thrown = thrown_by([&] { (void)manager->memalloc(2000 * thousandth); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_OUT_OF_MEMORY);

@@ -266,9 +266,11 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   virtual pool_ref open_pool() = 0;
 
   void do_initialize() override { pool_.emplace(open_pool()); }
-  Block do_allocate(std::size_t bytes) override { return block_of(pool_->allocate(bytes, any_stream)); }
+  Block do_allocate(std::size_t bytes) override {
+    return block_of(deallocations().attempt([&] { return pool_->allocate(bytes, any_stream); }));
+  }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_of(pool_->allocate(bytes, stream));
+    return block_of(deallocations().attempt([&] { return pool_->allocate(bytes, stream); }));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     Block block{};
