@@ -42,8 +42,9 @@ vpmm_status guarded(Work&& work) noexcept {
   } catch (const vpmm::error& error) {
     last_error().set(error.what());
     return error.status();
-  } catch (const std::bad_alloc&) {
-    last_error().set("the process itself is out of memory");
+  } catch (const std::bad_alloc& error) {
+    const bool says_nothing = std::strcmp(error.what(), std::bad_alloc().what()) == 0;
+    last_error().set(says_nothing ? "the process itself is out of memory" : error.what());
     return VPMM_ERROR_HOST_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     last_error().set(error.what());
@@ -179,9 +180,10 @@ const vpmm_emm_plugin* new_plugin(const char* name) {
 // A manager whose work a plugin does.
 class PluginMemoryManager : public MemoryManager {
  public:
-  // The plugin must be one that vpmm_emm_check_plugin accepts.
+  // Throws when the table is not usable.
   PluginMemoryManager(const Creation& creation, const vpmm_emm_plugin* plugin)
       : MemoryManager(creation), plugin_(plugin) {
+    check(vpmm_emm_check_plugin(plugin_));
     done(plugin_->create(plugin_, creation.driver.table(), creation.device, &manager_));
   }
   ~PluginMemoryManager() override {
