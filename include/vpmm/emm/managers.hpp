@@ -259,14 +259,27 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   virtual pool_ref open_pool() = 0;
 
   void do_initialize() override { pool_.emplace(open_pool()); }
-  Block do_allocate(std::size_t bytes) override { return block_of(pool_->allocate(bytes, any_stream)); }
+  // What was dropped is taken in, and free from now on. Where the context is gone, so is the memory.
+  void do_reset() override {
+    if (pool_) (void)vpmm_trim(pool_->handle(), SIZE_MAX, nullptr);
+  }
+  Block do_allocate(std::size_t bytes) override {
+    const result<void*> allocated = pool_->try_allocate(bytes, any_stream);
+    // The size is the only argument, and more than any address space holds is more than there is.
+    if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
+    return block_of(allocated.value());
+  }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
     return block_of(pool_->allocate(bytes, stream));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
-    Block block{};
-    block.pointer = deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
-    return block;
+    const auto allocate = [&] { return driver().mem_alloc_managed(bytes, flags); };
+    try {
+      return block_of(deallocations().attempt(allocate));
+    } catch (const vpmm::out_of_memory&) {
+      if (pool_->trim() == 0) throw;  // what the pool keeps may be what the driver lacks
+    }
+    return block_of(allocate());
   }
   void do_release_device(const Block& block) noexcept override {
     if (block.kind == VPMM_EMM_MANAGED)
