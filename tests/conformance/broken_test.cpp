@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -321,9 +322,9 @@ using Change = void (*)(vpmm_emm_plugin&);
 const vpmm_emm_plugin& sound() { return *emm::plugin_of<Sound>("sound"); }
 
 const vpmm_emm_plugin* changed(Change change) {
-  auto* const plugin = new vpmm_emm_plugin(sound());  // a table lives as long as the process
-  change(*plugin);
-  return plugin;
+  static std::deque<vpmm_emm_plugin> tables;  // a table lives as long as the process
+  change(tables.emplace_back(sound()));
+  return &tables.back();
 }
 
 vpmm_status refuse(vpmm_emm_manager*) { return VPMM_ERROR_DRIVER_FAILED; }
