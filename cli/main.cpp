@@ -22,13 +22,15 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   add_info(app, exit_code);
   add_replay(app, exit_code);
+  add_emm_check(app, exit_code);
   try {
     app.parse(argc, argv);
-    if (app.get_subcommands().empty()) return fail("a command is missing: info or replay; --help explains them");
+    if (app.get_subcommands().empty())
+      return fail("a command is missing: info, replay or emm-check; --help explains them");
   } catch (const CLI::ExtrasError& error) {
     const bool is_unknown_verb = app.get_subcommands().empty() && app.remaining().front().front() != '-';
     if (!is_unknown_verb) return app.exit(error) == 0 ? kSuccess : kCouldNot;
-    return fail("`" + app.remaining().front() + "` is no command: info or replay; --help explains them");
+    return fail("`" + app.remaining().front() + "` is no command: info, replay or emm-check; --help explains them");
   } catch (const CLI::ParseError& error) {
     // Help and version come this way too, with code 0.
     return app.exit(error) == 0 ? kSuccess : kCouldNot;

@@ -29,7 +29,7 @@ file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.cpp)
 if(cli_sources AND NOT SKBUILD) # a wheel holds no programs
   find_package(CLI11 REQUIRED)
   add_executable(vpmm_cli ${cli_sources})
-  target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_capi CLI11::CLI11 nlohmann_json::nlohmann_json)
+  target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_conformance CLI11::CLI11 nlohmann_json::nlohmann_json)
   target_include_directories(vpmm_cli PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vpmm_cli PRIVATE VPMM_VERSION="${PROJECT_VERSION}")
   set_target_properties(vpmm_cli PROPERTIES OUTPUT_NAME vpmm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)

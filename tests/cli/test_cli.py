@@ -39,6 +39,28 @@ KEYS = [
 ]
 OK, TROUBLE, COULD_NOT = 0, 1, 2
 
+# Without SHIFT it does as it should.
+PLUGIN = r"""
+#include "vpmm/emm.hpp"
+
+class Plain : public vpmm::emm::HostOnlyMemoryManager {
+ public:
+  using HostOnlyMemoryManager::HostOnlyMemoryManager;
+
+ private:
+  vpmm::emm::Block do_allocate(std::size_t bytes) override {
+    void* const whole = deallocations().attempt([&] { return driver().mem_alloc(bytes + SHIFT); });
+    vpmm::emm::Block block{};
+    block.pointer = static_cast<char*>(whole) + SHIFT;
+    return block;
+  }
+  void do_release_device(const vpmm::emm::Block& block) noexcept override {
+    deallocations().add(static_cast<char*>(block.pointer) - SHIFT, block.bytes, &vpmm::emm::Driver::mem_free);
+  }
+};
+VPMM_EMM_EXPORT_PLUGIN(Plain, "plain");
+"""
+
 
 def vpmm(*words: object, **settings: str) -> subprocess.CompletedProcess[str]:
     command = [str(VPMM), *(str(word) for word in words)]
@@ -83,13 +105,13 @@ class CommandLine(unittest.TestCase):
 
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
-            self.assertIn("`explode` is no command: info or replay", vpmm(*words).stderr, words)
+            self.assertIn("`explode` is no command: info, replay or emm-check", vpmm(*words).stderr, words)
         self.assertIn("explode", vpmm("explode", "info").stderr)
-        self.assertIn("a command is missing: info or replay", vpmm().stderr)
+        self.assertIn("a command is missing: info, replay or emm-check", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
     def test_help_shows_the_names_that_are_accepted_and_numbers_behind_them_are_not(self) -> None:
-        for verb in ("info", "replay"):
+        for verb in ("info", "replay", "emm-check"):
             text = vpmm(verb, "--help").stdout
             self.assertIn("--driver NAME:{auto,cuda,sim}", text)
             self.assertNotIn("->", text)
@@ -253,6 +275,68 @@ class CommandLine(unittest.TestCase):
         done = vpmm("replay", self.folder / "none.csv", "--driver", "sim")
         self.assertEqual(done.returncode, COULD_NOT)
         self.assertIn("none.csv", done.stderr)
+
+    def library(self, source: str, *options: str) -> Path:
+        """A shared library that needs nothing of libvpmm."""
+        path = self.folder / "library.so"
+        command = [os.environ.get("CXX", "c++"), "-std=c++17", "-shared", "-fPIC", f"-I{ROOT / 'include'}", *options]
+        done = subprocess.run(
+            [*command, "-x", "c++", "-", "-o", str(path)],
+            input=source,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return path
+
+    def test_emm_check_passes_the_managers_that_are_built_in(self) -> None:
+        for name in ("vpmm", "stream_ordered", "default"):
+            done = vpmm("emm-check", name, "--driver", "sim")
+            self.assertEqual(done.returncode, OK, done.stdout + done.stderr)
+            first, *lines, last = done.stdout.splitlines()
+            self.assertEqual(first, f"memory manager {name}, driver sim, device 0")
+            self.assertTrue(all(line.startswith(("passed   ", "skipped  ")) for line in lines), done.stdout)
+            self.assertRegex(last, r"^\d+ passed, 0 failed, \d skipped$")
+            self.assertEqual(done.stderr, "", "what the checks provoke is no news")
+
+    def test_emm_check_loads_a_library_and_says_what_it_does_not_offer(self) -> None:
+        done = vpmm("emm-check", self.library(PLUGIN, "-DSHIFT=0"), "--driver", "sim")
+        self.assertEqual(done.returncode, OK, done.stdout + done.stderr)
+        self.assertIn("memory manager plain, driver sim, device 0\n", done.stdout)
+        self.assertIn(": the manager does not offer managed memory\n", done.stdout)
+
+    def test_emm_check_finds_a_fault_and_says_what_was_expected(self) -> None:
+        done = vpmm("emm-check", self.library(PLUGIN, "-DSHIFT=8"), "--driver", "sim")
+        self.assertEqual(done.returncode, TROUBLE, done.stderr)
+        self.assertRegex(
+            done.stdout, r"\nFAILED   memory_of_any_size_.*: memory must be aligned to 256 bytes; 1 bytes "
+        )
+
+    def test_emm_check_as_json_is_one_object(self) -> None:
+        done = vpmm("emm-check", "default", "--json", VPMM_DRIVER="sim")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(list(report), ["manager", "driver", "device", "passed", "failed", "skipped", "checks"])
+        self.assertEqual((report["manager"], report["driver"], report["device"]), ("default", "sim", 0))
+        self.assertEqual(report["passed"] + report["failed"] + report["skipped"], len(report["checks"]))
+        self.assertTrue(all(list(check) == ["name", "result", "text"] for check in report["checks"]))
+        self.assertEqual({check["result"] for check in report["checks"]}, {"passed", "skipped"})
+
+    def test_emm_check_says_why_it_cannot_check(self) -> None:
+        missing = vpmm("emm-check", self.folder / "none.so", "--driver", "sim")
+        self.assertEqual(missing.returncode, COULD_NOT)
+        self.assertIn(f"vpmm: the memory manager {self.folder / 'none.so'} cannot be loaded: ", missing.stderr)
+        no_plugin = vpmm("emm-check", self.library("int nothing;"), "--driver", "sim")
+        self.assertEqual(no_plugin.returncode, COULD_NOT)
+        self.assertIn("library.so is no memory manager: it has no symbol vpmm_emm_plugin_v1\n", no_plugin.stderr)
+        no_device = vpmm("emm-check", "default", "--driver", "sim", "--device", "7")
+        self.assertEqual((no_device.returncode, no_device.stdout), (COULD_NOT, ""))
+        self.assertIn("vpmm: device 7 does not exist: there are 1\n", no_device.stderr)
+        no_gpu = vpmm("emm-check", "default", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(no_gpu.returncode, COULD_NOT)
+        self.assertIn("simulator", no_gpu.stderr)
 
 
 if __name__ == "__main__":

@@ -266,16 +266,24 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   virtual pool_ref open_pool() = 0;
 
   void do_initialize() override { pool_.emplace(open_pool()); }
+  // What was dropped is taken in, and free from now on. Where the context is gone, so is the memory.
+  void do_reset() override {
+    if (pool_) (void)vpmm_trim(pool_->handle(), SIZE_MAX, nullptr);
+  }
   Block do_allocate(std::size_t bytes) override {
-    return block_of(deallocations().attempt([&] { return pool_->allocate(bytes, any_stream); }));
+    return block_of(deallocations().attempt([&] { return sized(pool_->try_allocate(bytes, any_stream)); }));
   }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_of(deallocations().attempt([&] { return pool_->allocate(bytes, stream); }));
+    return block_of(deallocations().attempt([&] { return sized(pool_->try_allocate(bytes, stream)); }));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
-    Block block{};
-    block.pointer = deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
-    return block;
+    const auto allocate = [&] { return driver().mem_alloc_managed(bytes, flags); };
+    try {
+      return block_of(deallocations().attempt(allocate));
+    } catch (const vpmm::out_of_memory&) {
+      if (pool_->trim() == 0) throw;  // what the pool keeps may be what the driver lacks
+    }
+    return block_of(allocate());
   }
   void do_release_device(const Block& block) noexcept override {
     if (block.kind == VPMM_EMM_MANAGED)
@@ -295,6 +303,11 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   }
   void do_defer_cleanup_end() noexcept override {
     if (pool_) (void)vpmm_defer_cleanup_end(pool_->handle());
+  }
+  // The size is the only argument, and more than any address space holds is more than there is.
+  static void* sized(const result<void*>& allocated) {
+    if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
+    return allocated.value();
   }
   static Block block_of(void* ptr) noexcept {
     Block block{};
