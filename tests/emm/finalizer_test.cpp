@@ -277,7 +277,7 @@ TEST_F(Finalizer, in_a_forked_child_the_manager_is_asked_nothing) {
 
 // Constructed before anything of the library, so destroyed after it has closed.
 MemoryPointer last_pointer;
-std::unique_ptr<EmmWorld> last_world;
+EmmWorld* volatile last_world;  // for ever: the simulator is not told of the end, as a GPU is not
 
 class FinalizerDeathTest : public testing::Test {
  protected:
@@ -287,12 +287,11 @@ class FinalizerDeathTest : public testing::Test {
 TEST_F(FinalizerDeathTest, memory_and_guards_that_outlive_main_end_silently) {
   EXPECT_EXIT(
       {
-        last_world = std::make_unique<EmmWorld>();
+        last_world = new EmmWorld;
         static std::shared_ptr<emm::DefaultMemoryManager> manager = last_world->make<emm::DefaultMemoryManager>();
         static emm::MappedMemory mapped = manager->allocate_mapped(100);
         static emm::DeferCleanup guard = manager->defer_cleanup();
         last_pointer = manager->memalloc(1000);
-        (void)last_world.release();  // the simulator is not told of the end, as a GPU is not
         std::exit(0);
       },
       testing::ExitedWithCode(0), "^$");
