@@ -48,7 +48,7 @@ vpmm_status call_with(const vpmm_emm_driver* table, Call which, const void* poin
 }
 
 vpmm_status max_pending_deallocs(const vpmm_emm_driver*, uint64_t* count, double* ratio) noexcept {
-  return capi::guarded([&]() -> Result<void> {
+  return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY_ASSIGN(const context::PendingLimits limits, context::pending_limits_from_environment());
     *count = limits.count;
     *ratio = limits.ratio;

@@ -107,8 +107,9 @@ Result<const vpmm_emm_plugin*> load(const std::string& path) {
 struct Registry {
   Mutex mutex;
   const vpmm_emm_plugin* set VPMM_GUARDED_BY(mutex) = nullptr;
-  // Of the variable: read when the first context is made, or the setter first called, and kept.
+  // Of the variable, and what it said: from the first time that a context needs it, for the life of the process.
   const vpmm_emm_plugin* from_variable VPMM_GUARDED_BY(mutex) = nullptr;
+  std::string variable VPMM_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -121,11 +122,34 @@ Result<const vpmm_emm_plugin*> find(const std::string& name) {
   return load(name);
 }
 
+// Empty: the variable decides nothing.
+std::string variable_in_force() {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  return all.from_variable != nullptr ? all.variable : context::memory_manager_from_environment();
+}
+
+// Whether it makes managers: one is made that is never initialized, which calls no CUDA.
+Result<void> try_out(const vpmm_emm_plugin& plugin) {
+  const vpmm_emm_driver* driver = nullptr;
+  vpmm_emm_manager* manager = nullptr;
+  if (vpmm_emm_process_driver(&driver) != VPMM_OK)
+    return Error{ErrorCode::host_out_of_memory, "no memory for the driver's table"};
+  const vpmm_status made = plugin.create(&plugin, driver, 0, &manager);
+  if (made == VPMM_OK) return plugin.destroy(manager), Result<void>();
+  const char* const reason = plugin.last_error();
+  return bad_plugin(fmt::format("the plugin `{}` makes no memory manager: {}", plugin.name,
+                                reason == nullptr ? "it gives no reason" : reason));
+}
+
 Result<void> set(const vpmm_emm_plugin* plugin) {
-  if (plugin != nullptr) VPMM_TRY(check(*plugin));
-  if (const std::string variable = context::memory_manager_from_environment(); !variable.empty()) {
+  if (const std::string variable = variable_in_force(); !variable.empty()) {
     observe::log(observe::LogLevel::warning, "set_memory_manager does nothing: {}={} is set", kVariable, variable);
     return {};
+  }
+  if (plugin != nullptr) {
+    VPMM_TRY(check(*plugin));
+    VPMM_TRY(try_out(*plugin));
   }
   Registry& all = registry();
   const MutexLock lock(all.mutex);
@@ -135,18 +159,27 @@ Result<void> set(const vpmm_emm_plugin* plugin) {
 
 Result<const vpmm_emm_plugin*> get() {
   Registry& all = registry();
-  const MutexLock lock(all.mutex);
-  if (all.from_variable != nullptr) return all.from_variable;
-  if (const std::string variable = context::memory_manager_from_environment(); !variable.empty()) {
-    Result<const vpmm_emm_plugin*> found = find(variable);
-    if (!found) {
-      found.error().message = fmt::format("{}={}: {}", kVariable, variable, found.error().message);
-      return found;
-    }
-    all.from_variable = found.value();
+  {
+    const MutexLock lock(all.mutex);
+    if (all.from_variable != nullptr) return all.from_variable;
+  }
+  const std::string variable = context::memory_manager_from_environment();
+  if (variable.empty()) {
+    const MutexLock lock(all.mutex);
+    return all.set != nullptr ? all.set : find_builtin(kDefault);
+  }
+  // Without the lock: a library may do anything when it is loaded. Two threads that come at once load the same one.
+  Result<const vpmm_emm_plugin*> found = find(variable);
+  if (!found) {
+    found.error().message = fmt::format("{}={}: {}", kVariable, variable, found.error().message);
     return found;
   }
-  return all.set != nullptr ? all.set : find_builtin(kDefault);
+  const MutexLock lock(all.mutex);
+  if (all.from_variable == nullptr) {
+    all.from_variable = found.value();
+    all.variable = variable;
+  }
+  return all.from_variable;
 }
 
 }  // namespace

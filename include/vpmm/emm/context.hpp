@@ -18,26 +18,28 @@ inline namespace v1 {
 // context: one program, one memory manager. The factory is called for each context, and kept for the life of the
 // process. With VPMM_MEMORY_MANAGER set this warns and does nothing. Throws when the factory's managers implement
 // another version of the interface, which is found out by making one that is never initialized.
-inline void set_memory_manager(Factory factory, const char* name = "a memory manager of the program") {
+inline void set_memory_manager(Factory factory, std::string name = "a memory manager of the program") {
+  if (!factory) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the factory of memory managers is empty");
   // Never freed: contexts made so far go on using theirs. The list is there so that all of them can be found.
   struct Kept {
     Factory factory;
+    std::string name;
     vpmm_emm_plugin plugin{};
     Kept* before = nullptr;
   };
   static std::atomic<Kept*> last{nullptr};
   auto kept = std::make_unique<Kept>();
   kept->factory = std::move(factory);
-  kept->plugin = make_plugin(name, &kept->factory);
-  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, &kept->plugin);
+  kept->name = std::move(name);
+  kept->plugin = make_plugin(kept->name.c_str(), &kept->factory);
   check(vpmm_emm_set_memory_manager(&kept->plugin));
   Kept* const made = kept.release();
   made->before = last.load();
   while (!last.compare_exchange_weak(made->before, made)) continue;
 }
 template <typename Manager>
-void set_memory_manager(const char* name = "a memory manager of the program") {
-  set_memory_manager([](const Creation& creation) { return std::make_shared<Manager>(creation); }, name);
+void set_memory_manager(std::string name = "a memory manager of the program") {
+  set_memory_manager([](const Creation& creation) { return std::make_shared<Manager>(creation); }, std::move(name));
 }
 // A plugin's table, which must live as long as the process.
 inline void set_memory_manager(const vpmm_emm_plugin* plugin) { check(vpmm_emm_set_memory_manager(plugin)); }

@@ -24,13 +24,13 @@ inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void*
   handle.bytes = bytes;
   handle.offset =
       static_cast<std::uint64_t>(static_cast<const unsigned char*>(ptr) - static_cast<unsigned char*>(begin));
-  if (bytes > size || handle.offset > size - bytes)
-    throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory for an IPC handle reaches beyond its allocation");
   const vpmm_status shared = table->ipc_get_mem_handle(table, begin, handle.token);
   if (shared == VPMM_ERROR_DRIVER_FAILED)
     throw_error(VPMM_ERROR_UNSUPPORTED,
                 std::string("CUDA's legacy IPC does not share memory of this kind: ") + table->last_error(table));
   driver.done(shared);
+  if (bytes > size || handle.offset > size - bytes)
+    throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory for an IPC handle reaches beyond its allocation");
   driver.done(table->device_get_uuid(table, device, handle.device_uuid));
   return handle;
 }

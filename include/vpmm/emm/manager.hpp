@@ -83,8 +83,10 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   // Gets ready in the current CUDA context. The first request does it by itself; later calls do nothing.
   void initialize() {
     if (cuda_context() != nullptr) return;
-    const std::lock_guard<std::mutex> lock(initializing_);
+    const std::lock_guard<std::recursive_mutex> lock(initializing_);
     if (cuda_context() != nullptr) return;
+    if (is_initializing_)
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a memory manager asks itself for memory while it is initialized");
     const vpmm_cuda_context current = driver_.ctx_get_current();
     if (current == nullptr)
       throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a memory manager cannot be initialized: no CUDA context is current");
@@ -92,8 +94,15 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
       throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a memory manager for device " + std::to_string(device_) +
                                                    " cannot be initialized in a context of device " +
                                                    std::to_string(found));
-    initialize_base();
-    do_initialize();
+    is_initializing_ = true;
+    try {
+      initialize_base();
+      do_initialize();
+    } catch (...) {
+      is_initializing_ = false;
+      throw;
+    }
+    is_initializing_ = false;
     context_.store(current, std::memory_order_release);
   }
 
@@ -134,16 +143,15 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
     require_pinnable(options);
     return obtain<PinnedMemory>(span.bytes, VPMM_EMM_REGISTERED, std::move(owner),
-                                [&] { return do_register_host(span.data, span.bytes, options.flags()); });
+                                [&] { return register_host(span, options.flags()); });
   }
   // The same, seen by the device. VPMM_ERROR_UNSUPPORTED where the device cannot map host memory.
   MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
     require_pinnable(options);
     if (driver_.device_get_attribute(kCanMapHostMemory, device_) == 0)
       throw_error(VPMM_ERROR_UNSUPPORTED, "device " + std::to_string(device_) + " cannot map host memory");
-    return obtain<MappedMemory>(span.bytes, VPMM_EMM_REGISTERED_MAPPED, std::move(owner), [&] {
-      return do_register_host(span.data, span.bytes, options.flags() | VPMM_EMM_DEVICE_MAPPED);
-    });
+    return obtain<MappedMemory>(span.bytes, VPMM_EMM_REGISTERED_MAPPED, std::move(owner),
+                                [&] { return register_host(span, options.flags() | VPMM_EMM_DEVICE_MAPPED); });
   }
 
   // Names memory of this manager, or a view of it, to another process. The memory must outlive its use there.
@@ -151,6 +159,8 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   IpcHandle get_ipc_handle(const MemoryPointer& memory) {
     require(capabilities().ipc, "make IPC handles");
     if (!memory) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory of 0 bytes has no IPC handle");
+    if (memory.manager().get() != this || !is_live(*memory.allocation_))
+      throw_error(VPMM_ERROR_INVALID_POINTER, "the memory is not this manager's, or was given back");
     initialize();
     const CurrentContext current(driver_, cuda_context());
     return do_get_ipc_handle(memory.device_pointer(), memory.size());
@@ -181,7 +191,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   // Any kind of block, once each, on any thread, whatever CUDA context is current there: not even a failure to do so
   // may throw. Never called while the process exits, nor in a forked child.
   virtual void do_release(const Block& block) noexcept = 0;
-  // Called once.
+  // Called until it succeeds once, with the manager's CUDA context current; it may not use the public methods.
   virtual void do_initialize() {}
   // All blocks have been released.
   virtual void do_reset() {}
@@ -216,15 +226,28 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
       throw_error(VPMM_ERROR_INVALID_ARGUMENT,
                   "write_combined is for memory that is allocated, not for what is pinned");
   }
+  Block register_host(HostSpan span, unsigned flags) {
+    if (span.data == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the host memory to pin is at address null");
+    Block block = do_register_host(span.data, span.bytes, flags);
+    block.pointer = span.data;
+    return block;
+  }
   template <typename Value, typename Allocate>
   Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
   std::shared_ptr<MemoryManager> shared();
+  static bool is_seen_by_device(vpmm_emm_kind kind) {
+    return kind == VPMM_EMM_MAPPED || kind == VPMM_EMM_REGISTERED_MAPPED;
+  }
   // With what authors leave out.
   static Block filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind);
   void begin_deferring();
   void end_deferring() noexcept;
   void enlist(detail::Allocation& allocation) noexcept;
   bool delist(detail::Allocation& allocation) noexcept;
+  bool is_live(const detail::Allocation& allocation) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return allocation.is_live_;
+  }
   void give_back(detail::Allocation& allocation) noexcept;
   void end_release() noexcept;
   void give_back_on(detail::Allocation& allocation, vpmm_stream stream);
@@ -232,7 +255,8 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   Driver driver_;
   int device_;
   std::atomic<vpmm_cuda_context> context_{nullptr};
-  std::mutex initializing_;
+  std::recursive_mutex initializing_;  // guards the next, and the way to context_
+  bool is_initializing_ = false;
   std::mutex mutex_;  // guards what follows, and the links of every Allocation
   detail::Allocation* first_ = nullptr;
   std::size_t live_ = 0;
@@ -244,6 +268,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
 class DeferCleanup {
  public:
   explicit DeferCleanup(std::shared_ptr<MemoryManager> manager) : manager_(std::move(manager)) {
+    manager_->initialize();
     manager_->begin_deferring();
   }
   DeferCleanup(DeferCleanup&& other) noexcept = default;
@@ -273,10 +298,7 @@ std::shared_ptr<Manager> make_manager(int device = 0, Arguments&&... arguments) 
 
 // --- implementation ---
 
-inline DeferCleanup MemoryManager::defer_cleanup() {
-  initialize();
-  return DeferCleanup(shared());
-}
+inline DeferCleanup MemoryManager::defer_cleanup() { return DeferCleanup(shared()); }
 
 inline std::shared_ptr<MemoryManager> MemoryManager::shared() {
   if (auto self = weak_from_this().lock()) return self;
@@ -308,7 +330,15 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   const CurrentContext current(driver_, cuda_context());
   // Made first: once there is a block, nothing may throw.
   auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
-  allocation->block_ = filled_in(allocate(), bytes, kind);
+  const Block given = allocate();
+  if (is_seen_by_device(kind) && given.pointer != nullptr && given.device_pointer == nullptr) {
+    Block unusable = given;
+    unusable.bytes = bytes;
+    unusable.kind = kind;
+    do_release(unusable);
+    throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave mapped memory without its device address");
+  }
+  allocation->block_ = filled_in(given, bytes, kind);
   enlist(*allocation);
   const Block& block = allocation->block_;
   return Value(block, std::move(allocation));

@@ -265,7 +265,16 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   // Called once. The pool must live as long as the manager.
   virtual pool_ref open_pool() = 0;
 
-  void do_initialize() override { pool_.emplace(open_pool()); }
+  // What is freed without a stream is complete when all work of the primary context is; others are not looked at.
+  void do_initialize() override {
+    const vpmm_cuda_context primary = driver().device_primary_ctx_retain(device());
+    driver().device_primary_ctx_release(device());
+    if (primary != driver().ctx_get_current())
+      throw_error(VPMM_ERROR_UNSUPPORTED,
+                  "a pool is for the primary context of its device: another CUDA context needs another memory manager, "
+                  "such as \"default\"");
+    pool_.emplace(open_pool());
+  }
   // What was dropped is taken in, and free from now on. Where the context is gone, so is the memory.
   void do_reset() override {
     if (pool_) (void)vpmm_trim(pool_->handle(), SIZE_MAX, nullptr);

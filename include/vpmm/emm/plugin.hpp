@@ -95,7 +95,10 @@ class Slots {
     });
   }
   static vpmm_status defer_cleanup_begin(vpmm_emm_manager* manager) noexcept {
-    return guarded([&] { get(manager).begin_deferring(); });
+    return guarded([&] {
+      get(manager).initialize();
+      get(manager).begin_deferring();
+    });
   }
   static vpmm_status defer_cleanup_end(vpmm_emm_manager* manager) noexcept {
     get(manager).end_deferring();
@@ -217,7 +220,9 @@ class PluginMemoryManager : public MemoryManager {
     return slot(member) != nullptr;
   }
   void done(vpmm_status status) const {
-    if (status != VPMM_OK) throw_error(status, plugin_->last_error());
+    if (status == VPMM_OK) return;
+    const char* const reason = plugin_->last_error();
+    throw_error(status, reason != nullptr && *reason != '\0' ? reason : "the memory manager gives no reason");
   }
   // A block as the plugin filled it in, zero where it did not.
   template <typename Allocate>
