@@ -20,9 +20,12 @@ constexpr const char* kVariable = "VPMM_MEMORY_MANAGER";
 constexpr const char* kDefault = "vpmm";
 
 const vpmm_emm_plugin* find_builtin(std::string_view name) {
-  if (name == kDefault) return plugin_of<VpmmMemoryManager>("vpmm");
-  if (name == "stream_ordered") return plugin_of<StreamOrderedMemoryManager>("stream_ordered");
-  if (name == "default") return plugin_of<DefaultMemoryManager>("default");
+  static const vpmm_emm_plugin* const all[] = {new_plugin<VpmmMemoryManager>(kDefault),
+                                               new_plugin<StreamOrderedMemoryManager>("stream_ordered"),
+                                               new_plugin<DefaultMemoryManager>("default")};
+  for (const vpmm_emm_plugin* const plugin : all) {
+    if (name == plugin->name) return plugin;
+  }
   return nullptr;
 }
 

@@ -319,7 +319,10 @@ class WrongIpcOffset : public Sound {
 
 using Change = void (*)(vpmm_emm_plugin&);
 
-const vpmm_emm_plugin& sound() { return *emm::plugin_of<Sound>("sound"); }
+const vpmm_emm_plugin& sound() {
+  static const vpmm_emm_plugin* const plugin = emm::new_plugin<Sound>("sound");
+  return *plugin;
+}
 
 const vpmm_emm_plugin* changed(Change change) {
   static std::deque<vpmm_emm_plugin> tables;  // a table lives as long as the process
@@ -421,7 +424,8 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
 template <typename Manager>
 const vpmm_emm_plugin* of() {
-  return emm::plugin_of<Manager>("broken");
+  static const vpmm_emm_plugin* const plugin = emm::new_plugin<Manager>("broken");
+  return plugin;
 }
 
 const char* const kFirst = "memory_of_any_size_is_aligned_and_keeps_its_contents";

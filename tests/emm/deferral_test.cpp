@@ -1,8 +1,10 @@
 // emm: pending deallocations, as Numba's: by count, by bytes, deferred, and what comes first when memory runs out.
+#include <atomic>
 #include <thread>
 #include <vector>
 
 #include "emm/emm_world.hpp"
+#include "emm/host_memory.hpp"
 
 namespace vpmm::emm_test {
 namespace {
@@ -140,6 +142,15 @@ TEST_F(Deferral, running_out_of_memory_comes_before_a_guard) {
   EXPECT_TRUE(manager->pending().is_deferred());
 }
 
+TEST_F(Deferral, a_pool_that_runs_out_frees_what_waits_beside_it_and_tries_once_more) {
+  const auto pooled = world.make<OnPool>(world.calls(), pool_config());
+  const DeferCleanup guard = pooled->defer_cleanup();
+  (void)pooled->allocate_managed(600 * thousandth);
+  EXPECT_EQ(frees(), 0u);
+  EXPECT_TRUE(pooled->memalloc(500 * thousandth));
+  EXPECT_EQ(frees(), 1u);
+}
+
 TEST_F(Deferral, with_nothing_pending_running_out_is_an_error_that_says_so) {
   const Thrown thrown = thrown_by([&] { (void)manager->memalloc(2000 * thousandth); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_OUT_OF_MEMORY);
@@ -159,6 +170,57 @@ TEST_F(Deferral, a_free_that_fails_is_counted_and_the_others_are_carried_out) {
   world.faulting().clear_plan();
   EXPECT_EQ(manager->pending().failures(), 1u);
   EXPECT_EQ(allocated(), 0u) << "each was tried";
+}
+
+// A driver that only counts what is freed, and refuses the first.
+std::atomic<int> freed = 0;
+vpmm_status counted_free(const vpmm_emm_driver*, void*) { return ++freed == 1 ? VPMM_ERROR_DRIVER_FAILED : VPMM_OK; }
+
+TEST_F(Deferral, a_free_is_carried_out_at_once_when_there_is_no_host_memory_for_the_queue) {
+  vpmm_emm_driver counting = *world.driver().table();
+  counting.mem_free = counted_free;
+  emm::PendingDeallocs queue{emm::Driver(&counting)};
+  queue.set_limits(world.context(), {1000, 1.0}, 1000 * thousandth);
+  freed = 0;
+  {
+    const NoHostMemory none;
+    for (int i = 0; i < 100; ++i) queue.add(&queue, 16, &emm::Driver::mem_free);
+    queue.flush();
+  }
+  EXPECT_EQ(freed, 100);
+  EXPECT_EQ(queue.failures(), 1u);
+}
+
+// A driver whose mem_free takes long.
+std::atomic<bool> is_freeing = false;
+std::atomic<bool> may_free = false;
+vpmm_status (*quick_free)(const vpmm_emm_driver*, void*) = nullptr;
+vpmm_status slow_free(const vpmm_emm_driver* driver, void* ptr) {
+  is_freeing = true;
+  while (!may_free) std::this_thread::yield();
+  return quick_free(driver, ptr);
+}
+
+TEST_F(Deferral, running_out_of_memory_waits_for_frees_that_another_thread_has_begun) {
+  vpmm_emm_driver slow = *world.driver().table();
+  quick_free = std::exchange(slow.mem_free, slow_free);
+  emm::PendingDeallocs queue{emm::Driver(&slow)};
+  queue.set_limits(world.context(), {10, 1.0}, 1000 * thousandth);
+  queue.add(world.driver().mem_alloc(600 * thousandth), 600 * thousandth, &emm::Driver::mem_free);
+  is_freeing = may_free = false;
+  std::thread other([&] { queue.flush(); });
+  while (!is_freeing) std::this_thread::yield();
+  std::thread waker([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    may_free = true;
+  });
+  void* memory = nullptr;
+  const Thrown thrown =
+      thrown_by([&] { memory = queue.attempt([&] { return world.driver().mem_alloc(600 * thousandth); }); });
+  EXPECT_EQ(thrown.status, VPMM_OK) << thrown.text;
+  waker.join();
+  other.join();
+  if (memory != nullptr) world.driver().mem_free(memory);
 }
 
 TEST_F(Deferral, frees_from_a_thread_without_a_context) {

@@ -62,7 +62,9 @@ class EmmWorld {
       if (cuda) return std::move(cuda).value();
       throw std::runtime_error(cuda.error().message);
     }
-    auto sim = std::make_unique<driver::sim::SimDriver>();
+    driver::sim::SimOptions options;
+    options.capacity = Bytes{4} << 30;
+    auto sim = std::make_unique<driver::sim::SimDriver>(options);
     sim_ = sim.get();
     return sim;
   }

@@ -23,6 +23,8 @@ class Counting : public emm::MemoryManager {
   int releases() const { return releases_; }
   int twice() const { return twice_; }
   int resets() const { return resets_; }
+  int deferrals() const { return deferrals_; }
+  bool is_busy() const { return busy_ != 0; }
   bool was_busy_at_reset() const { return was_busy_at_reset_; }
   emm::Capabilities capabilities() const noexcept override {
     emm::Capabilities has;
@@ -56,6 +58,9 @@ class Counting : public emm::MemoryManager {
   }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream) override { return do_allocate(bytes); }
   void do_release_on_stream(const Block& block, vpmm_stream) override {
+    ++busy_;
+    while (is_slow) std::this_thread::yield();
+    --busy_;
     if (refuses_streams) throw_error(VPMM_ERROR_DRIVER_FAILED, "no");
     do_release(block);
   }
@@ -68,6 +73,7 @@ class Counting : public emm::MemoryManager {
     --twice_;  // released once, which counts as twice
     return block;
   }
+  void do_defer_cleanup_begin() override { ++deferrals_; }
   void do_reset() override {
     ++resets_;
     if (busy_ != 0) was_busy_at_reset_ = true;
@@ -79,6 +85,7 @@ class Counting : public emm::MemoryManager {
   std::atomic<int> releases_ = 0;
   std::atomic<int> twice_ = 0;
   std::atomic<int> resets_ = 0;
+  std::atomic<int> deferrals_ = 0;
   std::atomic<int> busy_ = 0;
   std::atomic<bool> was_busy_at_reset_ = false;
 };
@@ -152,6 +159,24 @@ TEST_F(Finalizer, a_reset_waits_for_finalizers_that_have_begun) {
   EXPECT_EQ(manager->releases(), 1);
 }
 
+TEST_F(Finalizer, a_reset_waits_for_a_release_on_a_stream_and_takes_what_it_refused) {
+  MemoryPointer memory = manager->memalloc(1000);
+  manager->refuses_streams = true;
+  manager->is_slow = true;
+  std::thread releaser([&] { EXPECT_NE(thrown_by([&] { memory.release_on(nullptr); }).status, VPMM_OK); });
+  while (!manager->is_busy()) std::this_thread::yield();
+  std::thread waker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    manager->is_slow = false;
+  });
+  manager->reset();
+  EXPECT_FALSE(manager->was_busy_at_reset());
+  releaser.join();
+  waker.join();
+  memory.reset();
+  EXPECT_EQ(manager->releases(), 1) << "by the reset";
+}
+
 TEST_F(Finalizer, eight_threads_drop_while_resets_come_and_each_piece_is_given_back_once) {
   constexpr int kThreads = 8;
   constexpr int kEach = 500;
@@ -188,6 +213,19 @@ TEST_F(Finalizer, a_refused_release_on_a_stream_leaves_the_memory_as_it_was) {
   EXPECT_EQ(manager->releases(), 1);
 }
 
+TEST_F(Finalizer, memory_whose_release_was_refused_is_again_one_among_others) {
+  MemoryPointer first = manager->memalloc(10, nullptr);
+  MemoryPointer second = manager->memalloc(10, nullptr);
+  manager->refuses_streams = true;
+  EXPECT_EQ(thrown_by([&] { first.release_on(nullptr); }).status, VPMM_ERROR_DRIVER_FAILED);
+  first.reset();
+  const MemoryPointer third = manager->memalloc(10);
+  second.reset();
+  manager->reset();
+  EXPECT_EQ(manager->releases(), 3);
+  EXPECT_EQ(manager->twice(), 0);
+}
+
 TEST_F(Finalizer, the_manager_lives_as_long_as_its_memory) {
   MemoryPointer memory = manager->memalloc(1000);
   const std::weak_ptr<Counting> watched = manager;
@@ -218,13 +256,18 @@ TEST_F(Finalizer, memory_of_no_bytes_asks_nobody) {
   EXPECT_EQ(manager->cuda_context(), nullptr) << "not even initialized";
 }
 
-TEST_F(Finalizer, in_a_forked_child_nothing_is_given_back) {
+TEST_F(Finalizer, in_a_forked_child_the_manager_is_asked_nothing) {
   MemoryPointer memory = manager->memalloc(1000);
+  MemoryPointer on_stream = manager->memalloc(1000);
+  const MemoryPointer left = manager->memalloc(1000);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
+    const emm::DeferCleanup guard = manager->defer_cleanup();
+    on_stream.release_on(nullptr);
     memory.reset();
-    _exit(manager->releases());
+    manager->reset();
+    _exit(manager->releases() + manager->resets() + manager->deferrals());
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -234,7 +277,7 @@ TEST_F(Finalizer, in_a_forked_child_nothing_is_given_back) {
 
 // Constructed before anything of the library, so destroyed after it has closed.
 MemoryPointer last_pointer;
-std::unique_ptr<EmmWorld> last_world;
+EmmWorld* last_world = nullptr;  // the simulator is not told of the end, as a GPU is not
 
 class FinalizerDeathTest : public testing::Test {
  protected:
@@ -244,12 +287,11 @@ class FinalizerDeathTest : public testing::Test {
 TEST_F(FinalizerDeathTest, memory_and_guards_that_outlive_main_end_silently) {
   EXPECT_EXIT(
       {
-        last_world = std::make_unique<EmmWorld>();
+        last_world = new EmmWorld;
         static std::shared_ptr<emm::DefaultMemoryManager> manager = last_world->make<emm::DefaultMemoryManager>();
         static emm::MappedMemory mapped = manager->allocate_mapped(100);
         static emm::DeferCleanup guard = manager->defer_cleanup();
         last_pointer = manager->memalloc(1000);
-        (void)last_world.release();  // the simulator is not told of the end, as a GPU is not
         std::exit(0);
       },
       testing::ExitedWithCode(0), "^$");

@@ -162,6 +162,66 @@ TEST_F(Nbep7, close_ends_a_context_and_a_new_one_gets_the_manager_that_is_set_th
   EXPECT_EQ(asked(), (Calls{"initialize", "allocate 9", "release"}));
 }
 
+// Whether the primary context is there still when a manager ends.
+class Ending : public Listed {
+ public:
+  using Listed::Listed;
+  ~Ending() override {
+    const vpmm_emm_driver* const table = driver().table();
+    const bool is_there = cuda_context() != nullptr && table->ctx_set_current(table, cuda_context()) == VPMM_OK &&
+                          table->ctx_synchronize(table) == VPMM_OK;
+    if (cuda_context() != nullptr) asked().push_back(is_there ? "end in the context" : "end too late");
+    (void)table->ctx_set_current(table, nullptr);
+  }
+  static inline bool refuses_reset = false;
+
+ private:
+  void do_reset() override {
+    if (refuses_reset) throw_error(VPMM_ERROR_DRIVER_FAILED, "refused");
+  }
+};
+
+const std::vector<std::string> kTwoLives{"initialize", "end in the context", "initialize", "allocate 5",
+                                         "release",    "end in the context"};
+
+// Each begins anew, for a pool of this process would keep the primary context too.
+class PrimaryContextDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(PrimaryContextDeathTest, outlives_the_manager_also_when_memory_keeps_that_beyond_close) {
+  EXPECT_EXIT(
+      {
+        emm::set_memory_manager<Ending>("ending");
+        Context::create().initialize();
+        Context context = Context::create();
+        emm::MemoryPointer memory = context.memalloc(5);
+        context.close();
+        memory.reset();
+        std::_Exit(asked() == kTwoLives ? 42 : 1);
+      },
+      testing::ExitedWithCode(42), "");
+}
+
+TEST_F(PrimaryContextDeathTest, is_released_also_when_the_manager_fails_to_reset) {
+  EXPECT_EXIT(
+      {
+        emm::set_memory_manager<Ending>("ending");
+        Context context = Context::create();
+        context.initialize();
+        const vpmm_cuda_context primary = context.cuda_context();
+        Ending::refuses_reset = true;
+        const bool is_refused = thrown_by([&] { context.close(); }).names("refused");
+        const Thrown gone = thrown_by([&] {
+          const emm::CurrentContext current(emm::Driver::of_process(), primary);
+          emm::Driver::of_process().ctx_synchronize();
+        });
+        std::_Exit(is_refused && gone.status != VPMM_OK ? 42 : 1);
+      },
+      testing::ExitedWithCode(42), "");
+}
+
 TEST_F(Nbep7, a_manager_of_another_interface_version_is_refused_with_both_versions) {
   const Thrown thrown = thrown_by([] { emm::set_memory_manager<OfAnotherVersion>("newer"); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
@@ -210,6 +270,18 @@ TEST_F(Nbep7, pinned_memory_is_the_hosts_and_mapped_memory_is_seen_by_the_device
   }
 }
 
+TEST_F(Nbep7, memory_that_exists_cannot_be_pinned_write_combined) {
+  std::vector<char> pages(2 * 4096);
+  const emm::HostSpan span{pages.data(), pages.size()};
+  const Context context = Context::create();
+  const emm::HostOptions options{false, true};
+  for (const Thrown& thrown : {thrown_by([&] { (void)context.pin(nullptr, span, options); }),
+                               thrown_by([&] { (void)context.pin_mapped(nullptr, span, options); })}) {
+    EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_TRUE(thrown.names("write_combined")) << thrown.text;
+  }
+}
+
 TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
   const emm::Driver driver = emm::Driver::of_process();
   const vpmm_cuda_context foreign = driver.device_primary_ctx_retain(0);
@@ -223,6 +295,16 @@ TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
   EXPECT_EQ(driver.ctx_get_device(), 0);
   driver.device_primary_ctx_release(0);
   EXPECT_EQ(thrown_by([] { (void)Context::wrap(nullptr); }).status, VPMM_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(Nbep7, two_libraries_whose_classes_have_one_name_are_two_managers) {
+  for (const auto& [path, name] : {std::pair{VPMM_TEST_PLUGIN_one, "one"}, {VPMM_TEST_PLUGIN_other, "other"}}) {
+    const vpmm_emm_plugin* const plugin = emm::load_plugin(path);
+    EXPECT_STREQ(plugin->name, name);
+    EXPECT_EQ(emm::load_plugin(path), plugin) << "loaded once";
+    const Context context = Context::create(0, plugin);
+    EXPECT_TRUE(thrown_by([&] { (void)context.memalloc(1); }).names(std::string("this is ") + name));
+  }
 }
 
 TEST_F(Nbep7, a_device_that_does_not_exist_is_named) {

@@ -14,10 +14,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
 SIMULATED = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_")} | {"VPMM_DRIVER": "sim"}
-# Words that show that the example got to what it is about.
+ARENA = "emm_plugin/libarena.so"
+# What to run once all are built, and words that show that it got to what it is about.
 EXPECTED = {
-    "quickstart_c": ["giving up the cache", "live 32 MiB"],
-    "quickstart_cpp": ["weights at 0x", "as a result: out of device memory", "as an exception: "],
+    "emm_managers": (
+        ["emm_managers/emm_managers", ARENA],
+        ["driver: simulator", *(f"\n{name} " for name in ("vpmm", "stream_ordered", "default", "arena")), "as written"],
+    ),
+    "emm_plugin": (
+        ["emm_plugin/use_arena", ARENA],
+        ["manager is arena", "first and last byte: 7 and 7", "a terabyte: mem_alloc failed"],
+    ),
+    "quickstart_c": (["quickstart_c/quickstart"], ["giving up the cache", "live 32 MiB"]),
+    "quickstart_cpp": (
+        ["quickstart_cpp/quickstart"],
+        ["weights at 0x", "as a result: out of device memory", "as an exception: "],
+    ),
 }
 
 
@@ -34,19 +46,18 @@ class Examples(unittest.TestCase):
     def test_each_builds_against_the_installed_package_and_runs(self) -> None:
         projects = sorted(path.parent for path in ROOT.glob("examples/*/CMakeLists.txt"))
         self.assertEqual({project.name for project in projects}, set(EXPECTED))
-        with tempfile.TemporaryDirectory(prefix="vpmm-examples-") as scratch:
-            prefix = Path(scratch) / "prefix"
-            run("cmake", "--install", BUILD, "--prefix", prefix)
+        with tempfile.TemporaryDirectory(prefix="vpmm-examples-") as folder:
+            scratch = Path(folder)
+            run("cmake", "--install", BUILD, "--prefix", scratch / "prefix")
             for project in projects:
-                with self.subTest(example=project.name):
-                    self.build_and_run(project, Path(scratch) / project.name, prefix)
-
-    def build_and_run(self, project: Path, build: Path, prefix: Path) -> None:
-        run("cmake", "-S", project, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
-        run("cmake", "--build", build)
-        output = run(build / "quickstart")
-        for words in EXPECTED[project.name]:
-            self.assertIn(words, output)
+                build = scratch / project.name
+                run("cmake", "-S", project, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={scratch / 'prefix'}")
+                run("cmake", "--build", build)
+            for name, ((program, *arguments), expected) in EXPECTED.items():
+                with self.subTest(example=name):
+                    output = run(scratch / program, *(scratch / argument for argument in arguments))
+                    for words in expected:
+                        self.assertIn(words, output)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ class Install(unittest.TestCase):
         self.assertIn("vpmm_version", names)
         self.assertEqual(sorted(name for name in names if not name.startswith("vpmm_")), [])
 
-    def test_every_function_of_the_header_is_exported_and_nothing_else(self) -> None:
-        header = (self.prefix / "include/vpmm/vpmm.h").read_text()
-        declared = set(re.findall(r"^VPMM_API [^;(]*?\b(vpmm_\w+)\(", header, re.MULTILINE))
+    def test_every_function_of_the_headers_is_exported_and_nothing_else(self) -> None:
+        headers = "".join((self.prefix / "include/vpmm" / name).read_text() for name in ("vpmm.h", "emm.h"))
+        declared = set(re.findall(r"^VPMM_API [^;(]*?\b(vpmm_\w+)\(", headers, re.MULTILINE))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
         self.assertEqual(declared, {line.split()[-1].partition("@")[0] for line in lines})
 
@@ -95,7 +95,7 @@ class Install(unittest.TestCase):
 
     def test_the_installed_headers_are_the_public_ones(self) -> None:
         installed = {str(path.relative_to(self.prefix / "include")) for path in self.prefix.glob("include/**/*.h*")}
-        public = {str(path.relative_to(ROOT / "include")) for path in ROOT.glob("include/vpmm/*.h*")}
+        public = {str(path.relative_to(ROOT / "include")) for path in ROOT.glob("include/vpmm/**/*.h*")}
         self.assertEqual(installed, public)
 
     def test_the_command_line_is_installed_and_says_its_version(self) -> None:

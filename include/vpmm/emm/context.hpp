@@ -2,6 +2,7 @@
 #ifndef VPMM_EMM_CONTEXT_HPP
 #define VPMM_EMM_CONTEXT_HPP
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,12 +19,21 @@ inline namespace v1 {
 // process. With VPMM_MEMORY_MANAGER set this warns and does nothing. Throws when the factory's managers implement
 // another version of the interface, which is found out by making one that is never initialized.
 inline void set_memory_manager(Factory factory, const char* name = "a memory manager of the program") {
-  auto kept = std::make_unique<const Factory>(std::move(factory));
-  auto plugin = std::make_unique<const vpmm_emm_plugin>(make_plugin(name, kept.get()));
-  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, plugin.get());
-  check(vpmm_emm_set_memory_manager(plugin.get()));
-  (void)kept.release();
-  (void)plugin.release();
+  // Never freed: contexts made so far go on using theirs. The list is there so that all of them can be found.
+  struct Kept {
+    Factory factory;
+    vpmm_emm_plugin plugin{};
+    Kept* before = nullptr;
+  };
+  static std::atomic<Kept*> last{nullptr};
+  auto kept = std::make_unique<Kept>();
+  kept->factory = std::move(factory);
+  kept->plugin = make_plugin(name, &kept->factory);
+  const PluginMemoryManager trial(Creation{Driver::of_process(), 0}, &kept->plugin);
+  check(vpmm_emm_set_memory_manager(&kept->plugin));
+  Kept* const made = kept.release();
+  made->before = last.load();
+  while (!last.compare_exchange_weak(made->before, made)) continue;
 }
 template <typename Manager>
 void set_memory_manager(const char* name = "a memory manager of the program") {
@@ -56,41 +66,32 @@ inline const vpmm_emm_plugin* get_memory_manager() {
 // life. The caller's current CUDA context is as before after each call.
 class Context {
  public:
-  // The primary context of a device, which is retained until close(). With the process's memory manager, or another.
+  // The primary context of a device, with the process's memory manager, or another. It is retained until close(), and
+  // longer while a value or a guard keeps the manager.
   static Context create(int device = 0, const vpmm_emm_plugin* plugin = nullptr) {
     const Driver driver = Driver::of_process();
-    struct Retained {
-      Driver driver;
-      int device;
-      bool is_kept = false;
-      ~Retained() {
-        if (!is_kept) (void)driver.table()->device_primary_ctx_release(driver.table(), device);
-      }
-    };
     const vpmm_cuda_context context = driver.device_primary_ctx_retain(device);
-    Retained retained{driver, device};
-    Context made(driver, context, device, plugin);
-    made.is_retained_ = retained.is_kept = true;
-    return made;
+    // While the process ends the driver refuses, and the context ends by itself.
+    std::shared_ptr<void> retained(
+        context, [driver, device](void*) { (void)driver.table()->device_primary_ctx_release(driver.table(), device); });
+    return Context(driver, context, device, plugin, std::move(retained));
   }
   // A CUDA context of somebody else's, which must outlive this object or its close().
   static Context wrap(vpmm_cuda_context context, const vpmm_emm_plugin* plugin = nullptr) {
     if (context == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the CUDA context to wrap is null");
     const Driver driver = Driver::of_process();
     const CurrentContext current(driver, context);
-    return Context(driver, context, driver.ctx_get_device(), plugin);
+    return Context(driver, context, driver.ctx_get_device(), plugin, nullptr);
   }
   Context(Context&& other) noexcept
       : driver_(other.driver_),
         context_(std::exchange(other.context_, nullptr)),
         device_(other.device_),
-        is_retained_(std::exchange(other.is_retained_, false)),
         manager_(std::move(other.manager_)) {}
   Context& operator=(Context&& other) noexcept {
     std::swap(driver_, other.driver_);
     std::swap(context_, other.context_);
     std::swap(device_, other.device_);
-    std::swap(is_retained_, other.is_retained_);
     std::swap(manager_, other.manager_);
     return *this;
   }
@@ -147,14 +148,17 @@ class Context {
     if (manager_ == nullptr) return;
     const std::shared_ptr<MemoryManager> manager = std::move(manager_);
     manager->reset();
-    if (std::exchange(is_retained_, false)) driver_.device_primary_ctx_release(device_);
   }
 
  private:
-  Context(const Driver& driver, vpmm_cuda_context context, int device, const vpmm_emm_plugin* plugin)
+  // The manager keeps `retained` until after its own end, for then it may still have something to free.
+  Context(const Driver& driver, vpmm_cuda_context context, int device, const vpmm_emm_plugin* plugin,
+          std::shared_ptr<void> retained)
       : driver_(driver), context_(context), device_(device) {
-    manager_ = std::make_shared<PluginMemoryManager>(Creation{driver, device},
-                                                     plugin != nullptr ? plugin : emm::get_memory_manager());
+    if (plugin == nullptr) plugin = emm::get_memory_manager();
+    auto made = std::make_unique<PluginMemoryManager>(Creation{driver, device}, plugin);
+    manager_ = std::shared_ptr<MemoryManager>(made.release(),
+                                              [kept = std::move(retained)](MemoryManager* manager) { delete manager; });
   }
   const std::shared_ptr<MemoryManager>& require() const {
     if (manager_ == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "this context is closed");
@@ -168,7 +172,6 @@ class Context {
   Driver driver_;
   vpmm_cuda_context context_;
   int device_;
-  bool is_retained_ = false;
   std::shared_ptr<MemoryManager> manager_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <string>
 
 #include "vpmm/emm.h"
 #include "vpmm/vpmm.hpp"
@@ -30,7 +31,14 @@ inline constexpr int kCanMapHostMemory = 19;
 // the calling thread's current CUDA context, as CUDA does, and throw vpmm::error with the status of emm.h.
 class Driver {
  public:
-  explicit Driver(const vpmm_emm_driver* table) noexcept : table_(table) {}
+  // Throws when the table is of a library that is older than this header: it ends before slots that are called here.
+  explicit Driver(const vpmm_emm_driver* table) : table_(table) {
+    if (table->size < sizeof(vpmm_emm_driver))
+      throw_error(VPMM_ERROR_UNSUPPORTED,
+                  "libvpmm is older than the headers that this was built with: its table of the "
+                  "driver has " +
+                      std::to_string(table->size) + " bytes, needed are " + std::to_string(sizeof(vpmm_emm_driver)));
+  }
   // The driver of the process, from libvpmm.
   static Driver of_process() {
     const vpmm_emm_driver* table = nullptr;

@@ -65,7 +65,7 @@ class LegacyIpcMemory {
     if (begin_ == nullptr || driver_.process_is_ending()) return;
     try {
       close();
-    } catch (const vpmm::error&) {
+    } catch (...) {
       // A destructor cannot report; close() can.
     }
   }

@@ -130,14 +130,15 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   }
   // Page-locks memory of the caller's until the result is dropped; it is unlocked at once then, also while cleanup is
   // deferred. `owner` is kept alive until then; it may be null when the caller sees to that.
+  // Memory that exists cannot become write-combined.
   PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
-    require(capabilities().host_memory, "pin host memory");
+    require_pinnable(options);
     return obtain<PinnedMemory>(span.bytes, VPMM_EMM_REGISTERED, std::move(owner),
                                 [&] { return do_register_host(span.data, span.bytes, options.flags()); });
   }
   // The same, seen by the device. VPMM_ERROR_UNSUPPORTED where the device cannot map host memory.
   MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
-    require(capabilities().host_memory, "pin host memory");
+    require_pinnable(options);
     if (driver_.device_get_attribute(kCanMapHostMemory, device_) == 0)
       throw_error(VPMM_ERROR_UNSUPPORTED, "device " + std::to_string(device_) + " cannot map host memory");
     return obtain<MappedMemory>(span.bytes, VPMM_EMM_REGISTERED_MAPPED, std::move(owner), [&] {
@@ -208,14 +209,24 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     if (!has) unsupported(what);
   }
 
+  // CUDA reads the flag of write-combined memory as another one where memory is registered.
+  void require_pinnable(HostOptions options) const {
+    require(capabilities().host_memory, "pin host memory");
+    if (options.write_combined)
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT,
+                  "write_combined is for memory that is allocated, not for what is pinned");
+  }
   template <typename Value, typename Allocate>
   Value obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_ptr<const void> owner, Allocate&& allocate);
   std::shared_ptr<MemoryManager> shared();
+  // With what authors leave out.
+  static Block filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind);
   void begin_deferring();
   void end_deferring() noexcept;
   void enlist(detail::Allocation& allocation) noexcept;
   bool delist(detail::Allocation& allocation) noexcept;
   void give_back(detail::Allocation& allocation) noexcept;
+  void end_release() noexcept;
   void give_back_on(detail::Allocation& allocation, vpmm_stream stream);
 
   Driver driver_;
@@ -225,7 +236,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   std::mutex mutex_;  // guards what follows, and the links of every Allocation
   detail::Allocation* first_ = nullptr;
   std::size_t live_ = 0;
-  std::size_t releasing_ = 0;         // in do_release, on other threads
+  std::size_t releasing_ = 0;         // being released, on other threads
   std::condition_variable released_;  // releasing_ has become 0
 };
 
@@ -274,6 +285,7 @@ inline std::shared_ptr<MemoryManager> MemoryManager::shared() {
 }
 
 inline void MemoryManager::begin_deferring() {
+  if (driver_.process_is_ending()) return;
   defer_cleanup_begin_base();
   try {
     do_defer_cleanup_begin();
@@ -296,20 +308,25 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   const CurrentContext current(driver_, cuda_context());
   // Made first: once there is a block, nothing may throw.
   auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
-  Block block = allocate();
+  allocation->block_ = filled_in(allocate(), bytes, kind);
+  enlist(*allocation);
+  const Block& block = allocation->block_;
+  return Value(block, std::move(allocation));
+}
+
+inline Block MemoryManager::filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind) {
   if (block.pointer == nullptr)
     throw_error(VPMM_ERROR_DRIVER_FAILED, "the memory manager gave neither memory nor an error");
   block.bytes = bytes;
   block.kind = kind;
   const bool is_everywhere = kind == VPMM_EMM_DEVICE || kind == VPMM_EMM_MANAGED;
   if (is_everywhere) block.device_pointer = block.pointer;
-  allocation->block_ = block;
-  enlist(*allocation);
-  return Value(block, std::move(allocation));
+  return block;
 }
 
 inline void MemoryManager::enlist(detail::Allocation& allocation) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
+  allocation.previous_ = nullptr;  // it may have been in the list before
   allocation.next_ = first_;
   if (first_ != nullptr) first_->previous_ = &allocation;
   first_ = &allocation;
@@ -337,36 +354,45 @@ inline void MemoryManager::give_back(detail::Allocation& allocation) noexcept {
     ++releasing_;
   }
   do_release(allocation.block_);
+  end_release();
+}
+
+inline void MemoryManager::end_release() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (--releasing_ == 0) released_.notify_all();
 }
 
 inline void MemoryManager::give_back_on(detail::Allocation& allocation, vpmm_stream stream) {
+  if (driver_.process_is_ending()) return;
   require(capabilities().stream_order, "release in the order of a stream");
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!delist(allocation)) throw_error(VPMM_ERROR_INVALID_POINTER, "the memory was given back before");
+    ++releasing_;
   }
   try {
     const CurrentContext current(driver_, cuda_context());
     do_release_on_stream(allocation.block_, stream);
   } catch (...) {
     enlist(allocation);
+    end_release();
     throw;
   }
+  end_release();
 }
 
 inline void MemoryManager::reset() {
-  if (cuda_context() == nullptr) return;  // nothing has been handed out
+  if (cuda_context() == nullptr || driver_.process_is_ending()) return;  // nothing has been handed out; too late
   std::vector<Block> blocks;
   {
+    // First those that others have begun: one that is refused comes back into the list.
     std::unique_lock<std::mutex> lock(mutex_);
+    released_.wait(lock, [this] { return releasing_ == 0; });
     blocks.reserve(live_);
     while (first_ != nullptr) {
       blocks.push_back(first_->block_);
       delist(*first_);
     }
-    released_.wait(lock, [this] { return releasing_ == 0; });
   }
   for (const Block& block : blocks) do_release(block);
   const CurrentContext current(driver_, cuda_context(), std::nothrow);

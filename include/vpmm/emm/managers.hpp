@@ -3,11 +3,11 @@
 #define VPMM_EMM_MANAGERS_HPP
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "vpmm/emm/ipc.hpp"
 #include "vpmm/emm/manager.hpp"
@@ -17,7 +17,7 @@ inline namespace v1 {
 
 // Frees that wait to be carried out together, as Numba's _PendingDeallocs: all of them once more than so many wait, or
 // more than so many bytes, unless cleanup is deferred. One queue for device and host memory. Thread-safe; the driver is
-// called without a lock held, and in the CUDA context that set_limits() named.
+// called without a lock held that adding needs, and in the CUDA context that set_limits() named.
 class PendingDeallocs {
  public:
   explicit PendingDeallocs(const Driver& driver) : driver_(driver) {}
@@ -42,35 +42,39 @@ class PendingDeallocs {
       bytes_ += bytes;
       is_due = deferrals_ == 0 && (waiting_.size() > most_ || bytes_ > most_bytes_);
     } catch (...) {
-      carry_out({{ptr, free}});
+      const Item only{ptr, free};
+      carry_out(&only, 1);
     }
     if (is_due) flush();
   }
 
-  // Carries out what waits. What cannot be freed is counted, and the rest is freed all the same. True: there was some.
-  bool flush() noexcept {
-    std::deque<Item> items;
+  // Carries out what waits, and waits for what another thread has begun to. What cannot be freed is counted, and the
+  // rest is freed all the same.
+  void flush() noexcept {
+    const std::lock_guard<std::mutex> one_at_a_time(flushing_);
+    std::vector<Item> items;  // empty, it needs no memory
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       items.swap(waiting_);
       bytes_ = 0;
     }
-    carry_out(items);
-    return !items.empty();
+    carry_out(items.data(), items.size());
   }
   // The same, unless cleanup is deferred.
   void flush_unless_deferred() noexcept {
     if (!is_deferred()) flush();
   }
 
-  // Memory from `allocate`; when there is none, once more after everything that waits has been freed. That comes before
-  // any deferral. vpmm::out_of_memory is the last word.
+  // Memory from `allocate`; when there is none, once more after everything that waits has been freed, by this thread or
+  // another. That comes before any deferral. vpmm::out_of_memory is the last word.
   template <typename Allocate>
   void* attempt(Allocate&& allocate) {
+    const std::uint64_t before = carried_out_.load(std::memory_order_relaxed);
     try {
       return allocate();
     } catch (const vpmm::out_of_memory&) {
-      if (!flush()) throw;
+      flush();
+      if (carried_out_.load(std::memory_order_relaxed) == before) throw;
     }
     return allocate();
   }
@@ -106,16 +110,17 @@ class PendingDeallocs {
     Free free;
   };
 
-  void carry_out(const std::deque<Item>& items) noexcept {
-    if (items.empty()) return;
+  void carry_out(const Item* items, std::size_t count) noexcept {
+    if (count == 0) return;
     const CurrentContext current(driver_, context(), std::nothrow);
-    for (const Item& item : items) {
+    for (const Item* item = items; item != items + count; ++item) {
       try {
-        (driver_.*item.free)(item.ptr);
-      } catch (const vpmm::error&) {
+        (driver_.*item->free)(item->ptr);
+      } catch (...) {
         failures_.fetch_add(1, std::memory_order_relaxed);
       }
     }
+    carried_out_.fetch_add(count, std::memory_order_relaxed);
   }
   vpmm_cuda_context context() const noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -123,14 +128,16 @@ class PendingDeallocs {
   }
 
   Driver driver_;
+  std::mutex flushing_;       // held while frees are carried out, and taken before the other
   mutable std::mutex mutex_;  // guards what follows
-  std::deque<Item> waiting_;
+  std::vector<Item> waiting_;
   std::uint64_t bytes_ = 0;
   std::uint64_t most_ = 0;
   std::uint64_t most_bytes_ = 0;
   int deferrals_ = 0;
   vpmm_cuda_context context_ = nullptr;
   std::atomic<std::uint64_t> failures_{0};
+  std::atomic<std::uint64_t> carried_out_{0};
 };
 
 // Page-locked host memory from the driver, for managers that care for device memory alone: derive from it and write
@@ -264,13 +271,15 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
     if (pool_) (void)vpmm_trim(pool_->handle(), SIZE_MAX, nullptr);
   }
   Block do_allocate(std::size_t bytes) override {
-    const result<void*> allocated = pool_->try_allocate(bytes, any_stream);
-    // The size is the only argument, and more than any address space holds is more than there is.
-    if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
-    return block_of(allocated.value());
+    return block_of(deallocations().attempt([&] {
+      const result<void*> allocated = pool_->try_allocate(bytes, any_stream);
+      // The size is the only argument, and more than any address space holds is more than there is.
+      if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
+      return allocated.value();
+    }));
   }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_of(pool_->allocate(bytes, stream));
+    return block_of(deallocations().attempt([&] { return pool_->allocate(bytes, stream); }));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     const auto allocate = [&] { return driver().mem_alloc_managed(bytes, flags); };

@@ -42,8 +42,9 @@ vpmm_status guarded(Work&& work) noexcept {
   } catch (const vpmm::error& error) {
     last_error().set(error.what());
     return error.status();
-  } catch (const std::bad_alloc&) {
-    last_error().set("the process itself is out of memory");
+  } catch (const std::bad_alloc& error) {
+    const bool says_nothing = std::strcmp(error.what(), std::bad_alloc().what()) == 0;
+    last_error().set(says_nothing ? "the process itself is out of memory" : error.what());
     return VPMM_ERROR_HOST_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     last_error().set(error.what());
@@ -82,7 +83,7 @@ class Slots {
     return guarded([&] { get(manager).reset(); });
   }
   static vpmm_status allocate(vpmm_emm_manager* manager, std::size_t bytes, Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate(bytes); });
+    return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate(bytes); });
   }
   static void release(vpmm_emm_manager* manager, const Block* block) noexcept { get(manager).do_release(*block); }
   static std::uint32_t capabilities(vpmm_emm_manager* manager) noexcept { return get(manager).capabilities().bits(); }
@@ -102,11 +103,14 @@ class Slots {
   }
   static vpmm_status allocate_host(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_host(bytes, flags); });
+    const vpmm_emm_kind kind = (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_MAPPED : VPMM_EMM_PINNED;
+    return give(block, bytes, kind, [&] { return get(manager).do_allocate_host(bytes, flags); });
   }
   static vpmm_status register_host(vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_register_host(ptr, bytes, flags); });
+    const bool is_mapped = (flags & VPMM_EMM_DEVICE_MAPPED) != 0;
+    const vpmm_emm_kind kind = is_mapped ? VPMM_EMM_REGISTERED_MAPPED : VPMM_EMM_REGISTERED;
+    return give(block, bytes, kind, [&] { return get(manager).do_register_host(ptr, bytes, flags); });
   }
   static vpmm_status get_ipc_handle(vpmm_emm_manager* manager, const void* ptr, std::size_t bytes,
                                     vpmm_emm_ipc_handle* handle) noexcept {
@@ -114,11 +118,11 @@ class Slots {
   }
   static vpmm_status allocate_managed(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                       Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_managed(bytes, flags); });
+    return give(block, bytes, VPMM_EMM_MANAGED, [&] { return get(manager).do_allocate_managed(bytes, flags); });
   }
   static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes, vpmm_stream stream,
                                         Block* block) noexcept {
-    return guarded([&] { *block = get(manager).do_allocate_on_stream(bytes, stream); });
+    return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate_on_stream(bytes, stream); });
   }
   static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block, vpmm_stream stream) noexcept {
     return guarded([&] { get(manager).do_release_on_stream(*block, stream); });
@@ -127,6 +131,10 @@ class Slots {
  private:
   static MemoryManager& get(vpmm_emm_manager* manager) {
     return **reinterpret_cast<std::shared_ptr<MemoryManager>*>(manager);
+  }
+  template <typename Allocate>
+  static vpmm_status give(Block* block, std::size_t bytes, vpmm_emm_kind kind, Allocate&& allocate) noexcept {
+    return guarded([&] { *block = MemoryManager::filled_in(allocate(), bytes, kind); });
   }
 };
 
@@ -160,21 +168,22 @@ inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noe
   return plugin;
 }
 
-// The plugin of a class whose constructor takes a Creation; one for the whole process.
+// A plugin of a class whose constructor takes a Creation, for the life of the process. To have one only, keep it in a
+// static variable, but not in a template or an inline function: of those the dynamic linker may give all libraries the
+// first one's, and with it the wrong class of two that have one name.
 template <typename Manager>
-const vpmm_emm_plugin* plugin_of(const char* name) {
-  static const auto* const factory =
-      new Factory([](const Creation& creation) { return std::make_shared<Manager>(creation); });
-  static const auto* const plugin = new vpmm_emm_plugin(make_plugin(name, factory));
-  return plugin;
+const vpmm_emm_plugin* new_plugin(const char* name) {
+  const auto make = [](const Creation& creation) { return std::make_shared<Manager>(creation); };
+  return new vpmm_emm_plugin(make_plugin(name, new Factory(make)));
 }
 
 // A manager whose work a plugin does.
 class PluginMemoryManager : public MemoryManager {
  public:
-  // The plugin must be one that vpmm_emm_check_plugin accepts.
+  // Throws when the table is not usable.
   PluginMemoryManager(const Creation& creation, const vpmm_emm_plugin* plugin)
       : MemoryManager(creation), plugin_(plugin) {
+    check(vpmm_emm_check_plugin(plugin_));
     done(plugin_->create(plugin_, creation.driver.table(), creation.device, &manager_));
   }
   ~PluginMemoryManager() override {
@@ -264,11 +273,12 @@ class PluginMemoryManager : public MemoryManager {
 }  // namespace vpmm::emm
 
 // Exports a class of memory managers as the plugin of the library that this stands in, once, at file scope:
-// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"). Its constructor takes a vpmm::emm::Creation.
-#define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                           \
-  extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) { \
-    return ::vpmm::emm::plugin_of<Manager>(name);                       \
-  }                                                                     \
-  static_assert(true, "so that a semicolon may follow")
+// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); Its constructor takes a vpmm::emm::Creation.
+#define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                                            \
+  extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {                  \
+    static const vpmm_emm_plugin* const plugin = ::vpmm::emm::new_plugin<Manager>(name); \
+    return plugin;                                                                       \
+  }                                                                                      \
+  static_assert(true, "so that a semicolon follows")
 
 #endif
