@@ -131,7 +131,7 @@ void pinning_what_is_pinned_is_an_error_and_leaves_it_pinned(const Subject& subj
     (void)context.pin(pages, {pages.get(), kSize});
   } catch (const vpmm::error& error) {
     has_failed = true;
-    require(*error.what() != '\0', "a range could not be pinned twice, as it must be, but without a text");
+    require(has_text(error), "a range could not be pinned twice, as it must be, but without a text");
   }
   require(has_failed, "a range that is pinned was pinned again; that must be an error");
   // Still in force: a third attempt fails as the second did, and there is something to give back.

@@ -35,13 +35,15 @@ void for_pieces(std::size_t bytes, Work&& work) {
 
 }  // namespace
 
+bool has_text(const vpmm::error& error) { return std::string_view(error.what()) != emm::kNoReason; }
+
 void require_error(vpmm_status status, std::string_view what, const std::function<void()>& action) {
   try {
     action();
   } catch (const vpmm::error& error) {
     require(error.status() == status, "{} must fail with status {}; it failed with status {}: {}", what,
             static_cast<int>(status), static_cast<int>(error.status()), error.what());
-    require(*error.what() != '\0', "{} failed as it must, but without a text", what);
+    require(has_text(error), "{} failed as it must, but without a text", what);
     return;
   }
   throw Failed{fmt::format("{} must fail with status {}; it succeeded", what, static_cast<int>(status))};

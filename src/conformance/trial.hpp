@@ -34,6 +34,8 @@ void require(bool holds, fmt::format_string<Values...> otherwise, Values&&... va
   if (!holds) throw Failed{fmt::format(otherwise, std::forward<Values>(values)...)};
 }
 
+// Whether the manager said what went wrong.
+bool has_text(const vpmm::error& error);
 // `action` must fail with this status and a text. `what` names it in the verdict.
 void require_error(vpmm_status status, std::string_view what, const std::function<void()>& action);
 

@@ -472,7 +472,7 @@ std::vector<Fault> faults() {
       {"be_of_version_2", changed(be_of_version_2), "it_has_a_name_and_this_version_of_the_interface", "version 2"},
       {"claim_what_has_no_slot", changed(claim_what_has_no_slot), "a_capability_has_its_slots", "have no slots"},
       {"hide_mapped_memory", changed(hide_mapped_memory), "mapped_memory_is_the_same_for_host_and_device",
-       "has no device pointer"},
+       "without its device address"},
       {"pin_what_is_pinned", changed(pin_what_is_pinned), "pinning_what_is_pinned_is_an_error_and_leaves_it_pinned",
        "was pinned again"},
       {"give_the_same_host_memory_to_all", changed(give_the_same_host_memory_to_all),

@@ -224,7 +224,7 @@ TEST_F(PrimaryContextDeathTest, is_released_also_when_the_manager_fails_to_reset
 
 TEST_F(Nbep7, a_manager_of_another_interface_version_is_refused_with_both_versions) {
   const Thrown thrown = thrown_by([] { emm::set_memory_manager<OfAnotherVersion>("newer"); });
-  EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(thrown.status, VPMM_ERROR_BAD_CONFIGURATION);
   EXPECT_TRUE(thrown.names("version 2") && thrown.names("version 1")) << thrown.text;
   EXPECT_STREQ(emm::get_memory_manager()->name, "vpmm") << "what was set before stays";
 }

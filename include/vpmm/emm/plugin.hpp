@@ -180,6 +180,9 @@ const vpmm_emm_plugin* new_plugin(const char* name) {
   return new vpmm_emm_plugin(make_plugin(name, new Factory(make)));
 }
 
+// In place of a text that the plugin owes.
+inline constexpr const char* kNoReason = "the memory manager gives no reason";
+
 // A manager whose work a plugin does.
 class PluginMemoryManager : public MemoryManager {
  public:
@@ -222,7 +225,7 @@ class PluginMemoryManager : public MemoryManager {
   void done(vpmm_status status) const {
     if (status == VPMM_OK) return;
     const char* const reason = plugin_->last_error();
-    throw_error(status, reason != nullptr && *reason != '\0' ? reason : "the memory manager gives no reason");
+    throw_error(status, reason != nullptr && *reason != '\0' ? reason : kNoReason);
   }
   // A block as the plugin filled it in, zero where it did not.
   template <typename Allocate>
