@@ -9,6 +9,7 @@
 namespace vpmm::emm_test {
 namespace {
 
+using driver::Call;
 using emm::Block;
 using emm::Context;
 using emm::MemoryManager;
@@ -280,6 +281,56 @@ TEST_F(Nbep7, memory_that_exists_cannot_be_pinned_write_combined) {
     EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);
     EXPECT_TRUE(thrown.names("write_combined")) << thrown.text;
   }
+}
+
+TEST_F(Nbep7, managed_memory_is_one_address_for_host_and_device) {
+  for (const char* name : {"vpmm", "stream_ordered", "default"}) {
+    SCOPED_TRACE(name);
+    const Context context = Context::create(0, emm::builtin_plugin(name));
+    const emm::ManagedMemory memory = context.allocate_managed(100);
+    EXPECT_EQ(memory.host_pointer(), memory.device_pointer());
+    std::memset(memory.host_pointer(), 7, memory.size());
+    char byte = 0;
+    const emm::CurrentContext current(emm::Driver::of_process(), context.cuda_context());
+    emm::Driver::of_process().memcpy_device_to_host(&byte, memory.view(99).device_pointer(), 1);
+    EXPECT_EQ(byte, 7);
+  }
+}
+
+TEST_F(Nbep7, memory_that_a_stream_gives_back_is_that_streams_again_at_once) {
+  const Context context = Context::create();
+  emm::MemoryPointer memory = context.memalloc(3 * kMiB, nullptr);
+  const void* const address = memory.device_pointer();
+  memory.release_on(nullptr);
+  EXPECT_EQ(context.memalloc(3 * kMiB, nullptr).device_pointer(), address);
+}
+
+TEST_F(Nbep7, a_pool_may_use_dropped_memory_again_inside_a_guard_but_gives_none_back) {
+  EmmWorld world;
+  pool::Config config = pool_config();
+  config.release_threshold = 0;
+  const auto manager = world.make<OnPool>(world.calls(), config);
+  manager->initialize();
+  const std::uint64_t tried_out = world.calls().count(Call::mem_create);  // when the pool was opened
+  const auto given_back = [&] { return world.calls().count(Call::mem_release) - tried_out; };
+  const auto release_three_times = [&] {  // such a free looks at the threshold
+    for (int i = 0; i < 3; ++i) {
+      manager->memalloc(200 * kMiB, nullptr).release_on(nullptr);
+      world.driver().ctx_synchronize();
+    }
+  };
+  {
+    const emm::DeferCleanup guard = manager->defer_cleanup();
+    for (int i = 0; i < 8; ++i) {
+      (void)manager->memalloc(64 * kMiB);
+      world.driver().ctx_synchronize();
+    }
+    EXPECT_LT(world.calls().count(Call::mem_create) - tried_out, 8u);
+    release_three_times();
+    EXPECT_EQ(given_back(), 0u);
+  }
+  release_three_times();
+  EXPECT_GT(given_back(), 0u);
 }
 
 TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
