@@ -64,7 +64,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream, bound));
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
     return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
-  drain_deferred(lock);
+  const bool has_drained = drain_deferred(lock);
   VPMM_TRY(noted(settle(lock)));
   VPMM_TRY(noted(preallocate_once(lock)));
   Result<DevicePtr> result = noted(route(lock, request, caller));
@@ -74,6 +74,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   note_peaks(caller);
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   static_cast<void>(noted(bound_any_stream(lock)));
+  if (has_drained) static_cast<void>(noted(trim_above_threshold(lock)));  // these frees could not do it themselves
   return result;
 }
 

@@ -194,6 +194,7 @@ observe::Statistics DeviceContext::figures() const {
 Result<driver::MemInfo> DeviceContext::memory_info() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
+  drain_deferred(visit.lock());
   driver::MemInfo info;
   VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
   if (pool_ != nullptr) info.free += pool_->idle_bytes() + small_->idle_bytes();

@@ -199,6 +199,27 @@ TEST(ReleaseThreshold, idle_memory_above_it_goes_back_by_itself) {
   EXPECT_LE(world.statistics().mapped_bytes, 4 * kPage);
 }
 
+// What a finalizer frees is carried out by the next request, which sees to the threshold too.
+TEST(ReleaseThreshold, idle_memory_above_it_goes_back_where_frees_are_deferred) {
+  WorldOptions options = page_world();
+  options.config.release_threshold = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(6 * kPage, stream);
+  world.allocate(3 * kPage, stream);
+  world.pool().deallocate_deferred(first);
+  world.allocate(kPage, stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage) << "what lives";
+}
+
+TEST(MemoryInfo, counts_what_finalizers_have_freed) {
+  PoolWorld world(page_world());
+  const DevicePtr memory = world.allocate(6 * kPage, world.stream());
+  const Bytes before = world.pool().memory_info().value().free;
+  world.pool().deallocate_deferred(memory);
+  EXPECT_EQ(world.pool().memory_info().value().free, before + 6 * kPage);
+}
+
 TEST(ReleaseThreshold, without_one_memory_is_kept_for_life) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();

@@ -249,7 +249,7 @@ class DefaultMemoryManager : public HostOnlyMemoryManager {
 };
 
 // Device memory from a pool of VPMM, host and managed memory from the driver. A dropped MemoryPointer only goes onto
-// the pool's list: no lock, no driver call, no wait. Its memory is used again once all work is done that was queued
+// the pool's list: no driver call, no wait. Its memory is used again once all work is done that was queued
 // when the pool next looked. While cleanup is deferred the pool unmaps and gives back nothing and does not wait on the
 // host; what is dropped is used again all the same. Which pool: the derived class.
 class PoolMemoryManager : public HostOnlyMemoryManager {
@@ -274,10 +274,6 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
                   "a pool is for the primary context of its device: another CUDA context needs another memory manager, "
                   "such as \"default\"");
     pool_.emplace(open_pool());
-  }
-  // What was dropped is taken in, and free from now on. Where the context is gone, so is the memory.
-  void do_reset() override {
-    if (pool_) (void)vpmm_trim(pool_->handle(), SIZE_MAX, nullptr);
   }
   Block do_allocate(std::size_t bytes) override {
     return block_of(deallocations().attempt([&] { return sized(pool_->try_allocate(bytes, any_stream)); }));
