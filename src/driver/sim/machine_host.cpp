@@ -28,7 +28,11 @@ CuResult Machine::mem_host_alloc(Bytes size, unsigned flags, void*& host) {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
-  if (size == 0 || (flags & ~kAllocFlags) != 0) return CuResult::invalid_value;
+  if ((flags & ~kAllocFlags) != 0) return CuResult::invalid_value;
+  if (size == 0) {  // seen on an H200; the address was not looked at
+    host = nullptr;
+    return CuResult::success;
+  }
   void* const made = std::aligned_alloc(kHostPage, round_up(size, kHostPage));
   if (made == nullptr) return CuResult::out_of_memory;
   pinned_.emplace(device_pointer(made), PinnedMemory{size, PinnedMemory::Owner::driver});
