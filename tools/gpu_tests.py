@@ -25,8 +25,8 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ["contract", "contract_reset", "gpu", "gpu_reset", "emm", "conformance"]
-# These run on the simulator unless told otherwise. Faults need it, and managers that are broken on purpose: what they do
-# to a real driver may end the process.
+# These run on the simulator unless told otherwise. Faults need it, and managers that are broken on purpose, for what
+# they do to a real driver may end the process.
 ON_EITHER = {"emm", "conformance"}
 SIMULATOR_ONLY = "*EmmFault*:*OnSimulator*:*Broken*"
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
