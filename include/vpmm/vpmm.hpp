@@ -38,6 +38,7 @@ class error {
 // VPMM_ERROR_OUT_OF_MEMORY and VPMM_ERROR_HOST_OUT_OF_MEMORY.
 class out_of_memory : public std::bad_alloc, public error {
  public:
+  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is a member
   out_of_memory(vpmm_status status, const std::string& message) : error(status), message_(message) {}
   const char* what() const noexcept override { return message_.what(); }
 
@@ -68,6 +69,7 @@ inline void check(vpmm_status status) {
 template <typename T>
 class [[nodiscard]] result {
  public:
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return value;`
   result(T value) : value_(std::move(value)) {}
   // The calling thread's last error.
   static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }

@@ -93,8 +93,8 @@ void memory_is_given_back_on_a_stream_once(const Subject& subject) {
   memory.release_on(kDefaultStream);
   require_error(VPMM_ERROR_INVALID_POINTER, "a second release on a stream", [&] { copy.release_on(kDefaultStream); });
   copy.reset();
-  std::vector<emm::MemoryPointer> others;
-  for (int i = 0; i < 8; ++i) others.push_back(context.memalloc(kMiB, kDefaultStream));
+  std::vector<emm::MemoryPointer> others(8);
+  for (emm::MemoryPointer& other : others) other = context.memalloc(kMiB, kDefaultStream);
   require_apart(others);
 }
 

@@ -115,8 +115,8 @@ void an_exception_ends_a_deferral(const Subject& subject) {
   const Watched watched(subject);
   const int before = watched.frees_of_dropping();
   try {
-    const emm::DeferCleanup outer = watched.manager->defer_cleanup();
-    const emm::DeferCleanup inner = watched.manager->defer_cleanup();
+    const emm::DeferCleanup outer(watched.manager);
+    const emm::DeferCleanup inner(watched.manager);
     watched.allocate_and_drop();
     throw Skipped{};
   } catch (const Skipped&) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "conformance/busy_stream.hpp"
 #include "conformance/trial.hpp"
 
 namespace vpmm::conformance {
@@ -171,6 +172,29 @@ void after_reset_as_much_memory_is_free_as_before(const Subject& subject) {
           kTolerance);
 }
 
+// A copy out of the memory waits behind other work when the memory is dropped; who gets it next writes to it at once.
+void memory_that_queued_work_uses_serves_nobody_else_before_it_is_done(const Subject& subject) {
+  constexpr std::uint64_t kOthers = 4;
+  const emm::Context context = subject.context();
+  for (const std::size_t bytes : {4 * kKiB, 300 * kKiB, 6 * kMiB}) {
+    BusyStream stream(subject);
+    emm::MemoryPointer source = allocate(context, bytes);
+    const emm::MemoryPointer copy = allocate(context, bytes);
+    write(subject, source.device_pointer(), bytes, 1);
+    stream.work_for_a_while();
+    stream.copy(copy.device_pointer(), source.device_pointer(), bytes);
+    source.reset();
+    std::vector<emm::MemoryPointer> others;
+    for (std::uint64_t i = 0; i < kOthers; ++i) {
+      others.push_back(allocate(context, bytes));
+      write(subject, others.back().device_pointer(), bytes, 100 + i);
+    }
+    stream.wait();
+    verify(subject, copy.device_pointer(), bytes, 1,
+           fmt::format("what a stream read from {} bytes that were dropped before it came to them", bytes));
+  }
+}
+
 }  // namespace
 
 std::vector<Check> device_memory_checks() {
@@ -183,6 +207,8 @@ std::vector<Check> device_memory_checks() {
       {"an_impossible_request_is_out_of_memory_and_does_no_harm",
        an_impossible_request_is_out_of_memory_and_does_no_harm},
       {"a_view_keeps_the_memory_and_it_is_given_back_once", a_view_keeps_the_memory_and_it_is_given_back_once},
+      {"memory_that_queued_work_uses_serves_nobody_else_before_it_is_done",
+       memory_that_queued_work_uses_serves_nobody_else_before_it_is_done},
       {"memory_may_be_dropped_on_a_thread_without_a_cuda_context",
        memory_may_be_dropped_on_a_thread_without_a_cuda_context},
       {"eight_threads_allocate_write_and_drop", eight_threads_allocate_write_and_drop},

@@ -55,8 +55,8 @@ void reset_may_come_twice_and_without_a_current_context(const Subject& subject) 
 
 void memory_dropped_after_reset_changes_nothing(const Subject& subject) {
   const emm::Context context = subject.context();
-  std::vector<emm::MemoryPointer> old;
-  for (int i = 0; i < 8; ++i) old.push_back(allocate(context, kMiB));
+  std::vector<emm::MemoryPointer> old(8);
+  for (emm::MemoryPointer& each : old) each = allocate(context, kMiB);
   const emm::MemoryPointer view = old.front().view(1024, 1024);
   context.reset();
   std::vector<emm::MemoryPointer> blocks;

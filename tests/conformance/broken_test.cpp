@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conformance/conformance.hpp"
@@ -68,6 +69,35 @@ class Leaks : public Sound {
   }
   std::mutex mutex_;
   std::vector<Block> kept_;
+};
+
+// Hands out what was dropped last, whatever the GPU still does with it.
+class ReusesTooEarly : public Sound {
+ public:
+  using Sound::Sound;
+  ~ReusesTooEarly() override { give_up(); }
+
+ protected:
+  Block do_allocate(std::size_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (last_.pointer != nullptr && last_.bytes == bytes) return block_at(std::exchange(last_, Block{}).pointer);
+    return Sound::do_allocate(bytes);
+  }
+  void do_release_device(const Block& block) noexcept override {
+    if (block.kind != VPMM_EMM_DEVICE) return Sound::do_release_device(block);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    give_up();
+    last_ = block;
+  }
+  void do_reset() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    give_up();
+  }
+  void give_up() noexcept {
+    if (last_.pointer != nullptr) Sound::do_release_device(std::exchange(last_, Block{}));
+  }
+  std::mutex mutex_;
+  Block last_{};
 };
 
 // The same, but it gives way when memory runs out: only figures tell.
@@ -433,6 +463,8 @@ const char* const kFirst = "memory_of_any_size_is_aligned_and_keeps_its_contents
 std::vector<Fault> faults() {
   return {
       {"leaks", of<Leaks>(), "dropped_memory_is_used_again", "memory that was dropped must serve again"},
+      {"reuses_too_early", of<ReusesTooEarly>(), "memory_that_queued_work_uses_serves_nobody_else_before_it_is_done",
+       "that were dropped before it came to them"},
       {"ignores_reset", of<IgnoresReset>(), "after_reset_as_much_memory_is_free_as_before", "bytes were free; after"},
       {"overlaps", of<Overlaps>(), "live_memory_is_never_given_to_anybody_else", "live memory must not overlap"},
       {"unaligned", of<Unaligned>(), kFirst, "must be aligned to 256 bytes"},
