@@ -30,8 +30,11 @@ if(cli_sources AND NOT SKBUILD) # a wheel holds no programs
   find_package(CLI11 REQUIRED)
   add_executable(vpmm_cli ${cli_sources})
   target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_conformance CLI11::CLI11 nlohmann_json::nlohmann_json)
+  # A memory manager that is linked against libvpmm.so finds these here, and not a second library with a second driver.
+  target_sources(vpmm_cli PRIVATE $<TARGET_OBJECTS:vpmm_capi> $<TARGET_OBJECTS:vpmm_emm>)
   target_include_directories(vpmm_cli PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vpmm_cli PRIVATE VPMM_VERSION="${PROJECT_VERSION}")
-  set_target_properties(vpmm_cli PROPERTIES OUTPUT_NAME vpmm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  set_target_properties(vpmm_cli PROPERTIES OUTPUT_NAME vpmm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin
+                                            ENABLE_EXPORTS ON)
   install(TARGETS vpmm_cli)
 endif()

@@ -81,6 +81,18 @@ class Plugins(unittest.TestCase):
         self.assertIsNotNone(found, done.stdout)
         return found.group(1) if found else ""
 
+    # --- the pool behind a plugin ---
+
+    def test_a_plugin_that_is_linked_with_the_library_shares_its_pool_with_the_program(self) -> None:
+        library = next(iter(sorted(self.prefix.rglob("libvpmm.so")))).parent
+        plugin = self.scratch / "linked.so"
+        include = f"-I{self.prefix}/include"
+        link = [f"-L{library}", "-lvpmm", f"-Wl,-rpath,{library}"]
+        output_of("g++", *CPP, *WARNINGS, "-fPIC", "-shared", include, SOURCES / "linked.cpp", "-o", plugin, *link)
+        self.assertIn("the data is right", output_of(self.host, "use", plugin))
+        # The command line has no libvpmm.so of its own.
+        self.assertRegex(output_of(self.prefix / "bin/vpmm", "emm-check", plugin), r"passed, 0 failed, \d+ skipped")
+
     # --- other compilers, other languages ---
 
     def check_exceptions(self, plugin: Path) -> None:
