@@ -14,15 +14,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
 SIMULATED = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_")} | {"VPMM_DRIVER": "sim"}
-ARENA = "emm_plugin/libarena.so"
+ARENA = "emm-plugin/libarena.so"
 # What to run once all are built, and words that show that it got to what it is about.
 EXPECTED = {
-    "emm_managers": (
-        ["emm_managers/emm_managers", ARENA],
+    "emm-managers": (
+        ["emm-managers/managers", ARENA],
         ["driver: simulator", *(f"\n{name} " for name in ("vpmm", "stream_ordered", "default", "arena")), "as written"],
     ),
-    "emm_plugin": (
-        ["emm_plugin/use_arena", ARENA],
+    "emm-plugin": (
+        ["emm-plugin/use_arena", ARENA],
         ["manager is arena", "first and last byte: 7 and 7", "a terabyte: mem_alloc failed"],
     ),
     "quickstart_c": (["quickstart_c/quickstart"], ["giving up the cache", "live 32 MiB"]),
@@ -58,6 +58,7 @@ class Examples(unittest.TestCase):
                     output = run(scratch / program, *(scratch / argument for argument in arguments))
                     for words in expected:
                         self.assertIn(words, output)
+            self.assertIn(" 0 failed", run(scratch / "prefix/bin/vpmm", "emm-check", scratch / ARENA))
 
 
 if __name__ == "__main__":
