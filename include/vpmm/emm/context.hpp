@@ -114,6 +114,7 @@ class Context {
 
   // Has the manager get ready; the first request does it by itself.
   void initialize() const {
+    if (require()->cuda_context() != nullptr) return;
     const CurrentContext current(driver_, cuda_context());
     require()->initialize();
   }
