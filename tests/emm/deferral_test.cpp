@@ -270,6 +270,19 @@ TEST_F(Deferral, a_reset_inside_a_guard_leaves_what_waits_until_later) {
   EXPECT_EQ(frees(), 1u);
 }
 
+TEST_F(Deferral, a_range_that_cannot_be_unpinned_is_counted) {
+  std::vector<char> pages(2 * 4096);
+  emm::PinnedMemory pinned = manager->pin(nullptr, {pages.data(), pages.size()});
+  driver::FaultPlan plan;
+  plan.calls = {Call::mem_host_unregister};
+  plan.result = CuResult::invalid_value;
+  world.faulting().set_plan(plan);
+  pinned.reset();
+  world.faulting().clear_plan();
+  EXPECT_EQ(manager->pending().failures(), 1u);
+  world.driver().mem_host_unregister(pages.data());
+}
+
 TEST_F(Deferral, unpins_at_once_and_inside_a_guard_so_that_the_range_can_be_pinned_again) {
   std::vector<char> pages(3 * 4096);
   const emm::HostSpan span{pages.data(), pages.size()};
@@ -280,6 +293,7 @@ TEST_F(Deferral, unpins_at_once_and_inside_a_guard_so_that_the_range_can_be_pinn
   }
   for (int i = 0; i < 3; ++i) EXPECT_NE(manager->pin_mapped(nullptr, span).device_pointer(), nullptr);
   EXPECT_EQ(world.calls().count(Call::mem_host_unregister), 6u);
+  EXPECT_EQ(manager->pending().failures(), 0u);
   EXPECT_EQ(manager->pending().count(), 0u);
 }
 

@@ -42,10 +42,14 @@ class PendingDeallocs {
       bytes_ += bytes;
       is_due = deferrals_ == 0 && (waiting_.size() > most_ || bytes_ > most_bytes_);
     } catch (...) {
-      const Item only{ptr, free};
-      carry_out(&only, 1);
+      free_now(ptr, free);
     }
     if (is_due) flush();
+  }
+  // For what may not wait.
+  void free_now(void* ptr, Free free) noexcept {
+    const Item only{ptr, free};
+    carry_out(&only, 1);
   }
 
   // Carries out what waits, and waits for what another thread has begun to. What cannot be freed is counted, and the
@@ -203,16 +207,12 @@ class HostOnlyMemoryManager : public MemoryManager {
       case VPMM_EMM_PINNED:
       case VPMM_EMM_MAPPED: return pending_.add(block.pointer, block.bytes, &Driver::mem_free_host);
       case VPMM_EMM_REGISTERED:
-      case VPMM_EMM_REGISTERED_MAPPED: return unregister(block.pointer);
+      case VPMM_EMM_REGISTERED_MAPPED:
+        // The same range may be registered again at once.
+        return pending_.free_now(block.pointer, &Driver::mem_host_unregister);
       default: return do_release_device(block);
     }
   }
-  // At once, because the same range may be registered again at once.
-  void unregister(void* ptr) const noexcept {
-    const CurrentContext current(driver(), cuda_context(), std::nothrow);
-    (void)driver().table()->mem_host_unregister(driver().table(), ptr);
-  }
-
   PendingDeallocs pending_;
 };
 
