@@ -139,7 +139,8 @@ struct vpmm_emm_plugin {
   void* argument;             /* the plugin's own; `create` finds it here */
 
   /* --- never null --- */
-  /* A manager for one CUDA context on `device`, before anything else; makes no CUDA call. Called once per context. */
+  /* A manager for one CUDA context on `device`, before anything else; makes no CUDA call. Called once per context, and
+   * when the plugin is set as the memory manager, for a manager that is destroyed at once. */
   vpmm_status (*create)(const vpmm_emm_plugin* plugin, const vpmm_emm_driver* driver, int device,
                         vpmm_emm_manager** manager);
   /* Every block has been released, or the process does not mind. Last call for this manager; not thread-safe. */
