@@ -1,4 +1,4 @@
-// capi tests: the simulator, unless the environment names a driver, before anything asks for one.
+// tests: the simulator, unless the environment names a driver, before anything asks for one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
