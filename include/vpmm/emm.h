@@ -59,19 +59,9 @@ typedef struct vpmm_emm_block {
   uint32_t reserved;    /* 0 */
 } vpmm_emm_block;
 
-typedef enum vpmm_emm_ipc_kind {
-  VPMM_EMM_IPC_LEGACY = 1 /* the token is a CUipcMemHandle */
-} vpmm_emm_ipc_kind;
-
-/* Names memory to another process. Plain bytes: copy, store or send it. */
-typedef struct vpmm_emm_ipc_handle {
-  uint32_t kind; /* vpmm_emm_ipc_kind */
-  uint32_t reserved;
-  unsigned char token[64];
-  uint64_t bytes;                /* of the memory that is meant */
-  uint64_t offset;               /* of that memory in what the token names */
-  unsigned char device_uuid[16]; /* of the device that it is on */
-} vpmm_emm_ipc_handle;
+/* Names memory to another process: vpmm_ipc_handle. */
+typedef vpmm_ipc_handle vpmm_emm_ipc_handle;
+enum { VPMM_EMM_IPC_LEGACY = VPMM_IPC_LEGACY, VPMM_EMM_IPC_POOL = VPMM_IPC_POOL };
 
 /* What a manager offers beyond device memory. */
 enum {

@@ -45,7 +45,8 @@ typedef enum vpmm_status {
   VPMM_ERROR_PROCESS_ENDING = 10,    /* the process exits, or this is a forked child */
   VPMM_ERROR_CAPTURE_ACTIVE = 11,    /* not possible while a stream is being captured */
   VPMM_ERROR_BAD_FILE = 12,          /* a file is missing, malformed or cannot be written */
-  VPMM_WOULD_BLOCK = 13              /* no error: not possible at once; call the ordinary function */
+  VPMM_WOULD_BLOCK = 13,             /* no error: not possible at once; call the ordinary function */
+  VPMM_ERROR_NOT_SHARED = 14         /* memory of another process that is gone, does not answer, or took it back */
 } vpmm_status;
 
 typedef struct vpmm_pool vpmm_pool;                 /* opaque */
@@ -116,6 +117,7 @@ typedef struct vpmm_statistics {
   uint64_t driver_calls;
   uint64_t driver_ns;
   uint64_t pauses;
+  uint64_t leased_bytes;
 } vpmm_statistics;
 
 typedef enum vpmm_region_state {
@@ -140,6 +142,22 @@ typedef struct vpmm_allocation_info {
   uint64_t requested;
   uint64_t usable;
 } vpmm_allocation_info;
+
+typedef enum vpmm_ipc_kind {
+  VPMM_IPC_LEGACY = 1, /* plain driver memory: the token is a CUipcMemHandle */
+  VPMM_IPC_POOL = 2    /* memory of a pool */
+} vpmm_ipc_kind;
+
+/* Names memory to another process. Plain bytes, all of them set: copy, store, compare or send it. The token alone is
+ * enough to open memory of a pool; vpmm_ipc_read_token makes a handle of it. */
+typedef struct vpmm_ipc_handle {
+  uint32_t kind;     /* vpmm_ipc_kind */
+  uint32_t reserved; /* 0 */
+  unsigned char token[64];
+  uint64_t bytes;                /* of the memory that is meant */
+  uint64_t offset;               /* of that memory in its allocation */
+  unsigned char device_uuid[16]; /* of the device that it is on; all 0: not known */
+} vpmm_ipc_handle;
 
 /* Called without any lock held when an allocation of `bytes` would fail; may free memory of the pool and call any vpmm
  * function. Returns nonzero: memory was freed, try again. */
@@ -228,6 +246,29 @@ VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_o
                                                      void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
 VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
+
+/* --- other processes ---
+ * Memory of a pool opens in other processes of the same user on the same machine, docs/guides/multi-process.md. Memory
+ * that is freed while another process has it open, or while its export has not ended, is used again only afterwards. */
+/* A handle for `bytes` bytes at `ptr`: of any pool of this process, at the begin of an allocation or inside, or of plain
+ * driver memory, which goes by CUDA's legacy IPC. The first export of a process starts a thread that answers others.
+ * The memory can be opened as long as it is allocated or this export has not ended; each export is ended once. */
+VPMM_API vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* handle);
+VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
+/* Maps memory of another process for work on `device`; -1: the one that it is on. Opening the same handle again for the
+ * same device gives the same address and is counted; each opening is closed once. Waits for the exporter, VPMM_IPC_TIMEOUT
+ * at most. VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process itself. VPMM_ERROR_NOT_SHARED: its
+ * process is gone, or the memory is freed. VPMM_ERROR_UNSUPPORTED: `device` cannot reach it; vpmm_ipc_open_staged can. */
+VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
+/* A copy in `pool`, on any device, which is the caller's to free: through peer access or host memory. Complete, and the
+ * source closed, when it returns. */
+VPMM_API vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool, void** ptr);
+/* Waits for the work of the device's context, then gives the memory back: to be called once for each opening, with what
+ * it gave. Memory of a process that ended meanwhile stays valid until then. */
+VPMM_API vpmm_status vpmm_ipc_close(void* ptr);
+/* The handle that a token of a pool's memory stands for, without its device. VPMM_ERROR_INVALID_ARGUMENT: it is none,
+ * but perhaps a CUipcMemHandle, or it is damaged. Asks nobody. */
+VPMM_API vpmm_status vpmm_ipc_read_token(const unsigned char token[64], vpmm_ipc_handle* handle);
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);

@@ -27,6 +27,7 @@ const char* name_of(vpmm_status status) {
     case VPMM_ERROR_PROCESS_ENDING: return "VPMM_ERROR_PROCESS_ENDING";
     case VPMM_ERROR_CAPTURE_ACTIVE: return "VPMM_ERROR_CAPTURE_ACTIVE";
     case VPMM_ERROR_BAD_FILE: return "VPMM_ERROR_BAD_FILE";
+    case VPMM_ERROR_NOT_SHARED: return "VPMM_ERROR_NOT_SHARED";
     case VPMM_WOULD_BLOCK: return "VPMM_WOULD_BLOCK";
   }
   return "unknown";

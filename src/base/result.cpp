@@ -17,6 +17,7 @@ const char* to_string(ErrorCode code) {
     case ErrorCode::process_ending: return "process is ending";
     case ErrorCode::capture_active: return "stream capture is active";
     case ErrorCode::bad_file: return "bad file";
+    case ErrorCode::not_shared: return "memory is not shared";
   }
   return "unknown error";
 }

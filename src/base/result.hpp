@@ -22,6 +22,7 @@ enum class ErrorCode {
   process_ending = 10,     // the process is exiting, or this is a forked child
   capture_active = 11,     // not possible while a stream is being captured
   bad_file = 12,           // a file is missing, malformed or cannot be written
+  not_shared = 14,         // memory of another process that is gone, does not answer, or took it back
 };
 
 const char* to_string(ErrorCode code);

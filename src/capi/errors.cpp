@@ -47,6 +47,7 @@ static_assert(mirrors(ErrorCode::poisoned, VPMM_ERROR_POISONED));
 static_assert(mirrors(ErrorCode::process_ending, VPMM_ERROR_PROCESS_ENDING));
 static_assert(mirrors(ErrorCode::capture_active, VPMM_ERROR_CAPTURE_ACTIVE));
 static_assert(mirrors(ErrorCode::bad_file, VPMM_ERROR_BAD_FILE));
+static_assert(mirrors(ErrorCode::not_shared, VPMM_ERROR_NOT_SHARED));
 
 }  // namespace
 

@@ -18,6 +18,7 @@ using pool::Config;
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::uint64_t kFewestMappings = 16;
+constexpr std::uint64_t kLongestMs = 3'600'000;
 constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 
 template <typename Enum>
@@ -291,6 +292,23 @@ Result<PendingLimits> pending_limits_from_environment() {
   const std::string_view ratio = value_of(kRatio);
   if (!ratio.empty() && !set_ratio(ratio, limits.ratio)) return bad_setting(kRatio, ratio, "a number from 0 to 1");
   return limits;
+}
+
+Result<IpcSettings> ipc_settings_from_environment() {
+  constexpr const char* kTimeout = "VPMM_IPC_TIMEOUT";
+  constexpr const char* kGrace = "VPMM_IPC_GRACE";
+  IpcSettings settings;
+  settings.folder = value_of("VPMM_IPC_DIR");
+  const std::string_view timeout = value_of(kTimeout);
+  const auto is_bad = [](std::string_view text, std::uint64_t least, std::uint64_t& ms) {
+    return !text.empty() && (!set_count(text, least, ms) || ms > kLongestMs);
+  };
+  if (is_bad(timeout, 1, settings.timeout_ms))
+    return bad_setting(kTimeout, timeout, "a number of milliseconds from 1 to 3600000");
+  const std::string_view grace = value_of(kGrace);
+  if (is_bad(grace, 0, settings.grace_ms))
+    return bad_setting(kGrace, grace, "a number of milliseconds from 0 to 3600000");
+  return settings;
 }
 
 std::string memory_manager_from_environment() { return std::string(value_of("VPMM_MEMORY_MANAGER")); }

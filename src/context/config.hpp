@@ -42,6 +42,13 @@ struct PendingLimits {
   double ratio = 0.2;        // most bytes that wait, of the device's memory
 };
 Result<PendingLimits> pending_limits_from_environment();
+// VPMM_IPC_DIR, VPMM_IPC_TIMEOUT and VPMM_IPC_GRACE.
+struct IpcSettings {
+  std::string folder;                 // of the sockets; empty: one of the user's own under /tmp
+  std::uint64_t timeout_ms = 10'000;  // most that another process is waited for
+  std::uint64_t grace_ms = 10'000;    // that a process has which is gone and cannot be watched
+};
+Result<IpcSettings> ipc_settings_from_environment();
 // VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not set.
 std::string memory_manager_from_environment();
 

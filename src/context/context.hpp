@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/address.hpp"
 #include "base/result.hpp"
@@ -31,6 +32,29 @@ struct AllocationInfo {
   Bytes requested = 0;
   Bytes usable = 0;  // what may be used: the request rounded up
 };
+
+// An allocation that was exported, by a number that no other allocation of the process ever has.
+enum class ShareId : std::uint64_t {};
+
+// Memory inside a shared allocation.
+struct SharedRange {
+  ShareId share{};
+  DevicePtr allocation{};  // its begin
+  Bytes offset = 0;        // of the memory in it
+};
+
+// The chunks behind a shared range, in the order of their addresses.
+struct SharedChunks {
+  struct Chunk {
+    driver::ChunkHandle handle{};
+    Bytes size = 0;
+  };
+  std::vector<Chunk> chunks;
+  Bytes offset = 0;  // of the range, from the begin of the first
+};
+
+// Who keeps shared memory from being used again.
+enum class Holder { handle, importer };
 
 struct OutOfMemory {
   Bytes requested = 0;
@@ -123,6 +147,13 @@ class Context {
   virtual driver::Driver& driver() = 0;
   // First broken invariant of any structure inside, as text; empty when all hold.
   virtual std::string validate() const = 0;
+
+  // Memory for other processes (Note [Shared memory is kept until everybody let go]). share() holds the allocation
+  // around `range` with one more handle; lease() with one more importer, and the chunks stay as they are as long as it
+  // does. not_shared: it is freed, and no handle holds it. end_lease() ends either, once; ids of the past are ignored.
+  virtual Result<SharedRange> share(AddressRange range) = 0;
+  virtual Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) = 0;
+  virtual void end_lease(ShareId id, Holder holder) = 0;
 
   // Writes every allocation and deallocation to a gzip CSV file that `vpmm replay` reads.
   virtual Result<void> start_recording(const std::string& path) = 0;

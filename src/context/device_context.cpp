@@ -252,7 +252,7 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
   somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
   if (region == nullptr && block == nullptr) return not_live(ptr, {});
   const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
-  const std::optional<small::Allocation> small = is_small ? small_->find(*region, ptr) : std::nullopt;
+  const std::optional<small::Allocation> small = is_small ? find_live(*region, ptr) : std::nullopt;
   AddressRange range;
   if (small) range = small->range;
   if (region != nullptr && !is_small && is_live(region)) range = region->range;
@@ -260,6 +260,7 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
   if (range.empty() || range.begin != ptr) return not_live(ptr, range);
   if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
   if (block != nullptr) return free_stream_ordered(lock, block, stream, caller);
+  if (keep_for_holders(ptr)) return {};
   // What ends here is another stream's, which may have had more in hand until now than was ever looked at.
   const std::optional<time::TimelineId> tenant = small ? small->timeline : region->tenant.timeline;
   if (caller.timeline == nullptr || tenant != caller.timeline->id) note_peaks(small_->take_peak_everywhere());
@@ -294,9 +295,10 @@ Result<void> DeviceContext::free_pages(region::Region* region, const Stream& str
   return {};
 }
 
-// Whether it is a user's: not kept by a shard, not parked for a graph.
+// Whether it is a user's: not kept by a shard, not parked for a graph, not kept for other processes alone.
 bool DeviceContext::is_live(const region::Region* region) const {
-  return !small::SmallPool::is_kept(*region) && !captures_.is_parked(region);
+  return !small::SmallPool::is_kept(*region) && !captures_.is_parked(region) &&
+         !is_kept_for_holders(region->range.begin);
 }
 
 void DeviceContext::free_small(const small::Allocation& allocation, const Stream& stream, const Caller& caller) {
@@ -378,7 +380,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
   if (is_small) {
-    const std::optional<small::Allocation> small = small_->find(*region, ptr);
+    const std::optional<small::Allocation> small = find_live(*region, ptr);
     if (!small) return not_live(ptr, {});
     if (is_news(small->timeline)) small_->record_use(*small, user);
   } else if (region != nullptr && is_live(region)) {

@@ -18,6 +18,7 @@
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
+#include "context/shares.hpp"
 #include "context/stream_table.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/recording.hpp"
@@ -76,6 +77,9 @@ class DeviceContext final : public Context {
   driver::DeviceOrdinal device() const override { return device_; }
   driver::Driver& driver() override { return inner_driver_; }
   std::string validate() const override;
+  Result<SharedRange> share(AddressRange range) override;
+  Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) override;
+  void end_lease(ShareId id, Holder holder) override;
   Result<void> start_recording(const std::string& path) override;
   Result<void> stop_recording() override;
 
@@ -150,6 +154,13 @@ class DeviceContext final : public Context {
   void release_capture(std::uint64_t capture);
   Result<void> bound_any_stream(MutexLock& lock);
   Result<void> trim_above_threshold(MutexLock& lock);
+  // sharing.cpp
+  void mark_used_everywhere(DevicePtr begin);
+  void free_shared(DevicePtr begin);
+  bool keep_for_holders(DevicePtr begin);
+  bool is_kept_for_holders(DevicePtr begin) const;
+  // The live small allocation around `ptr` that is a user's.
+  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const;
   // proof.cpp
   bool may_record_context_event() const;
   bool prove_everything();
@@ -195,6 +206,7 @@ class DeviceContext final : public Context {
   StreamTable streams_;
   // --- all below under mutex_ ---
   alignas(kCacheLine) Captures captures_;
+  Shares shares_;
   std::uint64_t announced_captures_ = 0;
   std::uint64_t cleanup_holds_ = 0;  // Note [Cleaning up can be put off]
   bool has_noticed_reset_ = false;   // by others, and no event stands yet for what was in hand

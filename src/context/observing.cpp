@@ -38,7 +38,7 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   const MutexLock lock(mutex_);
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   if (region != nullptr && small::SmallPool::is_arena(*region)) {
-    if (const auto small = small_->find(*region, ptr))
+    if (const auto small = find_live(*region, ptr))
       return AllocationInfo{small->range.begin, small->requested, small->range.size};
   } else if (region != nullptr && is_live(region)) {
     return AllocationInfo{region->range.begin, small_->requested_of(*region), region->range.size};
@@ -180,6 +180,7 @@ observe::Statistics DeviceContext::figures() const {
   }
   figures.peak_mapped_bytes = std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
   figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
+  figures.leased_bytes = shares_.freed_bytes();
   figures.timelines = timelines_.stream_count();
   figures.outstanding_events = timelines_.outstanding_events();
   figures.events_recorded = timelines_.events_recorded();
@@ -243,6 +244,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
 std::string DeviceContext::validate() const {
   const MutexLock lock(mutex_);
   if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
+  if (std::string broken = shares_.validate(); !broken.empty()) return broken;
   if (somm_ != nullptr)
     if (std::string broken = somm_->validate(); !broken.empty()) return broken;
   if (pool_ == nullptr) return {};

@@ -356,6 +356,12 @@ void Pool::record_use(Region* region, time::Timeline& timeline) {
   ++timeline.tenants;
 }
 
+std::vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
+  std::vector<vm::Mapping> mappings;
+  chunks_.for_each_around(range, [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
+  return mappings;
+}
+
 Bytes Pool::quarantined_bytes() const {
   Bytes bytes = 0;
   for (const auto& [at, size] : stuck_) bytes += size;

@@ -137,6 +137,8 @@ class Pool {
   void fill(observe::Statistics& statistics) const;
   void for_each_region(const std::function<void(const region::Region&)>& visit) const { index_.for_each(visit); }
   std::vector<AddressRange> reservations() const { return reservations_; }
+  // The chunks behind `range`, by address.
+  std::vector<vm::Mapping> mappings_around(AddressRange range) const;
   void reset_peaks();
   std::string validate() const;
   std::string picture(Bytes unit = 0) const { return index_.picture(unit == 0 ? page_size() : unit); }

@@ -1,0 +1,155 @@
+// capi: memory in other processes.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "capi/call.hpp"
+#include "capi/pool.hpp"
+#include "context/config.hpp"
+#include "context/open_driver.hpp"
+#include "driver/driver_error.hpp"
+#include "ipc/exporter.hpp"
+#include "ipc/importer.hpp"
+#include "ipc/staged.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+
+namespace {
+
+static_assert(sizeof(ipc::TokenBytes) == sizeof(vpmm_ipc_handle::token));
+static_assert(sizeof(driver::Uuid) == sizeof(vpmm_ipc_handle::device_uuid));
+
+vpmm_ipc_handle to_struct(const ipc::IpcHandle& handle) {
+  vpmm_ipc_handle out{};
+  out.kind = static_cast<std::uint32_t>(handle.kind);
+  std::memcpy(out.token, handle.token.data(), sizeof out.token);
+  out.bytes = handle.size;
+  out.offset = handle.offset;
+  std::copy(handle.device.begin(), handle.device.end(), out.device_uuid);
+  return out;
+}
+
+Result<ipc::IpcHandle> from_struct(const vpmm_ipc_handle* handle) {
+  VPMM_TRY(require(handle, "handle"));
+  if (handle->kind != VPMM_IPC_LEGACY && handle->kind != VPMM_IPC_POOL)
+    return Error{ErrorCode::invalid_argument,
+                 "the IPC handle is of kind " + std::to_string(handle->kind) + ", which there is not"};
+  ipc::IpcHandle in;
+  in.kind = static_cast<ipc::Kind>(handle->kind);
+  std::memcpy(in.token.data(), handle->token, sizeof handle->token);
+  in.size = handle->bytes;
+  in.offset = handle->offset;
+  std::copy_n(handle->device_uuid, in.device.size(), in.device.begin());
+  return in;
+}
+
+Result<driver::Driver*> driver_of_process() {
+  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  return context::process_driver(config.driver);
+}
+
+// Whoever the memory is of when no pool has it: CUDA's own IPC shares what cuMemAlloc gave.
+Result<ipc::IpcHandle> export_legacy(AddressRange range) {
+  VPMM_TRY_ASSIGN(driver::Driver* const driver, driver_of_process());
+  const auto foreign = [&](driver::Call call, driver::CuResult result) {
+    return Error{ErrorCode::invalid_pointer,
+                 fmt::format("{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
+                             "shared: {}",
+                             to_integer(range.begin), driver::driver_error(call, result).message)};
+  };
+  using driver::Call;
+  using driver::CuResult;
+  AddressRange allocation;
+  VPMM_TRY(driver::checked(Call::init, driver->init()));
+  CuResult result = driver->mem_get_address_range(range.begin, allocation);
+  if (result != CuResult::success) return foreign(Call::mem_get_address_range, result);
+  if (range.size == 0 || !allocation.contains(range))
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                             to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
+  ipc::IpcHandle handle;
+  handle.kind = ipc::Kind::legacy;
+  handle.size = range.size;
+  handle.offset = range.begin - allocation.begin;
+  result = driver->ipc_get_mem_handle(allocation.begin, handle.token);
+  if (result != CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
+  driver::DeviceOrdinal device = 0;
+  VPMM_TRY(driver::checked(Call::ctx_get_device, driver->ctx_get_device(device)));
+  VPMM_TRY(driver::checked(Call::device_get_uuid, driver->device_get_uuid(device, handle.device)));
+  return handle;
+}
+
+Result<ipc::IpcHandle> export_memory(AddressRange range) {
+  std::optional<Result<ipc::IpcHandle>> shared;
+  for_each_pool([&](vpmm_pool& pool) {
+    if (!pool.context->query(range.begin)) return true;
+    shared = ipc::Exporter::of_process().share(*pool.context, range);
+    return false;
+  });
+  return shared ? std::move(*shared) : export_legacy(range);
+}
+
+}  // namespace
+
+vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* handle) {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY(require(handle, "handle"));
+    VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, export_memory({to_device_ptr(ptr), bytes}));
+    *handle = to_struct(shared);
+    return {};
+  });
+}
+
+vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle) {
+  return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
+    VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
+    if (shared.kind == ipc::Kind::legacy) return {};  // nothing was begun
+    VPMM_TRY_ASSIGN(const ipc::Token token, ipc::decode(shared.token));
+    return ipc::Exporter::of_process().end(token);
+  });
+}
+
+vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr) {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
+    VPMM_TRY_ASSIGN(driver::Driver* const driver, driver_of_process());
+    const auto wanted = device == -1 ? std::nullopt : std::optional(device);
+    VPMM_TRY_ASSIGN(const DevicePtr opened, ipc::Importer::of_process().open(*driver, shared, wanted));
+    *ptr = to_pointer(opened);
+    return {};
+  });
+}
+
+vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool, void** ptr) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
+    VPMM_TRY_ASSIGN(const DevicePtr copy, ipc::open_staged(context, shared));
+    *ptr = to_pointer(copy);
+    return {};
+  });
+}
+
+// While the process ends what is open is left to the system, which tells the exporter.
+vpmm_status vpmm_ipc_close(void* ptr) {
+  return gated(WhenEnding::do_nothing,
+               [&]() -> Result<void> { return ipc::Importer::of_process().close(to_device_ptr(ptr)); });
+}
+
+vpmm_status vpmm_ipc_read_token(const unsigned char token[64], vpmm_ipc_handle* handle) {
+  return guarded([&]() -> Result<void> {
+    VPMM_TRY(require(token, "token"));
+    VPMM_TRY(require(handle, "handle"));
+    ipc::IpcHandle read;
+    std::memcpy(read.token.data(), token, sizeof read.token);
+    VPMM_TRY_ASSIGN(const ipc::Token parts, ipc::decode(read.token));
+    read.size = parts.size;
+    read.offset = parts.offset;
+    *handle = to_struct(read);
+    return {};
+  });
+}

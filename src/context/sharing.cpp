@@ -1,0 +1,101 @@
+// context: memory that other processes map: which chunks are behind it, and its free when the last of them let go.
+#include <fmt/format.h>
+
+#include "context/visit.hpp"
+
+namespace vpmm::context {
+
+Result<SharedRange> DeviceContext::share(AddressRange range) {
+  VPMM_TRY_ASSIGN(const AllocationInfo info, query(range.begin));
+  const MutexLock lock(mutex_);
+  if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
+                             to_integer(range.begin),
+                             pool_ == nullptr ? "there is no virtual memory pool on this device"
+                                              : "VPMM_SMALL is not \"pool\"")};
+  if (!traits_.chunk.posix_file_descriptor)
+    return Error{ErrorCode::unsupported,
+                 fmt::format("device {} cannot export memory as a file descriptor", device_)};
+  if (range.size == 0 || info.begin + info.usable < range.begin + range.size)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                             to_integer(range.begin), info.usable, to_integer(info.begin))};
+  // Nobody frees what somebody else exports at the same time, so the allocation is still what query() saw.
+  mark_used_everywhere(info.begin);
+  Shares::Share& share = shares_.find_or_add({info.begin, info.usable});
+  ++share.handles;
+  return SharedRange{share.id, info.begin, range.begin - info.begin};
+}
+
+// The mark that record_use leaves: frees of it take no short cut.
+void DeviceContext::mark_used_everywhere(DevicePtr begin) {
+  if (shares_.find(begin) != nullptr) return;
+  region::Region* const region = pool_->owner(begin);
+  if (!small::SmallPool::is_arena(*region))
+    pool_->record_use(region, everybody());
+  else if (const auto small = small_->find(*region, begin))
+    small_->record_use(*small, everybody());
+}
+
+Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
+  const MutexLock lock(mutex_);
+  Shares::Share* const share = shares_.find(id);
+  if (share == nullptr || (share->is_freed && share->handles == 0))
+    return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
+  if (size == 0 || size > share->range.size || offset > share->range.size - size)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset,
+                             share->range.size)};
+  const AddressRange range{share->range.begin + offset, size};
+  SharedChunks shared;
+  for (const vm::Mapping& mapping : pool_->mappings_around(range)) {
+    if (shared.chunks.empty()) shared.offset = range.begin - mapping.at;
+    shared.chunks.push_back({mapping.chunk->handle, mapping.chunk->size});
+  }
+  ++share->imports;
+  return shared;
+}
+
+void DeviceContext::end_lease(ShareId id, Holder holder) {
+  const MutexLock lock(mutex_);
+  Shares::Share* const share = shares_.find(id);
+  if (share == nullptr) return;
+  std::uint64_t& count = holder == Holder::handle ? share->handles : share->imports;
+  if (count == 0 || --count != 0 || share->is_held() || !share->is_freed) return;
+  const DevicePtr begin = share->range.begin;
+  shares_.erase(*share);
+  free_shared(begin);
+}
+
+// Whoever used it named no stream here, so all work queued so far may be the last to use it.
+void DeviceContext::free_shared(DevicePtr begin) {
+  region::Region* const region = pool_->owner(begin);
+  if (!small::SmallPool::is_arena(*region))
+    static_cast<void>(free_pages(region, std::nullopt, pool::Caller{}));  // it has no way to fail
+  else if (const auto small = small_->find(*region, begin))
+    free_small(*small, std::nullopt, pool::Caller{});
+}
+
+// A free of what may be shared. True: others still hold it, and that was all there is to do now.
+bool DeviceContext::keep_for_holders(DevicePtr begin) {
+  Shares::Share* const share = shares_.find(begin);
+  if (share == nullptr) return false;
+  share->is_freed = share->is_held();
+  if (share->is_freed) return true;
+  shares_.erase(*share);  // its tokens are of the past from here on
+  return false;
+}
+
+bool DeviceContext::is_kept_for_holders(DevicePtr begin) const {
+  const Shares::Share* const share = shares_.find(begin);
+  return share != nullptr && share->is_freed;
+}
+
+std::optional<small::Allocation> DeviceContext::find_live(const region::Region& page, DevicePtr ptr) const {
+  std::optional<small::Allocation> small = small_->find(page, ptr);
+  if (small && is_kept_for_holders(small->range.begin)) small.reset();
+  return small;
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,265 @@
+// ipc: sockets: making, finding and sweeping them, and one message at a time through them.
+#include "ipc/channel.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+namespace vpmm::ipc {
+namespace {
+
+constexpr std::string_view kSuffix = ".sock";
+constexpr std::size_t kNameLength = 32 + kSuffix.size();  // of a process in hexadecimal digits
+constexpr std::string_view kUnfinished = ".new";
+constexpr std::chrono::minutes kUnfinishedForSure{1};
+constexpr int kBacklog = 128;
+constexpr int kPeerDescriptor = 77;  // SO_PEERPIDFD, Linux 6.5
+
+std::string reason() { return std::strerror(errno); }
+
+int remaining_ms(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+// True: `events` are there, or the other side is gone; false: `deadline` is over.
+bool wait_for(int file, short events, Deadline deadline) {
+  for (;;) {
+    pollfd asked{file, events, 0};
+    const int got = poll(&asked, 1, remaining_ms(deadline));
+    if (got > 0) return true;
+    if (got == 0 || errno != EINTR) return false;
+  }
+}
+
+// Room for the descriptors of a message.
+union Control {
+  cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int) * kMostInFlight)];
+};
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  return address;
+}
+
+int connect_socket(int file, const std::string& path) {
+  const sockaddr_un address = address_of(path);
+  return connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+}
+
+Descriptor new_socket() {
+  Descriptor::Making making;
+  return making.adopt(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// What arrived is ours to close, whether it is wanted or not.
+std::vector<Descriptor> adopt_files(Descriptor::Making& making, msghdr& header) {
+  std::vector<Descriptor> files;
+  files.reserve(kMostInFlight);
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int file = -1;
+      std::memcpy(&file, CMSG_DATA(part) + i * sizeof file, sizeof file);
+      files.push_back(making.adopt(file));
+    }
+  }
+  return files;
+}
+
+Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
+
+}  // namespace
+
+// --- messages -------------------------------------------------------------------------------------------------------
+
+Result<void> Channel::send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
+  iovec data{const_cast<Message*>(&message), sizeof message};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  Control control{};
+  if (!files.empty()) {
+    header.msg_control = control.bytes;
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * files.size());
+    cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int) * files.size());
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const int file = files[i].get();
+      std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
+    }
+  }
+  for (;;) {
+    if (sendmsg(get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == EINTR) continue;
+    // Too many descriptors on their way are over soon, too, but cannot be waited for.
+    const bool is_full = errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS;
+    if (!is_full) return not_shared(fmt::format("the other process is gone: {}", reason()));
+    const bool can_poll = errno == EAGAIN;
+    if (!can_poll) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if ((can_poll && !wait_for(get(), POLLOUT, deadline)) || Clock::now() >= deadline)
+      return not_shared("the other process does not answer");
+  }
+}
+
+bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), POLLIN, deadline); }
+
+Result<std::optional<Received>> Channel::receive(Deadline deadline) {
+  Received received;
+  iovec data{&received.message, sizeof received.message};
+  Control control{};
+  msghdr header{};
+  ssize_t got = -1;
+  int said = 0;
+  do {
+    if (!wait_to_receive(deadline)) return not_shared("the other process does not answer");
+    header = {};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.bytes;
+    header.msg_controllen = sizeof control.bytes;
+    Descriptor::Making making;
+    got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    said = errno;
+    if (got > 0) received.files = adopt_files(making, header);
+  } while (got < 0 && (said == EINTR || said == EAGAIN));
+  if (got == 0 || (got < 0 && said == ECONNRESET)) return std::optional<Received>{};
+  if (got < 0) return not_shared(fmt::format("receiving failed: {}", std::strerror(said)));
+  const Message& message = received.message;
+  // A process at its limit of descriptors gets the message without them.
+  if ((header.msg_flags & MSG_CTRUNC) != 0)
+    return Error{ErrorCode::host_out_of_memory,
+                 "descriptors were lost on their way: this process has as many open as it may (ulimit -n)"};
+  if (got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0 || message.magic != Message::kMagic)
+    return not_shared("what the other process says is no message of vpmm");
+  if (message.version != Message::kVersion)
+    return not_shared(fmt::format("the other process speaks version {} of the protocol, and this library version {}",
+                                  message.version, Message::kVersion));
+  return std::optional<Received>{std::move(received)};
+}
+
+// --- who is at the other end ----------------------------------------------------------------------------------------
+
+Result<Peer> peer_of(const Channel& channel) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(channel.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return not_shared(fmt::format("the other process does not say who it is: {}", reason()));
+  return Peer{credentials.pid, credentials.uid};
+}
+
+Descriptor watch(const Channel& channel, const Peer& peer) {
+  Descriptor::Making making;
+  int file = -1;
+  socklen_t size = sizeof file;
+  if (getsockopt(channel.get(), SOL_SOCKET, kPeerDescriptor, &file, &size) == 0) return making.adopt(file);
+  if (peer.process <= 0) return {};
+  return making.adopt(static_cast<int>(syscall(SYS_pidfd_open, peer.process, 0)));
+}
+
+// --- the folder -----------------------------------------------------------------------------------------------------
+
+Result<std::string> socket_folder(const std::string& configured) {
+  const std::string folder = configured.empty() ? fmt::format("/tmp/vpmm-{}", geteuid()) : configured;
+  const std::string name = configured.empty() ? folder : "VPMM_IPC_DIR=" + folder;
+  const auto bad = [&](const std::string& why) {
+    return Error{ErrorCode::bad_configuration, fmt::format("{}: {}", name, why)};
+  };
+  if (folder.front() != '/') return bad("must be an absolute path, so that other processes find it");
+  constexpr std::size_t kMost = sizeof(sockaddr_un::sun_path) - 1 - 1 - kNameLength - kUnfinished.size();
+  if (folder.size() > kMost)
+    return bad(fmt::format("has {} characters, and a socket in it allows {}", folder.size(), kMost));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return bad(fmt::format("cannot be made: {}", reason()));
+  struct stat status {};
+  if (lstat(folder.c_str(), &status) != 0) return bad(fmt::format("cannot be looked at: {}", reason()));
+  if (!S_ISDIR(status.st_mode)) return bad("must be a folder, and not a link to one");
+  if (status.st_uid != geteuid())
+    return bad(fmt::format("belongs to user {} and not to {}, whom this process runs as", status.st_uid, geteuid()));
+  if ((status.st_mode & 0077) != 0)
+    return bad(fmt::format("has mode {:o}, and others may not enter it: use 0700", status.st_mode & 0777));
+  return folder;
+}
+
+std::string socket_path(const std::string& folder, const Identity& process) {
+  return folder + "/" + to_hex(process) + std::string(kSuffix);
+}
+
+void sweep(const std::string& folder) {
+  DIR* const open_folder = opendir(folder.c_str());
+  if (open_folder == nullptr) return;
+  while (const dirent* const entry = readdir(open_folder)) {
+    const std::string_view name = entry->d_name;
+    const std::string path = folder + "/" + std::string(name);
+    if (name.size() == kNameLength && name.ends_with(kSuffix)) {
+      const Descriptor socket = new_socket();
+      if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED) unlink(path.c_str());
+    } else if (name.size() == kNameLength + kUnfinished.size() && name.ends_with(kUnfinished)) {
+      struct stat status {};
+      const auto now = std::chrono::system_clock::now();
+      if (lstat(path.c_str(), &status) == 0 &&
+          now - std::chrono::system_clock::from_time_t(status.st_mtime) > kUnfinishedForSure)
+        unlink(path.c_str());
+    }
+  }
+  closedir(open_folder);
+}
+
+// --- connecting -----------------------------------------------------------------------------------------------------
+
+// Under another name until it listens: a socket that refuses connections is swept away.
+Result<Descriptor> listen_at(const std::string& path) {
+  const std::string unfinished = path + std::string(kUnfinished);
+  Descriptor socket = new_socket();
+  const sockaddr_un address = address_of(unfinished);
+  if (socket && bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      listen(socket.get(), kBacklog) == 0 && rename(unfinished.c_str(), path.c_str()) == 0)
+    return socket;
+  Error error{ErrorCode::bad_file, fmt::format("no socket can be made at {}: {}", path, reason())};
+  unlink(unfinished.c_str());
+  return error;
+}
+
+Channel accept_from(const Descriptor& listener, bool& is_short) {
+  for (;;) {
+    Descriptor::Making making;
+    Descriptor accepted = making.adopt(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!accepted && (errno == EINTR || errno == ECONNABORTED)) continue;
+    is_short = !accepted && errno != EAGAIN;
+    return Channel(std::move(accepted));
+  }
+}
+
+Result<Channel> connect_to(const std::string& path, Deadline deadline) {
+  for (;;) {
+    Descriptor socket = new_socket();
+    if (!socket)
+      return Error{ErrorCode::host_out_of_memory, fmt::format("no socket can be made: {}", reason())};
+    if (connect_socket(socket.get(), path) == 0) return Channel(std::move(socket));
+    if (errno == ENOENT || errno == ECONNREFUSED)
+      return not_shared("the process that exported the memory is gone, or uses another VPMM_IPC_DIR");
+    // EAGAIN: too many wait to be accepted.
+    if (errno != EAGAIN && errno != EINTR)
+      return not_shared(fmt::format("the process that exported the memory cannot be reached at {}: {}", path, reason()));
+    if (Clock::now() >= deadline) return not_shared("the process that exported the memory does not answer");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace vpmm::ipc

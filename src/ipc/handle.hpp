@@ -1,0 +1,22 @@
+// ipc: what stands for memory outside of its process.
+#pragma once
+
+#include "driver/types.hpp"
+#include "ipc/token.hpp"
+
+namespace vpmm::ipc {
+
+enum class Kind : std::uint32_t {
+  legacy = 1,  // plain driver memory: the token is a CUipcMemHandle
+  pool = 2,
+};
+
+struct IpcHandle {
+  Kind kind = Kind::pool;
+  TokenBytes token{};
+  Bytes size = 0;         // of the memory
+  Bytes offset = 0;       // of the memory in its allocation
+  driver::Uuid device{};  // that it is on; all 0: not known
+};
+
+}  // namespace vpmm::ipc

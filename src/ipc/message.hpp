@@ -1,0 +1,56 @@
+// ipc: what exporter and importer say to each other.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ipc/token.hpp"
+
+namespace vpmm::ipc {
+
+// Note [How memory is opened]
+// The importer connects to the socket of the process that the token names and says open(number, token), with a number
+// of its own choice. The exporter refuses, or leases the memory and grants, and then sends the descriptors of the
+// chunks in batches. The importer maps a batch while the next one is made, and acknowledges it; no more than
+// kMostInFlight descriptors are on their way. When its work on the GPU is done it says close(number), and the lease
+// ends. One connection serves all that two processes share.
+enum class MessageKind : std::uint16_t {
+  open = 1,     // to the exporter: token
+  granted = 2,  // to the importer: chunks, bytes, offset, device
+  refused = 3,  // to the importer: status, text; also in the middle of the batches
+  batch = 4,    // to the importer: count, sizes, and as many descriptors
+  received = 5, // to the exporter: count
+  close = 6,    // to the exporter
+};
+
+constexpr std::size_t kMostInFlight = 32;  // descriptors
+constexpr std::size_t kBatch = 4;          // so that mapping begins while others are exported
+
+// One for all kinds: every message is of this size, so a short one is a foreign one.
+struct Message {
+  static constexpr std::uint32_t kMagic = 0x6370696D;  // "mipc"
+  static constexpr std::uint16_t kVersion = 1;
+  static constexpr std::size_t kTextSize = 400;
+
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  MessageKind kind{};
+  std::uint64_t number = 0;  // of the opening
+  TokenBytes token{};
+  std::uint32_t status = 0;  // ErrorCode
+  std::uint32_t count = 0;   // descriptors of the batch, or of the batches that were received
+  std::uint64_t chunks = 0;  // that will come
+  std::uint64_t bytes = 0;   // of all of them
+  std::uint64_t offset = 0;  // of the memory, from the begin of the first chunk
+  driver::Uuid device{};
+  std::array<std::uint64_t, kMostInFlight> sizes{};  // of the chunks in this batch
+  std::array<char, kTextSize> text{};                // ends with a zero
+
+  void say(std::string_view why) { why.copy(text.data(), kTextSize - 1); }
+  std::string said() const { return {text.data(), std::string_view(text.data(), kTextSize).find('\0')}; }
+};
+
+}  // namespace vpmm::ipc

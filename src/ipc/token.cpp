@@ -1,0 +1,80 @@
+// ipc: tokens as bytes and back, with a checksum over all of them.
+#include "ipc/token.hpp"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <random>
+
+namespace vpmm::ipc {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x6D6D7076;  // "vpmm"
+constexpr std::uint16_t kVersion = 1;
+
+// As the bytes lie there. Both processes run on one machine, so byte order is no question.
+struct Layout {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t unused = 0;
+  Identity process{};
+  std::uint64_t allocation = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  std::uint64_t checksum = 0;  // of everything before it
+};
+static_assert(sizeof(Layout) == sizeof(TokenBytes));
+
+// FNV-1a: against damage, not against forgery, which a process of the same user has no need of.
+std::uint64_t checksum_of(const Layout& layout) {
+  const auto bytes = std::bit_cast<std::array<std::uint8_t, sizeof layout>>(layout);
+  std::uint64_t hash = 0xCBF29CE484222325;
+  for (std::size_t i = 0; i < offsetof(Layout, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3;
+  return hash;
+}
+
+}  // namespace
+
+Identity new_identity() {
+  Identity identity{};
+  if (getrandom(identity.data(), identity.size(), 0) == static_cast<ssize_t>(identity.size())) return identity;
+  std::random_device dice;  // an old kernel
+  for (std::uint8_t& byte : identity) byte = static_cast<std::uint8_t>(dice());
+  return identity;
+}
+
+std::string to_hex(const Identity& identity) {
+  std::string text;
+  for (const std::uint8_t byte : identity) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+TokenBytes encode(const Token& token) {
+  Layout layout;
+  layout.process = token.process;
+  layout.allocation = token.allocation;
+  layout.generation = token.generation;
+  layout.offset = token.offset;
+  layout.size = token.size;
+  layout.checksum = checksum_of(layout);
+  return std::bit_cast<TokenBytes>(layout);
+}
+
+Result<Token> decode(const TokenBytes& bytes) {
+  const auto layout = std::bit_cast<Layout>(bytes);
+  if (layout.magic != kMagic)
+    return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
+  if (layout.version != kVersion)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the IPC token is of version {}, and this library knows version {}", layout.version,
+                             kVersion)};
+  if (layout.unused != 0 || layout.checksum != checksum_of(layout))
+    return Error{ErrorCode::invalid_argument, "the IPC token is damaged: its checksum is wrong"};
+  return Token{layout.process, layout.allocation, layout.generation, layout.offset, layout.size};
+}
+
+}  // namespace vpmm::ipc
