@@ -157,14 +157,12 @@ CuResult read_chunk(int file, SharedChunk& chunk) {
   struct stat status {};
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return CuResult::invalid_value;
   if (status.st_size != static_cast<off_t>(kMemoryFileSize)) return CuResult::invalid_value;
-  const off_t offset = lseek(file, 0, SEEK_CUR);
-  if (offset < 0 || offset >= static_cast<off_t>(kNoticesBegin)) return CuResult::invalid_value;
+  const auto offset = static_cast<Bytes>(lseek(file, 0, SEEK_CUR));
+  if (offset >= kNoticesBegin || !is_multiple(offset, kSmallestChunk)) return CuResult::invalid_value;
   ChunkNotice notice;
-  const off_t place = chunk_position(static_cast<Bytes>(offset));
-  if (pread(file, &notice, sizeof notice, place) != ssize_t{sizeof notice} || notice.magic != kChunkMagic) {
-    return CuResult::invalid_value;
-  }
-  chunk = {static_cast<Bytes>(offset), notice.size, static_cast<DeviceOrdinal>(notice.device)};
+  const ssize_t got = pread(file, &notice, sizeof notice, chunk_position(offset));
+  if (got != ssize_t{sizeof notice} || notice.magic != kChunkMagic) return CuResult::invalid_value;
+  chunk = {offset, notice.size, static_cast<DeviceOrdinal>(notice.device)};
   return CuResult::success;
 }
 
