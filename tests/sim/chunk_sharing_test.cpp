@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <iterator>
+#include <vector>
 
 #include "driver/sim/costs.hpp"
 #include "sim/other_process.hpp"
@@ -116,6 +118,20 @@ TEST(SimChunkSharing, a_mapping_keeps_the_memory_when_the_exporter_lets_go) {
   const AddressRange range = mapped(sim, import_file(sim, file));
   unmap(exporting, lent);
   EXPECT_TRUE(all_are(sim, range, 7));
+}
+
+TEST(SimChunkSharing, each_descriptor_is_of_its_own_chunk) {
+  Sim exporting;
+  Sim sim;
+  std::vector<int> files;
+  for (std::uint8_t value = 1; value <= 3; ++value) {
+    const ChunkHandle chunk = create(exporting);
+    files.push_back(export_file(exporting, chunk));
+    fill(exporting, mapped(exporting, chunk), value);
+  }
+  for (std::uint8_t value = 1; value <= 3; ++value) {
+    EXPECT_TRUE(all_are(sim, mapped(sim, import_file(sim, files[value - 1u])), value));
+  }
 }
 
 TEST(SimChunkSharing, the_importer_pays_nothing_and_has_a_chunk_to_let_go_of) {
