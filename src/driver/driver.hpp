@@ -103,6 +103,14 @@ class Driver {
   // One or several adjacent whole mappings. Part of a mapping: invalid_value.
   virtual CuResult mem_unmap(AddressRange range) = 0;
   virtual CuResult mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) = 0;
+  // Chunks go to other processes as POSIX file descriptors, over a Unix socket for example; nothing but an import is
+  // of use to whoever has one. `file` is the caller's to close, and holds the memory until then. invalid_value for a
+  // chunk that was not created with posix_file_descriptor.
+  virtual CuResult mem_export_to_shareable_handle(ChunkHandle chunk, int& file) = 0;
+  // `file` stays the caller's and may be closed afterwards. `chunk` is released like one that was created here; the
+  // memory lives on until its last handle, mapping and descriptor in any process is gone. The process that exported
+  // may import, too.
+  virtual CuResult mem_import_from_shareable_handle(int file, ChunkHandle& chunk) = 0;
 
   // --- memory: plain, stream-ordered, host ---
   virtual CuResult mem_alloc(Bytes size, DevicePtr& ptr) = 0;

@@ -29,6 +29,12 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_release:
     case Call::mem_address_free: return {invalid_value, not_ready, illegal_address};
 
+    case Call::mem_export_to_shareable_handle:
+      return {out_of_memory, invalid_value, operating_system, not_permitted, not_supported, illegal_address};
+    case Call::mem_import_from_shareable_handle:
+      return {out_of_memory, invalid_value, invalid_device, operating_system,
+              not_permitted, not_supported, illegal_address};
+
     case Call::mem_get_info: return {illegal_address};
     case Call::mem_alloc:
     case Call::mem_pool_create: return {out_of_memory, not_supported, illegal_address};

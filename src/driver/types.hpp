@@ -22,6 +22,7 @@ enum class CuResult : int {
   invalid_context = 201,
   map_failed = 205,
   ecc_uncorrectable = 214,
+  operating_system = 304,
   invalid_handle = 400,
   illegal_state = 401,
   not_found = 500,

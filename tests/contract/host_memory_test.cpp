@@ -133,12 +133,9 @@ TEST_P(HostMemoryContract, nothing_is_neither_pinned_nor_registered) {
   EXPECT_EQ(driver().mem_host_register(host(), kSize, kNoSuchFlag), CuResult::invalid_value);
 }
 
-class ManagedMemoryContract : public GpuTest {};
-VPMM_ON_BOTH_DRIVERS(ManagedMemoryContract);
-
-TEST_P(ManagedMemoryContract, host_and_device_use_one_address) {
-  for (const unsigned flags : {kManagedAttachGlobal, kManagedAttachHost}) {
-    SCOPED_TRACE(flags);
+class ManagedMemoryContract : public GpuTest {
+ protected:
+  void expect_host_and_device_use_one_address(unsigned flags) {
     DevicePtr ptr{};
     ASSERT_OK(driver().mem_alloc_managed(kSize, flags, ptr));
     auto* const words = reinterpret_cast<std::uint32_t*>(to_integer(ptr));
@@ -148,6 +145,15 @@ TEST_P(ManagedMemoryContract, host_and_device_use_one_address) {
     EXPECT_TRUE(all_are(words, 0x5EED'0002));
     EXPECT_OK(driver().mem_free(ptr));
   }
+};
+VPMM_ON_BOTH_DRIVERS(ManagedMemoryContract);
+
+TEST_P(ManagedMemoryContract, host_and_device_use_one_address) {
+  expect_host_and_device_use_one_address(kManagedAttachGlobal);
+}
+
+TEST_P(ManagedMemoryContract, memory_attached_to_the_host_is_used_by_devices_too) {
+  expect_host_and_device_use_one_address(kManagedAttachHost);
 }
 
 TEST_P(ManagedMemoryContract, a_size_and_one_kind_of_attachment_must_be_given) {

@@ -155,5 +155,29 @@ TEST(ErrorsThatMatter, opening_a_handle_can_meet_its_own_process_a_lost_exporter
   EXPECT_THAT(errors_that_matter(Call::ipc_close_mem_handle), Contains(CuResult::invalid_value));
 }
 
+TEST(ErrorsThatMatter, sharing_a_chunk_can_be_refused_and_can_run_out_of_memory_or_of_descriptors) {
+  for (const Call call : {Call::mem_export_to_shareable_handle, Call::mem_import_from_shareable_handle}) {
+    for (const CuResult result : {CuResult::out_of_memory, CuResult::invalid_value, CuResult::operating_system,
+                                  CuResult::not_permitted, CuResult::not_supported}) {
+      EXPECT_THAT(errors_that_matter(call), Contains(result)) << to_string(call) << ": " << to_string(result);
+    }
+    EXPECT_THAT(errors_that_matter(call), Contains(testing::Truly(is_sticky))) << to_string(call);
+  }
+  EXPECT_THAT(errors_that_matter(Call::mem_import_from_shareable_handle), Contains(CuResult::invalid_device));
+}
+
+TEST(FaultingDriver, a_sharing_call_that_fails_touches_neither_file_nor_chunk) {
+  FakeDriver fake;
+  FaultingDriver driver(fake);
+  int file = -7;
+  ChunkHandle chunk{};
+  driver.set_plan(plan({}, 1, CuResult::operating_system, FaultPlan::Repeat::from_then_on));
+  EXPECT_EQ(driver.mem_export_to_shareable_handle(ChunkHandle{1}, file), CuResult::operating_system);
+  EXPECT_EQ(driver.mem_import_from_shareable_handle(0, chunk), CuResult::operating_system);
+  EXPECT_EQ(file, -7);
+  EXPECT_EQ(chunk, ChunkHandle{});
+  EXPECT_THAT(fake.calls, IsEmpty());
+}
+
 }  // namespace
 }  // namespace vpmm::driver

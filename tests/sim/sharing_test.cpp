@@ -1,13 +1,10 @@
 // tests/sim: memory that goes from one process to another by handle, and what happens when either lets go of it.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <functional>
 #include <vector>
 
+#include "sim/other_process.hpp"
 #include "sim/sim_fixture.hpp"
 
 namespace vpmm::driver::sim {
@@ -15,63 +12,6 @@ namespace {
 
 constexpr Bytes kPage = 2 * kMiB;
 constexpr Bytes kLarge = 2 * kPage;
-
-class Channel {
- public:
-  explicit Channel(int end) : end_(end) {}
-  void send(const IpcMemHandle& handle) { EXPECT_EQ(write(end_, handle.data(), handle.size()), 64); }
-  IpcMemHandle receive() {
-    IpcMemHandle handle{};
-    EXPECT_EQ(recv(end_, handle.data(), handle.size(), MSG_WAITALL), 64);
-    return handle;
-  }
-  void signal() { EXPECT_EQ(write(end_, "!", 1), 1); }
-  void wait() {
-    char byte = 0;
-    EXPECT_EQ(read(end_, &byte, 1), 1);
-  }
-
- private:
-  int end_;
-};
-
-// A process with a simulator of its own.
-class Exporter {
- public:
-  using Life = std::function<void(Sim&, Channel&)>;
-  explicit Exporter(const Life& life) {
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_.data()), 0);
-    process_ = fork();
-    if (process_ != 0) {
-      close(ends_[1]);
-      return;
-    }
-    close(ends_[0]);
-    Channel channel(ends_[1]);
-    {
-      Sim sim;
-      life(sim, channel);
-    }
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  ~Exporter() { end(); }
-  Exporter(const Exporter&) = delete;
-  Exporter& operator=(const Exporter&) = delete;
-  Channel channel() { return Channel(ends_[0]); }
-  // Waits for its end.
-  void end() {
-    if (process_ == 0) return;
-    int status = 0;
-    EXPECT_EQ(waitpid(process_, &status, 0), process_);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-    close(ends_[0]);
-    process_ = 0;
-  }
-
- private:
-  std::array<int, 2> ends_{};
-  pid_t process_ = 0;
-};
 
 DevicePtr allocate(Sim& sim, Bytes size) {
   DevicePtr ptr{};
@@ -96,15 +36,6 @@ CuResult try_to_open(Sim& sim, const IpcMemHandle& handle) {
   const CuResult result = sim.driver.ipc_open_mem_handle(handle, ptr);
   EXPECT_EQ(ptr, DevicePtr{});
   return result;
-}
-
-void fill(Sim& sim, AddressRange range, std::uint8_t value) {
-  ok(sim.driver.memset_d8(range.begin, value, range.size));
-  ok(sim.driver.ctx_synchronize());
-}
-
-bool all_are(Sim& sim, AddressRange range, std::uint8_t value) {
-  return sim.read_back(range) == std::vector<std::uint8_t>(range.size, value);
 }
 
 // Exports `size` bytes of 7, expects 9 in all of them after a signal, and ends after another one.

@@ -157,6 +157,19 @@ CuResult CudaDriver::mem_set_access(AddressRange range, std::span<const AccessDe
   return cuda_.mem_set_access(range.begin, range.size, descriptors.data(), descriptors.size());
 }
 
+CuResult CudaDriver::mem_export_to_shareable_handle(ChunkHandle chunk, int& file) {
+  return fetch(file, [&](int* out) {
+    return cuda_.mem_export_to_shareable_handle(out, chunk, kMemHandleTypePosixFileDescriptor, 0);
+  });
+}
+
+CuResult CudaDriver::mem_import_from_shareable_handle(int file, ChunkHandle& chunk) {
+  void* const shareable = reinterpret_cast<void*>(static_cast<std::uintptr_t>(file));  // a descriptor goes by value
+  return fetch(chunk, [&](ChunkHandle* out) {
+    return cuda_.mem_import_from_shareable_handle(out, shareable, kMemHandleTypePosixFileDescriptor);
+  });
+}
+
 // --- memory: plain, stream-ordered, host ---
 
 CuResult CudaDriver::mem_alloc(Bytes size, DevicePtr& ptr) {

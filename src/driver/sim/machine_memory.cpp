@@ -47,7 +47,9 @@ CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, Chun
   charge(kCreateCost.at(size));
   Chunk* chunk = nullptr;
   const CuResult result = memory_.create(size, properties.device, Ownership::none, chunk);
-  if (result == CuResult::success) handle = chunk->handle;
+  if (result != CuResult::success) return result;
+  if (properties.posix_file_descriptor) chunk->sharing = Chunk::Sharing::allowed;
+  handle = chunk->handle;
   return result;
 }
 
@@ -98,7 +100,8 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
   }
   for (const Mapping* mapping : mappings_) {
     if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
-    charge(kSetAccessCost.at(mapping->range.size));
+    const bool is_imported = mapping->chunk->home == Chunk::Home::imported;
+    charge((is_imported ? kSetAccessOfImportCost : kSetAccessCost).at(mapping->range.size));
   }
   return memory_.set_access(mappings_, devices);
 }

@@ -1,11 +1,34 @@
-// driver/sim: device memory that goes from process to process by handle.
+// driver/sim: device memory that goes from process to process by handle or by descriptor.
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "driver/sim/costs.hpp"
 #include "driver/sim/machine.hpp"
 
 namespace vpmm::driver::sim {
+
+CuResult Machine::mem_export_to_shareable_handle(ChunkHandle handle, int& file) {
+  Chunk* chunk = memory_.find_chunk(handle);
+  if (chunk == nullptr) return CuResult::invalid_value;
+  if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
+  if (chunk->sharing == Chunk::Sharing::refused) return CuResult::invalid_value;
+  charge(kExportCost.at(chunk->size));
+  const CuResult result = export_chunk(chunk->file, {chunk->offset, chunk->size, chunk->device}, file);
+  if (result == CuResult::success) chunk->sharing = Chunk::Sharing::exported;
+  return result;
+}
+
+CuResult Machine::mem_import_from_shareable_handle(int file, ChunkHandle& handle) {
+  if (!options_.posix_file_descriptor_supported) return CuResult::not_supported;
+  SharedChunk shared;
+  if (const CuResult error = read_chunk(file, shared); error != CuResult::success) return error;
+  if (const CuResult error = vmm_error(shared.device); error != CuResult::success) return error;
+  Chunk* chunk = nullptr;
+  const CuResult result = memory_.import(shared, file, chunk);
+  if (result == CuResult::success) handle = chunk->handle;
+  return result;
+}
 
 CuResult Machine::ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) {
   DeviceOrdinal device = 0;

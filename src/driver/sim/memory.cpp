@@ -8,15 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
-
-// Chunks never share or reuse file offsets; the file is sparse, so its size costs nothing. They have the half below the
-// notices.
-constexpr Bytes kFileSize = 2 * kNoticesBegin;
 
 void* host_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(to_integer(ptr)); }
 DevicePtr device_pointer(void* ptr) { return DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}; }
@@ -24,7 +21,8 @@ DevicePtr device_pointer(void* ptr) { return DevicePtr{reinterpret_cast<std::uin
 int make_file() {
   const int file = memfd_create("vpmm-simulated-gpu", MFD_CLOEXEC);
   VPMM_CHECK(file >= 0, std::strerror(errno));
-  VPMM_CHECK(ftruncate(file, static_cast<off_t>(kFileSize)) == 0, std::strerror(errno));
+  // Chunks never share or reuse file offsets; the file is sparse, so its size costs nothing.
+  VPMM_CHECK(ftruncate(file, static_cast<off_t>(kMemoryFileSize)) == 0, std::strerror(errno));
   return file;
 }
 
@@ -51,7 +49,10 @@ Memory::~Memory() {
     munmap(host_pointer(begin), reservation.range.size);
     munmap(reservation.by_granule, reservation.table_bytes);
   }
-  for (auto& [handle, chunk] : chunks_) checker_.remove(chunk->shadow);
+  for (auto& [handle, chunk] : chunks_) {
+    checker_.remove(chunk->shadow);
+    if (chunk->home == Chunk::Home::imported && chunk->has_handle) close(chunk->file);
+  }
   for (Device& device : devices_) close(device.file);
 }
 
@@ -70,10 +71,23 @@ CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk
   if (size > free(device)) return CuResult::out_of_memory;
   Device& d = devices_[static_cast<std::size_t>(device)];
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(
-      Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank), Chunk::Home::here});
+  auto made = std::make_unique<Chunk>(Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank)});
   d.next_offset += size;
   d.used += size;
+  checker_.add(made->shadow);
+  chunk = made.get();
+  chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
+  return CuResult::success;
+}
+
+CuResult Memory::import(const SharedChunk& shared, int file, Chunk*& chunk) {
+  if (shared.size == 0 || !is_multiple(shared.size, options_.granularity)) return CuResult::map_failed;
+  const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return CuResult::operating_system;
+  const ChunkHandle handle{next_chunk_++};
+  auto made = std::make_unique<Chunk>(Chunk{handle, shared.device, own, shared.offset, shared.size, true, 0,
+                                            Shadow(shared.size, Ownership::driver), Chunk::Home::imported,
+                                            Chunk::Sharing::allowed});
   checker_.add(made->shadow);
   chunk = made.get();
   chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
@@ -87,6 +101,7 @@ Chunk* Memory::find_chunk(ChunkHandle handle) {
 
 void Memory::release(Chunk& chunk) {
   chunk.has_handle = false;
+  if (chunk.home == Chunk::Home::imported) close(std::exchange(chunk.file, -1));
   destroy_if_unused(chunk);
 }
 
@@ -94,8 +109,10 @@ void Memory::destroy_if_unused(Chunk& chunk) {
   if (chunk.has_handle || chunk.mappings != 0) return;
   if (chunk.home == Chunk::Home::here) {
     devices_[static_cast<std::size_t>(chunk.device)].used -= chunk.size;
-    fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
-              static_cast<off_t>(chunk.size));
+    if (chunk.sharing != Chunk::Sharing::exported) {
+      fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
+                static_cast<off_t>(chunk.size));
+    }
   }
   checker_.remove(chunk.shadow);
   chunks_.erase(static_cast<std::uint64_t>(chunk.handle));
@@ -306,24 +323,20 @@ CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal
   DevicePtr at = range.begin;
   for (const SharedMemory::Part& part : memory.parts) {
     if (part.size == 0 || result != CuResult::success) continue;
-    result = plug_foreign({at, part.size}, part.offset, file, device);
+    result = plug_imported({at, part.size}, {part.offset, part.size, device}, file);
     at = at + part.size;
   }
   if (result != CuResult::success) unplug_shared(range);
   return result;
 }
 
-CuResult Memory::plug_foreign(AddressRange range, Bytes offset, int file, DeviceOrdinal device) {
-  const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(Chunk{handle, device, file, offset, range.size, true, 0,
-                                            Shadow(range.size, Ownership::driver), Chunk::Home::other_process});
-  Chunk& chunk = *made;
-  checker_.add(chunk.shadow);
-  chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
-  CuResult result = map(range, chunk);
-  if (result == CuResult::success) result = set_access({find(range.begin)}, std::uint64_t{1} << device);
-  chunk.file = -1;
-  release(chunk);
+CuResult Memory::plug_imported(AddressRange range, const SharedChunk& shared, int file) {
+  Chunk* chunk = nullptr;
+  CuResult result = import(shared, file, chunk);
+  if (result != CuResult::success) return result;
+  result = map(range, *chunk);
+  if (result == CuResult::success) result = set_access({find(range.begin)}, std::uint64_t{1} << shared.device);
+  release(*chunk);
   return result;
 }
 

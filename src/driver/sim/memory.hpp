@@ -25,14 +25,16 @@ namespace vpmm::driver::sim {
 struct Chunk {
   ChunkHandle handle{};
   DeviceOrdinal device = 0;
-  int file = -1;     // the device's; of another process: only while it is being mapped
+  int file = -1;     // the device's; of an imported chunk its own, -1 when the handle is gone
   Bytes offset = 0;  // in that file
   Bytes size = 0;
   bool has_handle = true;
   std::uint32_t mappings = 0;
   Shadow shadow;
-  enum class Home { here, other_process };  // other_process: neither its capacity nor its bytes are ours
+  enum class Home { here, imported };  // imported: neither its capacity nor its bytes are ours
   Home home = Home::here;
+  enum class Sharing { refused, allowed, exported };  // exported: others may have its bytes for ever
+  Sharing sharing = Sharing::refused;
 };
 
 struct Mapping {
@@ -51,6 +53,9 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   CuResult create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk);
+  // `file` is not needed later. map_failed: made by a machine of another granularity. operating_system: no descriptor
+  // is left. Memory of this machine is imported as that of any other is.
+  CuResult import(const SharedChunk& shared, int file, Chunk*& chunk);
   Chunk* find_chunk(ChunkHandle handle);
   void release(Chunk& chunk);
 
@@ -117,7 +122,7 @@ class Memory {
     Bytes table_bytes = 0;
   };
   Reservation* find_reservation(DevicePtr ptr);
-  CuResult plug_foreign(AddressRange range, Bytes offset, int file, DeviceOrdinal device);
+  CuResult plug_imported(AddressRange range, const SharedChunk& shared, int file);
   CuResult reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin);
   void fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value);
   void destroy_if_unused(Chunk& chunk);

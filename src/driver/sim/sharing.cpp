@@ -1,4 +1,4 @@
-// driver/sim: what is in a handle, and the notices that back it.
+// driver/sim: what is in a handle and in a descriptor, and the notices that back them.
 #include "driver/sim/sharing.hpp"
 
 #include <fcntl.h>
@@ -30,6 +30,21 @@ struct Notice {
   Cookie cookie{};  // 0: none
   SharedMemory memory;
 };
+
+struct ChunkNotice {
+  std::uint64_t magic = 0;
+  Bytes size = 0;
+  std::int64_t device = 0;
+  std::uint64_t unused = 0;
+};
+constexpr std::uint64_t kChunkMagic = 0x316b6e68'6d6d7076;  // "vpmmhnk1"
+
+// Chunks of any machine begin on such a boundary, so that the importer need not know the exporter's granularity.
+constexpr Bytes kSmallestChunk = 4 * kKiB;
+
+off_t chunk_position(Bytes offset) {
+  return static_cast<off_t>(kNoticesBegin + kNoticesBegin / 2 + offset / kSmallestChunk * sizeof(ChunkNotice));
+}
 
 off_t position(std::uint64_t place) { return static_cast<off_t>(kNoticesBegin + place * sizeof(Notice)); }
 
@@ -119,6 +134,35 @@ CuResult open_handle(const IpcMemHandle& handle, OpenedHandle& opened) {
     return CuResult::invalid_handle;
   }
   opened = {file, notice.memory};
+  return CuResult::success;
+}
+
+CuResult export_chunk(int memory_file, const SharedChunk& chunk, int& file) {
+  const ChunkNotice notice{kChunkMagic, chunk.size, chunk.device, 0};
+  if (pwrite(memory_file, &notice, sizeof notice, chunk_position(chunk.offset)) != ssize_t{sizeof notice}) {
+    return CuResult::out_of_memory;
+  }
+  // Not dup: that would share one position with every other descriptor of the file.
+  const int opened = open(fmt::format("/proc/self/fd/{}", memory_file).c_str(), O_RDWR | O_CLOEXEC);
+  if (opened < 0) return CuResult::operating_system;
+  if (lseek(opened, static_cast<off_t>(chunk.offset), SEEK_SET) < 0) {
+    close(opened);
+    return CuResult::operating_system;
+  }
+  file = opened;
+  return CuResult::success;
+}
+
+CuResult read_chunk(int file, SharedChunk& chunk) {
+  struct stat status {};
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return CuResult::invalid_value;
+  if (status.st_size != static_cast<off_t>(kMemoryFileSize)) return CuResult::invalid_value;
+  const auto offset = static_cast<Bytes>(lseek(file, 0, SEEK_CUR));
+  if (offset >= kNoticesBegin || !is_multiple(offset, kSmallestChunk)) return CuResult::invalid_value;
+  ChunkNotice notice;
+  const ssize_t got = pread(file, &notice, sizeof notice, chunk_position(offset));
+  if (got != ssize_t{sizeof notice} || notice.magic != kChunkMagic) return CuResult::invalid_value;
+  chunk = {offset, notice.size, static_cast<DeviceOrdinal>(notice.device)};
   return CuResult::success;
 }
 
