@@ -6,7 +6,7 @@ get_target_property(capi_sources vpmm_capi SOURCES)
 if(capi_sources)
   add_library(vpmm SHARED $<TARGET_OBJECTS:vpmm_capi> $<TARGET_OBJECTS:vpmm_emm>)
   add_library(vpmm::vpmm ALIAS vpmm)
-  target_link_libraries(vpmm PRIVATE vpmm_context ${CMAKE_DL_LIBS})
+  target_link_libraries(vpmm PRIVATE vpmm_ipc ${CMAKE_DL_LIBS})
   # The only symbols that leave the library are the C ABI's, whatever the libraries inside it export.
   target_link_options(vpmm PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map")
   set_target_properties(vpmm PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE CXX

@@ -1,7 +1,10 @@
 // capi: memory in other processes.
 #include <algorithm>
 #include <cstring>
-#include <mutex>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "capi/call.hpp"
 #include "capi/pool.hpp"

@@ -6,10 +6,12 @@
 #include <array>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "ipc/exporter.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::capi {
@@ -26,6 +28,17 @@ struct ProcessPools {
 
 ProcessPools& process_pools() {
   static auto* const pools = new ProcessPools;
+  return *pools;
+}
+
+// The private ones, too.
+struct OpenPools {
+  Mutex mutex;
+  std::vector<vpmm_pool*> list;
+};
+
+OpenPools& open_pools() {
+  static auto* const pools = new OpenPools;
   return *pools;
 }
 
@@ -54,18 +67,36 @@ Result<void> check_same(int device, const vpmm_pool& open, const pool::Config& c
 }
 
 Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool::Config& config) {
-  VPMM_TRY_ASSIGN(auto pool, open_pool(device, config, Ownership::process_wide));
-  slot.store(pool.get(), std::memory_order_release);
-  return pool.release();
+  VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, Ownership::process_wide));
+  slot.store(pool, std::memory_order_release);
+  return pool;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<vpmm_pool>> open_pool(int device, const pool::Config& config, Ownership ownership) {
+Result<vpmm_pool*> open_pool(int device, const pool::Config& config, Ownership ownership) {
   observe::set_log_level(to_observe(config.log));
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
-  return std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
+  auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
+  const MutexLock lock(open_pools().mutex);
+  open_pools().list.push_back(pool.get());
+  return pool.release();
+}
+
+void close_pool(vpmm_pool* pool) {
+  {
+    const MutexLock lock(open_pools().mutex);
+    std::erase(open_pools().list, pool);
+  }
+  ipc::Exporter::of_process().forget(*pool->context);
+  delete pool;
+}
+
+void for_each_pool(const std::function<bool(vpmm_pool&)>& visit) {
+  const MutexLock lock(open_pools().mutex);
+  for (vpmm_pool* const pool : open_pools().list)
+    if (!visit(*pool)) return;
 }
 
 Result<vpmm_pool*> process_pool(int device) {

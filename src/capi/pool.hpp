@@ -1,6 +1,7 @@
 // capi: what a vpmm_pool is.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/line_allocator.hpp"
@@ -22,8 +23,11 @@ struct alignas(vpmm::kCacheLine) vpmm_pool {
 
 namespace vpmm::capi {
 
-// A pool on the driver that the process shares.
-Result<std::unique_ptr<vpmm_pool>> open_pool(int device, const pool::Config& config, Ownership ownership);
+// A pool on the driver that the process shares; it ends with close_pool().
+Result<vpmm_pool*> open_pool(int device, const pool::Config& config, Ownership ownership);
+void close_pool(vpmm_pool* pool);
+// Visits the pools of the process until `visit` returns false; none is closed meanwhile.
+void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);
 
 // The process-wide pool of `device`, opened from the environment at the first call.
 Result<vpmm_pool*> process_pool(int device);

@@ -24,8 +24,7 @@ Result<int> count_devices() {
 Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_pool** pool) {
   VPMM_TRY(require(pool, "pool"));
   VPMM_TRY_ASSIGN(const auto config, settings != nullptr ? to_config(settings) : context::config_from_environment());
-  VPMM_TRY_ASSIGN(auto opened, open_pool(device, config, Ownership::of_the_caller));
-  *pool = opened.release();
+  VPMM_TRY_ASSIGN(*pool, open_pool(device, config, Ownership::of_the_caller));
   return {};
 }
 
@@ -67,7 +66,7 @@ vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
     if (pool->ownership == Ownership::process_wide) {
       return Error{ErrorCode::invalid_argument, "the process-wide pool of a device is never destroyed"};
     }
-    delete pool;
+    close_pool(pool);
     return {};
   });
 }

@@ -9,14 +9,13 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   VPMM_TRY_ASSIGN(const AllocationInfo info, query(range.begin));
   const MutexLock lock(mutex_);
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
-                             to_integer(range.begin),
-                             pool_ == nullptr ? "there is no virtual memory pool on this device"
-                                              : "VPMM_SMALL is not \"pool\"")};
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format(
+            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
+            pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
   if (!traits_.chunk.posix_file_descriptor)
-    return Error{ErrorCode::unsupported,
-                 fmt::format("device {} cannot export memory as a file descriptor", device_)};
+    return Error{ErrorCode::unsupported, fmt::format("device {} cannot export memory as a file descriptor", device_)};
   if (range.size == 0 || info.begin + info.usable < range.begin + range.size)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
@@ -44,9 +43,9 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   if (size == 0 || size > share->range.size || offset > share->range.size - size)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset,
-                             share->range.size)};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
   SharedChunks shared;
   for (const vm::Mapping& mapping : pool_->mappings_around(range)) {

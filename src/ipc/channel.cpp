@@ -249,14 +249,14 @@ Channel accept_from(const Descriptor& listener, bool& is_short) {
 Result<Channel> connect_to(const std::string& path, Deadline deadline) {
   for (;;) {
     Descriptor socket = new_socket();
-    if (!socket)
-      return Error{ErrorCode::host_out_of_memory, fmt::format("no socket can be made: {}", reason())};
+    if (!socket) return Error{ErrorCode::host_out_of_memory, fmt::format("no socket can be made: {}", reason())};
     if (connect_socket(socket.get(), path) == 0) return Channel(std::move(socket));
     if (errno == ENOENT || errno == ECONNREFUSED)
       return not_shared("the process that exported the memory is gone, or uses another VPMM_IPC_DIR");
     // EAGAIN: too many wait to be accepted.
     if (errno != EAGAIN && errno != EINTR)
-      return not_shared(fmt::format("the process that exported the memory cannot be reached at {}: {}", path, reason()));
+      return not_shared(
+          fmt::format("the process that exported the memory cannot be reached at {}: {}", path, reason()));
     if (Clock::now() >= deadline) return not_shared("the process that exported the memory does not answer");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -69,8 +69,8 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
   if (std::find(contexts_.begin(), contexts_.end(), &context) == contexts_.end()) contexts_.push_back(&context);
   ++handles_[static_cast<std::uint64_t>(shared.share)];
-  handle.token = encode({identity_, to_integer(shared.allocation), static_cast<std::uint64_t>(shared.share),
-                         shared.offset, range.size});
+  handle.token = encode(
+      {identity_, to_integer(shared.allocation), static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
   handle.size = range.size;
   handle.offset = shared.offset;
   return handle;
@@ -154,8 +154,8 @@ bool Exporter::wait_for_something() {
     if (!importer.delivery) continue;
     const Delivery& delivery = *importer.delivery;
     until = std::min(until, delivery.deadline);
-    has_work = has_work || (delivery.next < delivery.chunks.size() &&
-                            delivery.next - delivery.received + kBatch <= kMostInFlight);
+    has_work = has_work ||
+               (delivery.next < delivery.chunks.size() && delivery.next - delivery.received + kBatch <= kMostInFlight);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
   const int timeout = has_work ? 0 : static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));

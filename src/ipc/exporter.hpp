@@ -74,8 +74,8 @@ class Exporter {
 
   std::mutex mutex_;
   std::condition_variable idle_;
-  std::vector<context::Context*> contexts_;  // that shared something
-  context::Context* busy_ = nullptr;         // its chunks are being exported, without the lock
+  std::vector<context::Context*> contexts_;         // that shared something
+  context::Context* busy_ = nullptr;                // its chunks are being exported, without the lock
   std::map<std::uint64_t, std::uint64_t> handles_;  // by generation: shares of this process that have not ended
   const Identity identity_ = new_identity();
   bool is_running_ = false;

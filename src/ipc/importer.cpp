@@ -39,9 +39,10 @@ Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal h
   bool can = false;
   VPMM_TRY(checked(Call::device_can_access_peer, driver.device_can_access_peer(device, home, can)));
   if (can) return {};
-  return Error{ErrorCode::unsupported,
-               fmt::format("device {} has no peer access to device {}, which the shared memory is on: open a staged copy",
-                           device, home)};
+  return Error{
+      ErrorCode::unsupported,
+      fmt::format("device {} has no peer access to device {}, which the shared memory is on: open a staged copy",
+                  device, home)};
 }
 
 }  // namespace
@@ -82,14 +83,16 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
   if (handle.kind == Kind::pool) {
     VPMM_TRY_ASSIGN(token, decode(handle.token));
     if (handle.size != 0 && handle.size != token->size)
-      return Error{ErrorCode::invalid_argument, fmt::format("the IPC handle says {} bytes, and its token {}",
-                                                            handle.size, token->size)};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("the IPC handle says {} bytes, and its token {}", handle.size, token->size)};
     if (Exporter::of_process().is_ours(*token))
       return Error{ErrorCode::invalid_argument,
                    "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
   }
   VPMM_TRY(checked(Call::init, driver.init()));
-  if (!device && handle.device != driver::Uuid{}) VPMM_TRY_ASSIGN(device, device_with(driver, handle.device));
+  if (!device && handle.device != driver::Uuid{}) {
+    VPMM_TRY_ASSIGN(device, device_with(driver, handle.device));
+  }
   const std::lock_guard guard(mutex_);
   Import made;
   made.driver = &driver;
@@ -114,8 +117,7 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
 
 Result<void> Importer::retain(Import& made) {
   Driver& driver = *made.driver;
-  VPMM_TRY(checked(Call::device_primary_ctx_retain,
-                   driver.device_primary_ctx_retain(made.key.device, made.context)));
+  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(made.key.device, made.context)));
   if (driver.has(Call::ctx_get_id)) static_cast<void>(driver.ctx_get_id(made.context, made.context_id));
   return {};
 }
@@ -307,9 +309,9 @@ Result<void> Importer::close(DevicePtr ptr) {
   for (bool is_idle = false;; is_idle = true) {
     const auto found = by_address_.find(ptr);
     if (found == by_address_.end())
-      return Error{ErrorCode::invalid_pointer,
-                   fmt::format("{:#x} is not open: it was closed already, or is no memory of another process",
-                               to_integer(ptr))};
+      return Error{
+          ErrorCode::invalid_pointer,
+          fmt::format("{:#x} is not open: it was closed already, or is no memory of another process", to_integer(ptr))};
     Import& import = *find(found->second);
     if (import.opens > 1) {
       --import.opens;
@@ -340,7 +342,8 @@ Result<void> Importer::give_back(Import& import) {
       VPMM_TRY(unmap(import));
       say_closed(import);
     } else if (!was_reset) {  // a reset closed it
-      VPMM_TRY(checked(Call::ipc_close_mem_handle, driver.ipc_close_mem_handle(DevicePtr{to_integer(import.ptr) - import.key.offset})));
+      VPMM_TRY(checked(Call::ipc_close_mem_handle,
+                       driver.ipc_close_mem_handle(DevicePtr{to_integer(import.ptr) - import.key.offset})));
     }
   }
   driver.device_primary_ctx_release(import.key.device);

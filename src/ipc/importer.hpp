@@ -17,8 +17,8 @@ namespace vpmm::ipc {
 // Which of a driver's devices has this identity. unsupported: none that this process sees.
 Result<driver::DeviceOrdinal> device_with(driver::Driver& driver, const driver::Uuid& identity);
 
-// One per process, never destroyed. Thread-safe; one opening at a time, for mapping calls slow each other down. A forked
-// child has none of what its parent opened.
+// One per process, never destroyed. Thread-safe; one opening at a time, for mapping calls slow each other down. A
+// forked child has none of what its parent opened.
 class Importer {
  public:
   static Importer& of_process();

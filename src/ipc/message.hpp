@@ -18,12 +18,12 @@ namespace vpmm::ipc {
 // kMostInFlight descriptors are on their way. When its work on the GPU is done it says close(number), and the lease
 // ends. One connection serves all that two processes share.
 enum class MessageKind : std::uint16_t {
-  open = 1,     // to the exporter: token
-  granted = 2,  // to the importer: chunks, bytes, offset, device
-  refused = 3,  // to the importer: status, text; also in the middle of the batches
-  batch = 4,    // to the importer: count, sizes, and as many descriptors
-  received = 5, // to the exporter: count
-  close = 6,    // to the exporter
+  open = 1,      // to the exporter: token
+  granted = 2,   // to the importer: chunks, bytes, offset, device
+  refused = 3,   // to the importer: status, text; also in the middle of the batches
+  batch = 4,     // to the importer: count, sizes, and as many descriptors
+  received = 5,  // to the exporter: count
+  close = 6,     // to the exporter
 };
 
 constexpr std::size_t kMostInFlight = 32;  // descriptors

@@ -37,14 +37,14 @@ Result<void> copy_on_device(Driver& driver, DeviceOrdinal device, DevicePtr to, 
     driver::StreamHandle stream{};
     VPMM_TRY(checked(Call::stream_create, driver.stream_create(driver::StreamFlags::non_blocking, stream)));
     const ScopeExit destroy([&] { driver.stream_destroy(stream); });
-    VPMM_TRY(checked(Call::memcpy_device_to_device_async,
-                     driver.memcpy_device_to_device_async(to, from, size, stream)));
+    VPMM_TRY(
+        checked(Call::memcpy_device_to_device_async, driver.memcpy_device_to_device_async(to, from, size, stream)));
     return checked(Call::stream_synchronize, driver.stream_synchronize(stream));
   });
 }
 
-Result<void> copy_through_host(Driver& driver, DeviceOrdinal target, DevicePtr to, DeviceOrdinal source,
-                               DevicePtr from, Bytes size) {
+Result<void> copy_through_host(Driver& driver, DeviceOrdinal target, DevicePtr to, DeviceOrdinal source, DevicePtr from,
+                               Bytes size) {
   const Bytes piece = std::min(size, kBounce);
   return with_context_of(driver, source, [&]() -> Result<void> {
     void* host = nullptr;

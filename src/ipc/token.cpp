@@ -66,12 +66,11 @@ TokenBytes encode(const Token& token) {
 
 Result<Token> decode(const TokenBytes& bytes) {
   const auto layout = std::bit_cast<Layout>(bytes);
-  if (layout.magic != kMagic)
-    return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
+  if (layout.magic != kMagic) return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
   if (layout.version != kVersion)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("the IPC token is of version {}, and this library knows version {}", layout.version,
-                             kVersion)};
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("the IPC token is of version {}, and this library knows version {}", layout.version, kVersion)};
   if (layout.unused != 0 || layout.checksum != checksum_of(layout))
     return Error{ErrorCode::invalid_argument, "the IPC token is damaged: its checksum is wrong"};
   return Token{layout.process, layout.allocation, layout.generation, layout.offset, layout.size};
