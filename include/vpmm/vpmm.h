@@ -69,6 +69,7 @@ typedef struct vpmm_config {
   const char* driver;         /* VPMM_DRIVER: "cuda", "sim" or "auto" */
   int unnamed_free_on_allocating_stream; /* 1: vpmm_deallocate_any_stream means the stream it was allocated on */
   const char* prefer;                    /* VPMM_PREFER: "footprint", "balanced" or "latency" */
+  int ipc_isolate;                       /* VPMM_IPC_ISOLATE: 1: every allocation has pages and chunks of its own */
 } vpmm_config;
 
 /* Figures of a pool; docs/reference/statistics.md explains each. */

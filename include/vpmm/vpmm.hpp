@@ -467,6 +467,89 @@ class defer_cleanup_guard {
   pool_ref pool_;
 };
 
+// Names memory to other processes: in the one that exported it the export, which ends with the object, and elsewhere
+// what opens it, which closes with the object. What crosses between them is value(), plain bytes. Movable; one thread
+// at a time, as any value. Errors are those of vpmm_ipc_open, and VPMM_ERROR_INVALID_ARGUMENT for opening what is open,
+// for closing what is not, and for opening in the process that exported it.
+class ipc_handle {
+ public:
+  // What another process sent.
+  explicit ipc_handle(const vpmm_ipc_handle& value) noexcept : value_(value) {}
+  // The same from a token alone, which is all that some interfaces carry.
+  static ipc_handle from_token(const unsigned char token[64]) {
+    vpmm_ipc_handle value{};
+    check(vpmm_ipc_read_token(token, &value));
+    return ipc_handle(value);
+  }
+  ipc_handle(ipc_handle&& other) noexcept : value_(other.value_) { swap(other); }
+  ipc_handle& operator=(ipc_handle&& other) noexcept {
+    ipc_handle(std::move(other)).swap(*this);
+    return *this;
+  }
+  // A destructor cannot report; close() and end_export() can.
+  ~ipc_handle() {
+    if (opened_ != nullptr) (void)vpmm_ipc_close(opened_);
+    if (is_export_) (void)vpmm_ipc_export_end(&value_);
+  }
+
+  const vpmm_ipc_handle& value() const noexcept { return value_; }
+  std::size_t size() const noexcept { return static_cast<std::size_t>(value_.bytes); }  // bytes
+  // Where the memory is while it is open; null: it is not.
+  void* data() const noexcept { return opened_; }
+
+  // Maps the memory for work on `device`; none: the one that it is on.
+  void* open(std::optional<int> device = std::nullopt) {
+    require(opened_ == nullptr, "the IPC handle is already open");
+    require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
+    check(vpmm_ipc_open(&value_, device.value_or(-1), &opened_));
+    return opened_;
+  }
+  // Waits for the work of the device's context.
+  void close() {
+    require(opened_ != nullptr, "the IPC handle is not open");
+    check(vpmm_ipc_close(opened_));
+    opened_ = nullptr;
+  }
+  // A copy in `pool`, on any device; the memory itself is closed again, and the copy is no business of the handle's.
+  buffer open_staged(pool_ref pool) const {
+    require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
+    void* copy = nullptr;
+    check(vpmm_ipc_open_staged(&value_, pool.handle(), &copy));
+    return buffer::adopt(pool, copy, size(), std::nullopt);
+  }
+  // Does nothing for what another process exported.
+  void end_export() {
+    if (is_export_) check(vpmm_ipc_export_end(&value_));
+    is_export_ = false;
+  }
+  void swap(ipc_handle& other) noexcept {
+    std::swap(value_, other.value_);
+    std::swap(opened_, other.opened_);
+    std::swap(is_export_, other.is_export_);
+  }
+  friend ipc_handle export_memory(const void* ptr, std::size_t bytes);
+
+ private:
+  static void require(bool holds, const char* message) {
+    if (!holds) throw_error(VPMM_ERROR_INVALID_ARGUMENT, message);
+  }
+
+  vpmm_ipc_handle value_;
+  void* opened_ = nullptr;
+  bool is_export_ = false;
+};
+
+// A handle for `bytes` bytes at `ptr`, of any pool of this process, at the begin of an allocation or inside, or of
+// plain driver memory. As long as it lives, and as long as another process has the memory open, the memory is not used
+// again, even when it is freed.
+inline ipc_handle export_memory(const void* ptr, std::size_t bytes) {
+  vpmm_ipc_handle value{};
+  check(vpmm_ipc_export(ptr, bytes, &value));
+  ipc_handle handle(value);
+  handle.is_export_ = true;
+  return handle;
+}
+
 }  // namespace vpmm
 
 #endif

@@ -40,6 +40,14 @@ constexpr Text kTexts[] = {
     {"small", &vpmm_config::small},   {"any_stream", &vpmm_config::any_stream}, {"log", &vpmm_config::log},
     {"driver", &vpmm_config::driver}, {"prefer", &vpmm_config::prefer},
 };
+struct Switch {
+  const char* name;
+  int vpmm_config::*field;
+};
+constexpr Switch kSwitches[] = {
+    {"unnamed_free_on_allocating_stream", &vpmm_config::unnamed_free_on_allocating_stream},
+    {"ipc_isolate", &vpmm_config::ipc_isolate},
+};
 
 // Raises UnicodeEncodeError for half a surrogate pair, which the environment can hold.
 std::string text_of(nb::handle text) {
@@ -84,10 +92,10 @@ Settings::Settings(const nb::kwargs& given) {
       config_.*setting.field = texts_.emplace_back(text_of(value)).c_str();
       is_known = true;
     }
-    if (name == "unnamed_free_on_allocating_stream") {
-      const int truth = PyObject_IsTrue(value.ptr());
-      if (truth < 0) throw nb::python_error();
-      config_.unnamed_free_on_allocating_stream = truth;
+    for (const Switch& setting : kSwitches) {
+      if (name != setting.name) continue;
+      config_.*setting.field = PyObject_IsTrue(value.ptr());
+      if (config_.*setting.field < 0) throw nb::python_error();
       is_known = true;
     }
     if (!is_known) raise(VPMM_ERROR_BAD_CONFIGURATION, "there is no setting called " + name);

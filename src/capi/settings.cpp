@@ -31,6 +31,7 @@ vpmm_config to_settings(const pool::Config& config) {
   settings.log = context::to_string(config.log);
   settings.driver = context::to_string(config.driver);
   settings.prefer = context::to_string(config.prefer);
+  settings.ipc_isolate = config.ipc_isolate;
   settings.unnamed_free_on_allocating_stream = config.unnamed_free == pool::UnnamedFree::allocating_stream;
   return settings;
 }
@@ -49,6 +50,7 @@ Result<void> set_numbers(const vpmm_config& settings, pool::Config& config) {
   VPMM_TRY(context::set(config, "VPMM_CHUNK_MAX", text_of(settings.chunk_max, 0, "page")));
   VPMM_TRY(context::set(config, "VPMM_RELEASE_THRESHOLD", text_of(settings.release_threshold, kUnset, "none")));
   VPMM_TRY(context::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
+  VPMM_TRY(context::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
   return context::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
 }
 

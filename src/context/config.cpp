@@ -92,6 +92,12 @@ bool set_count(std::string_view text, std::uint64_t least, std::uint64_t& value)
   return true;
 }
 
+bool set_switch(std::string_view text, bool& value) {
+  if (text != "0" && text != "1") return false;
+  value = text == "1";
+  return true;
+}
+
 bool set_page_size(Config& config, std::string_view text) {
   Bytes bytes = kMaxBytes;
   if (text != "max" && !set_bytes(text, bytes)) return false;
@@ -165,6 +171,10 @@ constexpr Setting kSettings[] = {
      "what must finish before memory freed without naming a stream is used again",
      [](Config& c, std::string_view text) { return set_by_name(kAnyStreamNames, text, c.any_stream); },
      [](const Config& c) -> std::string { return to_string(c.any_stream); }},
+    {"VPMM_IPC_ISOLATE", "0 or 1",
+     "1: every allocation has pages and chunks of its own, so that sharing one shares no other; one piece per page",
+     [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
+     [](const Config& c) -> std::string { return c.ipc_isolate ? "1" : "0"; }},
     {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"", "what is written to standard error",
      [](Config& c, std::string_view text) { return set_by_name(kLogNames, text, c.log); },
      [](const Config& c) -> std::string { return to_string(c.log); }},

@@ -40,8 +40,18 @@ constexpr Bytes kLargestPageCut = 64 * kMiB;
 
 bool cuts_pages(const pool::Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
-  return traits.has_vmm && config.pool_enabled && config.small == pool::SmallRequests::pool &&
+  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == pool::SmallRequests::pool &&
          small::SmallPool::can_cut(page) && page <= kLargestPageCut;
+}
+
+// Note [An allocation with chunks of its own]
+// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
+// are whole pages, and a page is a chunk.
+bool keeps_apart(const pool::Config& config) { return config.ipc_isolate && config.small == pool::SmallRequests::pool; }
+
+pool::Config in_force(pool::Config config) {
+  config.page_chunks = config.page_chunks || config.ipc_isolate;
+  return config;
 }
 
 observe::LogLevel log_level_of(pool::LogLevel level) {
@@ -101,7 +111,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  fmt::format("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
-  auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
+  auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
   context->prepare();
   return std::unique_ptr<Context>(std::move(context));
 }
@@ -160,7 +170,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
   if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, [this] { return prove_now(); });
-  if (traits.has_memory_pools && !serves_small_) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+  const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
+  if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)
+    somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver

@@ -16,7 +16,7 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
             pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
   if (!traits_.chunk.posix_file_descriptor)
     return Error{ErrorCode::unsupported, fmt::format("device {} cannot export memory as a file descriptor", device_)};
-  if (range.size == 0 || info.begin + info.usable < range.begin + range.size)
+  if (range.size == 0 || range.size > info.usable - (range.begin - info.begin))
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
                              to_integer(range.begin), info.usable, to_integer(info.begin))};

@@ -31,6 +31,7 @@ struct Config {
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   LogLevel log = LogLevel::warning;                     // VPMM_LOG
   UnnamedFree unnamed_free = UnnamedFree::any_stream;
+  bool ipc_isolate = false;       // VPMM_IPC_ISOLATE: whole pages, and chunks, for every allocation
   std::optional<Bytes> capacity;  // most bytes the pool may map; none: what the GPU has
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -130,6 +130,7 @@ TEST(Settings, values_that_are_not_allowed_are_refused_by_name) {
       {[](vpmm_config& c) { c.driver = "rocm"; }, "VPMM_DRIVER=rocm: must be"},
       {[](vpmm_config& c) { c.unnamed_free_on_allocating_stream = 2; },
        "unnamed_free_on_allocating_stream=2: must be 0 or 1"},
+      {[](vpmm_config& c) { c.ipc_isolate = 2; }, "VPMM_IPC_ISOLATE=2: must be 0 or 1"},
   };
   for (const auto& [change, message] : cases) {
     vpmm_config config = default_config();

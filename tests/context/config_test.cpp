@@ -124,7 +124,8 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
       {"VPMM_DRIVER", "sim"},      {"VPMM_PAGE_SIZE", "4MiB"},  {"VPMM_PAGES", "16"},
       {"VPMM_VA_SIZE", "1TiB"},    {"VPMM_CHUNK_MAX", "64MiB"}, {"VPMM_RELEASE_THRESHOLD", "0"},
       {"VPMM_MAX_MAPPINGS", "16"}, {"VPMM_CAPACITY", "10GB"},   {"VPMM_SMALL", "stream_ordered"},
-      {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"},       {"VPMM_PREFER", "latency"}};
+      {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"},       {"VPMM_PREFER", "latency"},
+      {"VPMM_IPC_ISOLATE", "1"}};
   const auto config = config_from_environment();
   ASSERT_TRUE(config.ok()) << config.error().message;
   Config expected;
@@ -140,7 +141,35 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.any_stream = pool::AnyStreamOrder::park;
   expected.prefer = pool::Prefer::latency;
   expected.log = pool::LogLevel::debug;
+  expected.ipc_isolate = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
+}
+
+TEST_F(ConfigFromEnvironment, reads_what_ipc_is_told) {
+  const auto unset = ipc_settings_from_environment();
+  ASSERT_TRUE(unset.ok()) << unset.error().message;
+  EXPECT_EQ(unset.value().folder, "");
+  EXPECT_EQ(unset.value().timeout_ms, 10'000U);
+  EXPECT_EQ(unset.value().grace_ms, 10'000U);
+  const Variable variables[] = {{"VPMM_IPC_DIR", "/run/mine"}, {"VPMM_IPC_TIMEOUT", "1"}, {"VPMM_IPC_GRACE", "0"}};
+  const auto set = ipc_settings_from_environment();
+  ASSERT_TRUE(set.ok()) << set.error().message;
+  EXPECT_EQ(set.value().folder, "/run/mine");
+  EXPECT_EQ(set.value().timeout_ms, 1U);
+  EXPECT_EQ(set.value().grace_ms, 0U);
+}
+
+TEST_F(ConfigFromEnvironment, refuses_times_of_ipc_that_are_none) {
+  for (const char* text : {"0", "soon", "3600001", "1s", "-1"}) {
+    const Variable timeout("VPMM_IPC_TIMEOUT", text);
+    const auto settings = ipc_settings_from_environment();
+    ASSERT_FALSE(settings.ok()) << text;
+    EXPECT_EQ(settings.error().code, ErrorCode::bad_configuration);
+    EXPECT_EQ(settings.error().message,
+              std::string("VPMM_IPC_TIMEOUT=") + text + ": must be a number of milliseconds from 1 to 3600000");
+  }
+  const Variable grace("VPMM_IPC_GRACE", "never");
+  EXPECT_FALSE(ipc_settings_from_environment().ok());
 }
 
 TEST_F(ConfigFromEnvironment, takes_an_empty_variable_as_not_set) {

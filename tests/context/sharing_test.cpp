@@ -1,0 +1,219 @@
+// tests/context: memory that other processes hold: what becomes of frees, and of the chunks behind it, until they let
+// go.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/pool_world.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+constexpr Bytes kPage = 2 * kMiB;
+
+using context::Holder;
+using context::SharedChunks;
+using context::SharedRange;
+using context::ShareId;
+
+Bytes total(const SharedChunks& shared) {
+  Bytes bytes = 0;
+  for (const auto& chunk : shared.chunks) bytes += chunk.size;
+  return bytes;
+}
+
+SharedRange share(PoolWorld& world, AddressRange range) {
+  auto shared = world.pool().share(range);
+  EXPECT_TRUE(shared.ok()) << shared.error().message;
+  return shared ? shared.value() : SharedRange{};
+}
+
+ErrorCode error_of_lease(PoolWorld& world, ShareId id, Bytes offset, Bytes size) {
+  const auto leased = world.pool().lease(id, offset, size);
+  EXPECT_FALSE(leased.ok());
+  return leased ? ErrorCode{} : leased.error().code;
+}
+
+TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(5 * kPage, stream);
+  const SharedRange whole = share(world, {ptr, 5 * kPage});
+  EXPECT_EQ(whole.allocation, ptr);
+  EXPECT_EQ(whole.offset, 0U);
+  const SharedRange inside = share(world, {ptr + kPage + 100, 1000});
+  EXPECT_EQ(inside.share, whole.share) << "one allocation, one number";
+  EXPECT_EQ(inside.offset, kPage + 100);
+  const auto leased = world.pool().lease(inside.share, inside.offset, 1000);
+  ASSERT_TRUE(leased.ok()) << leased.error().message;
+  EXPECT_GE(total(leased.value()), leased.value().offset + 1000);
+  world.pool().end_lease(whole.share, Holder::handle);
+  world.pool().end_lease(whole.share, Holder::handle);
+  world.pool().end_lease(whole.share, Holder::importer);
+  world.deallocate(ptr, stream);
+}
+
+TEST(Sharing, what_was_freed_stays_until_the_last_holder_let_go) {
+  for (const Bytes size : {Bytes{100}, 300 * kKiB, kPage, 5 * kPage}) {
+    SCOPED_TRACE(size);
+    PoolWorld world(adaptive_world());
+    const StreamHandle stream = world.stream();
+    const DevicePtr ptr = world.allocate(size, stream);
+    const ShareId id = share(world, {ptr, size}).share;
+    ASSERT_TRUE(world.pool().lease(id, 0, size).ok());
+    world.deallocate(ptr, stream);
+    EXPECT_GE(world.statistics().leased_bytes, size);
+    EXPECT_FALSE(world.pool().query(ptr).ok()) << "it is no live allocation any more";
+    EXPECT_EQ(world.pool().deallocate(ptr, stream).error().code, ErrorCode::invalid_pointer) << "freed twice";
+    std::set<DevicePtr> others;
+    for (int i = 0; i < 50; ++i) others.insert(world.allocate(size, stream));
+    EXPECT_FALSE(others.contains(ptr));
+    world.pool().end_lease(id, Holder::handle);
+    EXPECT_GE(world.statistics().leased_bytes, size) << "an importer has it still";
+    world.pool().end_lease(id, Holder::importer);
+    EXPECT_EQ(world.statistics().leased_bytes, 0U);
+    for (const DevicePtr other : others) world.deallocate(other, stream);
+    ASSERT_TRUE(world.pool().synchronize().ok());
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    EXPECT_EQ(world.statistics().mapped_bytes, 0U) << "nothing is held for ever";
+    EXPECT_EQ(world.pool().validate(), "");
+  }
+}
+
+TEST(Sharing, chunks_of_leased_memory_are_neither_moved_nor_released) {
+  WorldOptions options = page_world();
+  options.sim.capacity = 16 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> pieces;
+  for (int i = 0; i < 8; ++i) pieces.push_back(world.allocate(2 * kPage, stream));
+  const ShareId id = share(world, {pieces[3], 2 * kPage}).share;
+  const auto leased = world.pool().lease(id, 0, 2 * kPage);
+  ASSERT_TRUE(leased.ok());
+  for (const DevicePtr piece : pieces) world.deallocate(piece, stream);
+  ASSERT_TRUE(world.pool().synchronize().ok());
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage) << "all but what is leased went back";
+  const DevicePtr large = world.allocate(14 * kPage, stream);
+  EXPECT_FALSE(world.pool().allocate({2 * kPage, 0, stream}).ok()) << "memory runs out before a lease does";
+  const auto again = world.pool().lease(id, 0, 2 * kPage);
+  ASSERT_TRUE(again.ok()) << "its handle has not ended";
+  EXPECT_EQ(again.value().chunks.front().handle, leased.value().chunks.front().handle);
+  world.pool().end_lease(id, Holder::importer);
+  world.pool().end_lease(id, Holder::importer);
+  world.pool().end_lease(id, Holder::handle);
+  world.deallocate(large, stream);
+  EXPECT_TRUE(world.pool().allocate({16 * kPage, 0, stream}).ok());
+}
+
+TEST(Sharing, the_rest_of_a_leased_chunk_stays_in_use) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr small = world.allocate(256, stream);
+  const DevicePtr neighbour = world.allocate(256, stream);
+  const ShareId id = share(world, {small, 256}).share;
+  world.deallocate(small, stream);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  for (int i = 0; i < 1000; ++i) {
+    world.deallocate(world.allocate(256, stream), stream);
+  }
+  world.deallocate(neighbour, stream);
+  EXPECT_EQ(world.allocate(256, stream), neighbour);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+  world.pool().end_lease(id, Holder::handle);
+  EXPECT_EQ(world.statistics().leased_bytes, 0U);
+}
+
+TEST(Sharing, a_number_of_the_past_is_refused) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(kPage, stream);
+  const ShareId id = share(world, {ptr, kPage}).share;
+  world.pool().end_lease(id, Holder::handle);
+  EXPECT_TRUE(world.pool().lease(id, 0, kPage).ok()) << "allocated, though no handle is left";
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared) << "freed: only who has it keeps it";
+  world.pool().end_lease(id, Holder::importer);
+  EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared);
+  const DevicePtr next = world.allocate(kPage, stream);
+  EXPECT_NE(share(world, {next, kPage}).share, id);
+  EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared);
+  EXPECT_EQ(error_of_lease(world, ShareId{0}, 0, kPage), ErrorCode::not_shared);
+  world.pool().end_lease(id, Holder::importer);  // of the past: ignored
+  EXPECT_EQ(world.pool().validate(), "");
+}
+
+TEST(Sharing, ranges_outside_of_the_allocation_are_refused) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr ptr = world.allocate(kPage, world.stream());
+  EXPECT_EQ(world.pool().share({ptr, kPage + 1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().share({ptr, 0}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().share({ptr + 100, kPage}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().share({ptr, ~Bytes{0}}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().share({ptr + 64 * kPage, 1}).error().code, ErrorCode::invalid_pointer);
+  const ShareId id = share(world, {ptr, 100}).share;
+  for (const auto& [offset, size] :
+       {std::pair<Bytes, Bytes>{0, kPage + 1}, {kPage, 1}, {0, 0}, {~Bytes{0}, 2}, {1, ~Bytes{0}}})
+    EXPECT_EQ(error_of_lease(world, id, offset, size), ErrorCode::invalid_argument) << offset << " " << size;
+}
+
+TEST(Sharing, stream_ordered_memory_cannot_be_shared_and_the_error_names_the_setting) {
+  WorldOptions options = adaptive_world();
+  options.config.small = pool::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const auto shared = world.pool().share({world.allocate(100, world.stream()), 100});
+  ASSERT_FALSE(shared.ok());
+  EXPECT_EQ(shared.error().code, ErrorCode::unsupported);
+  EXPECT_NE(shared.error().message.find("VPMM_SMALL"), std::string::npos) << shared.error().message;
+}
+
+// The hazard checker fails the test if it is not so.
+TEST(Sharing, memory_that_was_held_is_reused_behind_all_work_that_may_use_it) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle first = world.stream();
+  const StreamHandle second = world.stream();
+  for (const Bytes size : {4 * kKiB, 3 * kPage}) {
+    const DevicePtr ptr = world.allocate(size, first);
+    const ShareId id = share(world, {ptr, size}).share;
+    world.use(ptr, size, first);
+    world.deallocate(ptr, first);
+    world.pool().end_lease(id, Holder::handle);
+    for (int i = 0; i < 4; ++i) {
+      const DevicePtr other = world.allocate(size, second);
+      world.use(other, size, second);
+    }
+  }
+}
+
+TEST(Sharing, with_isolation_every_allocation_has_chunks_of_its_own) {
+  WorldOptions options = adaptive_world();
+  options.config.ipc_isolate = true;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<std::pair<DevicePtr, Bytes>> live;
+  std::uint64_t dice = 7;
+  for (int round = 0; round < 300; ++round) {
+    dice = dice * 6364136223846793005 + 1442695040888963407;
+    const Bytes size = 1 + (dice >> 33) % (round % 3 == 0 ? 4 * kKiB : 7 * kPage);
+    live.emplace_back(world.allocate(size, stream), size);
+    if (round % 2 == 0) continue;
+    const std::size_t victim = (dice >> 20) % live.size();
+    world.deallocate(live[victim].first, stream);
+    live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+  }
+  std::set<std::uint64_t> seen;
+  for (const auto& [ptr, size] : live) {
+    const SharedRange shared = share(world, {ptr, size});
+    const auto leased = world.pool().lease(shared.share, 0, size);
+    ASSERT_TRUE(leased.ok()) << leased.error().message;
+    EXPECT_EQ(leased.value().offset, 0U);
+    EXPECT_LT(total(leased.value()), size + kPage);
+    for (const auto& chunk : leased.value().chunks)
+      EXPECT_TRUE(seen.insert(static_cast<std::uint64_t>(chunk.handle)).second) << "two allocations in one chunk";
+  }
+}
+
+}  // namespace
+}  // namespace vpmm::testing
