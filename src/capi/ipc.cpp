@@ -68,7 +68,7 @@ Result<ipc::IpcHandle> export_legacy(AddressRange range) {
   VPMM_TRY(driver::checked(Call::init, driver->init()));
   CuResult result = driver->mem_get_address_range(range.begin, allocation);
   if (result != CuResult::success) return foreign(Call::mem_get_address_range, result);
-  if (range.size == 0 || !allocation.contains(range))
+  if (range.size == 0 || range.size > allocation.end() - range.begin)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
                              to_integer(range.begin), allocation.size, to_integer(allocation.begin))};

@@ -16,7 +16,6 @@ struct Skip {
   std::string check;
 };
 const std::vector<Skip> kSkips{
-    {"vpmm", "an_ipc_handle_tells_size_offset_and_device_also_of_a_view"},
     {"stream_ordered", "an_ipc_handle_tells_size_offset_and_device_also_of_a_view"},
     {"default", "memory_of_a_stream_is_given_back_in_its_order_or_dropped"},
     {"default", "memory_is_given_back_on_a_stream_once"},

@@ -1,4 +1,5 @@
-// emm: CUDA's legacy IPC, for plain driver allocations.
+// emm: CUDA's legacy IPC, for plain driver allocations, through the driver's table alone. vpmm::ipc_handle of vpmm.hpp
+// opens handles of every kind.
 #ifndef VPMM_EMM_IPC_HPP
 #define VPMM_EMM_IPC_HPP
 

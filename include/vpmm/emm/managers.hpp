@@ -327,9 +327,21 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
 class VpmmMemoryManager : public PoolMemoryManager {
  public:
   using PoolMemoryManager::PoolMemoryManager;
+  Capabilities capabilities() const noexcept override {
+    Capabilities has = PoolMemoryManager::capabilities();
+    has.ipc = true;
+    return has;
+  }
 
  private:
   pool_ref open_pool() override { return default_pool(device()); }
+  // It opens as long as the memory is allocated, and no other can take the place of memory that is open.
+  IpcHandle do_get_ipc_handle(void* ptr, std::size_t bytes) override {
+    IpcHandle handle;
+    check(vpmm_ipc_export(ptr, bytes, &handle));
+    (void)vpmm_ipc_export_end(&handle);
+    return handle;
+  }
 };
 
 // The driver's own asynchronous pool (cuMemAllocAsync), with VPMM's contract: a private pool without a pool of pages.
