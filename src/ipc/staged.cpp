@@ -66,6 +66,8 @@ Result<void> copy_through_host(Driver& driver, DeviceOrdinal target, DevicePtr t
 Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle) {
   Driver& driver = target.driver();
   Importer& importer = Importer::of_process();
+  if (handle.device == driver::Uuid{})
+    return Error{ErrorCode::invalid_argument, "an IPC handle that is copied must name the device it is on"};
   VPMM_TRY_ASSIGN(const DeviceOrdinal home, device_with(driver, handle.device));
   bool can_reach = home == target.device();
   if (!can_reach)
