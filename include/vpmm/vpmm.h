@@ -252,15 +252,15 @@ VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's p
  * Memory of a pool opens in other processes of the same user on the same machine, docs/guides/multi-process.md. Memory
  * that is freed while another process has it open, or while its export has not ended, is used again only afterwards. */
 /* A handle for `bytes` bytes at `ptr`: of any pool of this process, at the begin of an allocation or inside, or of
- * plain driver memory, which goes by CUDA's legacy IPC. The first export of a process starts a thread that answers others.
- * The memory can be opened as long as it is allocated or this export has not ended; each export is ended once. */
+ * plain driver memory, which goes by CUDA's legacy IPC. The first export of a process starts a thread that answers
+ * others. The memory can be opened as long as it is allocated or this export has not ended. Each export ends once. */
 VPMM_API vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* handle);
 VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
 /* Maps memory of another process for work on `device`; -1: the one that it is on. Opening the same handle again for the
- * same device gives the same address and is counted; each opening is closed once. Waits for each answer of the exporter,
- * VPMM_IPC_TIMEOUT at most. VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process itself.
- * VPMM_ERROR_NOT_SHARED: its process is gone or does not answer, or the memory is freed. VPMM_ERROR_UNSUPPORTED: `device`
- * cannot reach it, and vpmm_ipc_open_staged can. */
+ * same device gives the same address and is counted; each opening is closed once. Each answer of the exporter is waited
+ * for, VPMM_IPC_TIMEOUT at most. VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process itself.
+ * VPMM_ERROR_NOT_SHARED: its process is gone or does not answer, or the memory is freed. VPMM_ERROR_UNSUPPORTED:
+ * `device` cannot reach it, and vpmm_ipc_open_staged can. */
 VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
 /* A copy in `pool`, on any device, which is the caller's to free: through peer access or host memory. Complete, and the
  * source closed, when it returns. The handle must name its device. */
