@@ -158,6 +158,7 @@ class DeviceContext final : public Context {
   // peers.cpp
   Result<void> check_peer(driver::DeviceOrdinal peer);
   Result<void> find_peer_contexts();
+  Result<bool> is_alive(const time::KnownContext& other);
   Result<void> forget_dead_others();
   void release_peers();
   // proof.cpp

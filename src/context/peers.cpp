@@ -68,15 +68,30 @@ Result<void> DeviceContext::find_peer_contexts() {
   return {};
 }
 
+// A peer's context, which is retained, ends with a reset only; before its events are given up for lost, the device has
+// to agree.
+Result<bool> DeviceContext::is_alive(const time::KnownContext& other) {
+  driver::ContextId id{};
+  const CuResult result = driver_.ctx_get_id(other.handle, id);
+  if (result == CuResult::success) return id == other.id;
+  if (!is_gone(result)) return driver::driver_error(Call::ctx_get_id, result);
+  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.context == other; });
+  if (peer == peers_.end()) return false;
+  bool is_active = false;
+  VPMM_TRY(driver::checked(Call::device_primary_ctx_get_state,
+                           driver_.device_primary_ctx_get_state(peer->device, is_active)));
+  if (!is_active) return false;
+  VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(other.handle, id)));
+  return id == other.id;
+}
+
 // Their events die with them, those of peers' contexts (reset by others) and of contexts whose streams called.
 Result<void> DeviceContext::forget_dead_others() {
   if (!has_context_ids_ || timelines_.other_contexts().empty()) return {};
   const std::vector<time::KnownContext> others = timelines_.other_contexts();
   for (const time::KnownContext& other : others) {
-    driver::ContextId id{};
-    const CuResult result = driver_.ctx_get_id(other.handle, id);
-    if (result == CuResult::success && id == other.id) continue;
-    if (result != CuResult::success && !is_gone(result)) return driver::checked(Call::ctx_get_id, result);
+    VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
+    if (lives) continue;
     const std::vector<time::StampPart> done = timelines_.forget_context(other.id);
     if (pool_ != nullptr) pool_->advance(done);
     if (small_ != nullptr) small_->retire_idle();

@@ -100,7 +100,7 @@ bool DeviceContext::is_proof_due() {
 
 // Note [A wait for the context keeps captures from beginning]
 // It would break any capture that begins before it is over, so capture_begin waits for it. It is for all contexts that
-// are known; of one that dies meanwhile the work is over.
+// are known.
 CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
   const std::vector<time::KnownContext> others = timelines_.other_contexts();
   ++context_waits_;
@@ -112,7 +112,6 @@ CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
     for (const time::KnownContext& other : others) {
       if (result != CuResult::success) break;
       const driver::ContextScope scope(driver_, other.handle);
-      if (is_gone(scope.result())) continue;
       result = scope.result() == CuResult::success ? driver_.ctx_synchronize() : scope.result();
     }
   }
