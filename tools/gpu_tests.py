@@ -25,6 +25,8 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ["contract", "contract_reset", "gpu", "gpu_reset", "emm", "conformance"]
+# For machines with two GPUs or more.
+PEER_SUITES = ["gpu_peer"]
 # These run on the simulator unless told otherwise. Faults need it, and managers that are broken on purpose, for what
 # they do to a real driver may end the process.
 ON_EITHER = {"emm", "conformance"}
@@ -60,6 +62,13 @@ class Row:
 
 def existing(suites: list[str]) -> list[str]:
     return [suite for suite in suites if any((ROOT / "tests" / suite).glob("*.cpp"))]
+
+
+def gpu_count() -> int:
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
 
 
 def run_logged(command: list[str], seconds: int, log: TextIO, **variables: str) -> tuple[str, int | None]:
@@ -195,7 +204,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    suites = existing(SUITES)
+    has_peers = gpu_count() > 1
+    suites = existing(SUITES + (PEER_SUITES if has_peers else []))
     targets = [f"vpmm_test_{suite}" for suite in suites]
     targets += ["vpmm_python_package"] if importlib.util.find_spec("nanobind") else []
     subprocess.run(["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets], check=True)
@@ -215,6 +225,8 @@ def main() -> int:
     print(f"\n{table(rows)}")
     if sanitizer is None:
         print("compute-sanitizer was not found: no memcheck run")
+    if not has_peers:
+        print(f"nvidia-smi lists fewer than two GPUs: not run: {', '.join(PEER_SUITES)}")
     return 1 if not rows or any(row.failed or row.skipped for row in rows) else 0
 
 

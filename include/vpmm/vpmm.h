@@ -245,8 +245,17 @@ VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
-VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context */
+VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context, and peers' */
 VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
+
+/* --- other devices --- */
+/* Lets work on `device`, another GPU, use all memory of the pool, present and future, for the pool's life. The pool's
+ * own device may use it anyway. From then on what waits for "all work" (frees without a stream, vpmm_synchronize)
+ * waits for the primary context of `device` as well. cudaDeviceEnablePeerAccess does not apply to this memory, and is
+ * not needed. Does not wait for the GPU. VPMM_ERROR_INVALID_ARGUMENT: no such device; VPMM_ERROR_UNSUPPORTED: the two
+ * cannot reach each other's memory, or a setting takes memory from the driver's own pool, which is not covered. On
+ * failure `device` may not use the pool's memory, although it may reach some of it; calling again completes that. */
+VPMM_API vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device);
 
 /* --- other processes ---
  * Memory of a pool opens in other processes of the same user on the same machine, docs/guides/multi-process.md. Memory

@@ -239,11 +239,16 @@ class pool_ref {
   void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
     check(vpmm_set_out_of_memory_callback(handle_, callback, argument));
   }
-  // Waits for the device's context.
+  // Waits for the device's context, and for those of peers.
   void synchronize() const { check(vpmm_synchronize(handle_)); }
   // Resets the device's primary context; allocations survive, streams and events do not.
   void reset() const { check(vpmm_reset(handle_)); }
   void capture_release(std::uint64_t capture_id) const { check(vpmm_capture_release(handle_, capture_id)); }
+
+  // --- other devices ---
+  // Lets work on another GPU use all memory of the pool, present and future.
+  void set_peer_access(int device) const { check(vpmm_set_peer_access(handle_, device)); }
+  result<void> try_set_peer_access(int device) const { return finish(vpmm_set_peer_access(handle_, device)); }
 
   // --- observing ---
   int device() const {

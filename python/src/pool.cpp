@@ -329,6 +329,10 @@ void bind_pool(nb::module_& module) {
             call([&] { return vpmm_set_capacity(pool.handle(), bytes.value_or(UINT64_MAX)); });
           },
           "bytes"_a.none())
+      .def(
+          "set_peer_access",
+          [](const Pool& pool, int device) { call([&] { return vpmm_set_peer_access(pool.handle(), device); }); },
+          "device"_a)
       .def("set_out_of_memory_callback", &Pool::set_out_of_memory_callback, "callback"_a.none())
       .def("synchronize", &simply<vpmm_synchronize>)
       .def("reset", &simply<vpmm_reset>)

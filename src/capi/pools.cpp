@@ -121,6 +121,10 @@ vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   });
 }
 
+vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
+  return with_pool(pool, [&](Context& context) { return context.set_peer_access(device); });
+}
+
 vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     context::OutOfMemoryCallback function;

@@ -134,9 +134,18 @@ class Context {
   virtual Result<void> preallocate(Bytes bytes) = 0;  // maps at least this much in all
   virtual void set_capacity(std::optional<Bytes> bytes) = 0;
   virtual void set_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
-  virtual Result<void> synchronize() = 0;  // waits for all work of the device's context and settles what it frees
+  // Waits for all work of the device's context, and of other contexts that may use the pool's memory (those of peers,
+  // and those whose streams called), and settles what it frees.
+  virtual Result<void> synchronize() = 0;
   // Waits, gives up events, then resets the device's primary context. Chunks and addresses survive; streams do not.
   virtual Result<void> reset() = 0;
+
+  // Lets work on `peer`, another GPU, use all memory of the pool, present and future; for the pool's life. The pool's
+  // own device has it anyway. From then on a free without a stream waits for the peer's primary context as well. On
+  // failure the device may not use any of it, although it might reach some; calling again completes that. Errors:
+  // invalid_argument (no such device), unsupported (the devices cannot reach each other's memory, or some of the pool's
+  // memory is the driver's stream-ordered pool's), what the driver says.
+  virtual Result<void> set_peer_access(driver::DeviceOrdinal peer) = 0;
 
   virtual Result<driver::MemInfo> memory_info() = 0;  // free = free for the pool: the driver's and ours
   virtual observe::Statistics statistics() const = 0;

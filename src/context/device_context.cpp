@@ -140,7 +140,7 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
     result = once();
   }
   if (is_short(result)) {
-    synchronize_context(lock);
+    synchronize_contexts(lock);
     VPMM_TRY(somm_->settle(lock));
     if (pool_ != nullptr) VPMM_TRY(pool_->trim(lock, 0));
     result = once();

@@ -30,6 +30,11 @@
 
 namespace vpmm::context {
 
+// What the driver says of a context that was reset, released or destroyed.
+inline bool is_gone(driver::CuResult result) {
+  return result == driver::CuResult::context_is_destroyed || result == driver::CuResult::invalid_context;
+}
+
 constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
 
 // What the device can do, asked once.
@@ -69,6 +74,7 @@ class DeviceContext final : public Context {
   void set_out_of_memory_callback(OutOfMemoryCallback callback) override;
   Result<void> synchronize() override;
   Result<void> reset() override;
+  Result<void> set_peer_access(driver::DeviceOrdinal peer) override;
   Result<driver::MemInfo> memory_info() override;
   observe::Statistics statistics() const override;
   void reset_peaks() override;
@@ -106,7 +112,6 @@ class DeviceContext final : public Context {
   // entering.cpp
   Result<void> ensure_open();
   Result<void> check_alive();
-  Result<void> forget_dead_foreign();
   Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
   Result<void> read_capture(pool::Caller& caller);
   void leave(const pool::Caller& caller);
@@ -161,8 +166,14 @@ class DeviceContext final : public Context {
   bool is_kept_for_holders(DevicePtr begin) const;
   // The live small allocation around `ptr` that is a user's.
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const;
+  // peers.cpp
+  Result<void> check_peer(driver::DeviceOrdinal peer);
+  Result<void> find_peer_contexts();
+  Result<bool> is_alive(const time::KnownContext& other);
+  Result<void> forget_dead_others();
+  void release_peers();
   // proof.cpp
-  bool may_record_context_event() const;
+  bool may_record_context_event();
   bool prove_everything();
   bool prove_now();
   // Asks the events of at most so many timelines. True: something is complete that was not known to be.
@@ -171,8 +182,8 @@ class DeviceContext final : public Context {
   time::Timeline& everybody();
   bool is_proof_due();
   bool trim_somm(MutexLock& lock);
-  driver::CuResult wait_for_context(MutexLock& lock);
-  bool synchronize_context(MutexLock& lock);
+  driver::CuResult wait_for_contexts(MutexLock& lock);
+  bool synchronize_contexts(MutexLock& lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
   Result<void> settle(MutexLock& lock);
   void note_peaks(const pool::Caller& caller);
@@ -219,6 +230,12 @@ class DeviceContext final : public Context {
   };
   // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
   std::map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_;
+  struct Peer {
+    driver::DeviceOrdinal device = 0;
+    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
+    std::optional<time::KnownContext> context;
+  };
+  std::vector<Peer> peers_;        // with access to everything in the pool
   std::optional<Error> poison_;    // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;        // what the driver's pool held when last asked
   std::optional<Bytes> capacity_;  // most bytes of pool and SOMM together

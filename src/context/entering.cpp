@@ -166,7 +166,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   };
   relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };
-  relief.synchronize = [this](MutexLock& lock) { return synchronize_context(lock); };
+  relief.synchronize = [this](MutexLock& lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
   if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, [this] { return prove_now(); });
@@ -183,12 +183,14 @@ DeviceContext::~DeviceContext() {
   if (!check_alive() || is_poisoned_.load()) return;
   {
     const driver::ContextScope scope(driver_, primary);
-    if (scope.result() != CuResult::success || driver_.ctx_synchronize() != CuResult::success) return;
-    const MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
+    if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
+    if (wait_for_contexts(lock) != CuResult::success) return;
     if (somm_ != nullptr) somm_->release_everything();
     if (pool_ != nullptr) pool_->release_everything();
     timelines_.destroy_events();
   }
+  release_peers();
   driver_.device_primary_ctx_release(device_);  // once: a reset took the retains before it away
 }
 
@@ -213,6 +215,7 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
   lock_.emplace(context.mutex_);
   status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = context.noted(context.forget_dead_others());
 }
 
 DeviceContext::Visit::~Visit() {
@@ -244,7 +247,7 @@ Result<void> DeviceContext::check_alive() {
   driver::ContextId id{};
   const CuResult result = driver_.ctx_get_id(primary, id);
   if (result == CuResult::success && id == driver::ContextId{primary_id_.load()}) return {};
-  if (result != CuResult::success && result != CuResult::context_is_destroyed && result != CuResult::invalid_context) {
+  if (result != CuResult::success && !is_gone(result)) {
     const MutexLock lock(mutex_);
     return noted(driver::checked(Call::ctx_get_id, result));
   }
@@ -290,26 +293,11 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   has_noticed_reset_ = true;
 }
 
-// Timelines of other contexts than the primary one: their events, too, die with them.
-Result<void> DeviceContext::forget_dead_foreign() {
-  if (!driver_.has(Call::ctx_get_id)) return {};
-  for (const auto& [context, known] : timelines_.foreign_contexts()) {
-    driver::ContextId id{};
-    const CuResult result = driver_.ctx_get_id(context, id);
-    if (result == CuResult::success && id == known) continue;
-    const std::vector<time::StampPart> done = timelines_.forget_context(known);
-    if (pool_ != nullptr) pool_->advance(done);
-    if (small_ != nullptr) small_->retire_idle();
-  }
-  return {};
-}
-
 // Note [A capturing stream has no id]
 // cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
 // while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
 // goes without a timeline: its frees of ordinary memory are complete when all streams are.
 Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
-  VPMM_TRY(forget_dead_foreign());
   Caller caller;
   caller.stream = stream;
   if (!stream) return caller;

@@ -51,14 +51,23 @@ bool DeviceContext::learn_for_miss() {
 
 // A context-wide event breaks every capture of the context, so it is not for times of capture. Captures of blocking
 // streams show on the legacy stream, whoever made them.
-bool DeviceContext::may_record_context_event() const {
+bool DeviceContext::may_record_context_event() {
   if (announced_captures_ != 0 || !seen_capturing_.empty()) return false;
-  driver::CaptureStatus status{};
-  return driver_.stream_is_capturing(driver::kLegacyStream, status) == CuResult::success;
+  const auto is_capturing = [this] {
+    driver::CaptureStatus status{};
+    return driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success;
+  };
+  if (is_capturing() || !noted(find_peer_contexts())) return false;
+  const std::vector<time::KnownContext>& others = timelines_.other_contexts();
+  return std::none_of(others.begin(), others.end(), [&](const time::KnownContext& other) {
+    const driver::ContextScope scope(driver_, other.handle);
+    return scope.result() != CuResult::success || is_capturing();
+  });
 }
 
-// Closes everything by one event, as VPMM_ANY_STREAM says: `context` by an event of the whole context, `legacy` by one
-// on the legacy stream (which waits for blocking streams only), `park` not at all. True: something was closed.
+// Closes everything by one event in each context, as VPMM_ANY_STREAM says: `context` by one of the whole context,
+// `legacy` by one on its legacy stream (which waits for blocking streams only), `park` not at all. True: something was
+// closed.
 bool DeviceContext::prove_everything() {
   if (!may_record_context_event() || config_.any_stream == pool::AnyStreamOrder::park) return false;
   Everything how = Everything::context_event;
@@ -90,14 +99,21 @@ bool DeviceContext::is_proof_due() {
 }
 
 // Note [A wait for the context keeps captures from beginning]
-// It would break any capture that begins before it is over, so capture_begin waits for it.
-CuResult DeviceContext::wait_for_context(MutexLock& lock) {
+// It would break any capture that begins before it is over, so capture_begin waits for it. It is for all contexts that
+// are known.
+CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
+  const std::vector<time::KnownContext> others = timelines_.other_contexts();
   ++context_waits_;
   lock.leave();
   CuResult result{};
   {
     const driver::RelaxedCaptureScope relaxed(driver_);  // a stream of another context may be capturing
     result = driver_.ctx_synchronize();
+    for (const time::KnownContext& other : others) {
+      if (result != CuResult::success) break;
+      const driver::ContextScope scope(driver_, other.handle);
+      result = scope.result() == CuResult::success ? driver_.ctx_synchronize() : scope.result();
+    }
   }
   lock.enter();
   --context_waits_;
@@ -106,11 +122,11 @@ CuResult DeviceContext::wait_for_context(MutexLock& lock) {
 }
 
 // The last resort where events cannot prove: waits for everything that was queued before. False while anybody captures.
-bool DeviceContext::synchronize_context(MutexLock& lock) {
+bool DeviceContext::synchronize_contexts(MutexLock& lock) {
   if (!may_record_context_event()) return false;
-  const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
+  const std::vector<time::StampPart> before = timelines_.numbers_so_far();
   ++host_waits_;
-  const CuResult result = wait_for_context(lock);
+  const CuResult result = wait_for_contexts(lock);
   if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);
@@ -128,7 +144,7 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
     if (is_within()) return {};
     VPMM_TRY(settle(lock));
     if (is_within()) return {};
-    if (any.provable < any.last && !prove_everything() && !synchronize_context(lock)) return {};
+    if (any.provable < any.last && !prove_everything() && !synchronize_contexts(lock)) return {};
     std::shared_ptr<time::Event> proof = timelines_.proof_of({any.id, any.complete + 1});
     if (proof == nullptr) continue;
     ++host_waits_;
@@ -154,9 +170,10 @@ Result<void> DeviceContext::synchronize() {
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
   recall_kept();
+  VPMM_TRY(noted(find_peer_contexts()));
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  const std::vector<time::StampPart> before = timelines_.numbers_so_far(timelines_.primary_id());
-  const CuResult result = wait_for_context(lock);
+  const std::vector<time::StampPart> before = timelines_.numbers_so_far();
+  const CuResult result = wait_for_contexts(lock);
   VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
   const std::vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);

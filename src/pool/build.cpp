@@ -25,9 +25,10 @@ struct Pool::Flight {
   };
   const Plan* plan = nullptr;
   Region* kept = nullptr;
-  Region* mapped = nullptr;         // part of a hole, to be filled
-  std::vector<Region*> sources;     // one per move
-  std::vector<Piece> pieces;        // moved chunks, then created ones; they tile plan->mapped
+  Region* mapped = nullptr;      // part of a hole, to be filled
+  std::vector<Region*> sources;  // one per move
+  std::vector<Piece> pieces;     // moved chunks, then created ones; they tile plan->mapped
+  std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;
 };
@@ -144,6 +145,11 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   lock.leave();
   std::optional<Error> error = execute(flight);
   lock.enter();
+  while (!error && flight.access_version != mapper_.access_version()) {
+    lock.leave();
+    error = catch_up(flight);
+    lock.enter();
+  }
   end_flight();
   if (!error) return publish(flight, request, caller);
   unasked_growth_ = 0;
@@ -177,38 +183,54 @@ Pool::Flight Pool::detach(const Plan& plan) {
   return flight;
 }
 
-// Runs without the context's lock; touches nothing but the flight and the driver.
+namespace {
+
+std::vector<vm::Placement> placements_of(const auto& pieces) {
+  std::vector<vm::Placement> placements;
+  for (const auto& piece : pieces) placements.push_back(piece.placement);
+  return placements;
+}
+
+}  // namespace
+
+// Runs without the context's lock, as do the three below; touches nothing but the flight and the driver.
 std::optional<Error> Pool::execute(Flight& flight) {
-  std::optional<Error> error;
-  std::size_t ready = 0;
-  for (; ready < flight.pieces.size() && !error; ++ready) {
-    Flight::Piece& piece = flight.pieces[ready];
+  for (std::size_t i = 0; i < flight.pieces.size(); ++i) {
+    Flight::Piece& piece = flight.pieces[i];
     if (piece.chunk != nullptr) continue;
     Result<driver::ChunkHandle> created = mapper_.create(piece.placement.range.size);
-    if (created)
-      piece.placement.handle = created.value();
-    else
-      error = std::move(created.error());
+    if (!created) {
+      release_created(flight, i);
+      return std::move(created.error());
+    }
+    piece.placement.handle = created.value();
   }
-  if (error) {
-    --ready;  // the one that failed
-  } else {
-    std::vector<vm::Placement> placements;
-    for (const Flight::Piece& piece : flight.pieces) placements.push_back(piece.placement);
-    vm::MapOutcome outcome = mapper_.map_run(flight.plan->mapped, placements);
-    if (!outcome.error) return std::nullopt;
-    error = std::move(outcome.error);
-    for (const vm::Placement& stuck : outcome.still_mapped)
-      for (Flight::Piece& piece : flight.pieces) piece.is_stuck |= piece.placement.range == stuck.range;
-  }
-  for (std::size_t i = 0; i < ready; ++i) {
+  return finish(flight, mapper_.map_run(flight.plan->mapped, placements_of(flight.pieces)));
+}
+
+// For devices that were given access since the flight was mapped.
+std::optional<Error> Pool::catch_up(Flight& flight) {
+  return finish(flight, mapper_.catch_up(flight.plan->mapped, placements_of(flight.pieces)));
+}
+
+std::optional<Error> Pool::finish(Flight& flight, vm::MapOutcome outcome) {
+  flight.access_version = outcome.access_version;
+  if (!outcome.error) return std::nullopt;
+  for (const vm::Placement& stuck : outcome.still_mapped)
+    for (Flight::Piece& piece : flight.pieces) piece.is_stuck |= piece.placement.range == stuck.range;
+  release_created(flight, flight.pieces.size());
+  return std::move(outcome.error);
+}
+
+// Of the first `count` pieces.
+void Pool::release_created(Flight& flight, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
     Flight::Piece& piece = flight.pieces[i];
     if (piece.chunk != nullptr) continue;
     ++flight.undone_chunks;
     flight.undone_bytes += piece.placement.range.size;
     piece.is_held = !mapper_.release(piece.placement.handle);
   }
-  return error;
 }
 
 // Everything goes back where it was.

@@ -123,6 +123,9 @@ class Pool {
   Result<void> prepare(MutexLock& lock);
   // Creates chunks until at least `bytes` are mapped; the memory is free at once.
   Result<void> preallocate(MutexLock& lock, Bytes bytes);
+  // Work of `peer` may use what is mapped, now and later. Note [Access carries a version]. On failure it may not; some
+  // of what is mapped may be accessible to it all the same, and calling again completes it.
+  Result<void> set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer);
   void set_capacity(std::optional<Bytes> capacity) { capacity_ = capacity; }
   void set_other_bytes(Bytes bytes) { other_bytes_ = bytes; }  // mapped elsewhere on the same account
   // While held: no sweep, no pause and no smaller caches, unless memory runs out.
@@ -179,6 +182,9 @@ class Pool {
   void prove_moves(const Plan& plan, const Caller& caller);
   Flight detach(const Plan& plan);
   std::optional<Error> execute(Flight& flight);
+  std::optional<Error> catch_up(Flight& flight);
+  std::optional<Error> finish(Flight& flight, vm::MapOutcome outcome);
+  void release_created(Flight& flight, std::size_t count);
   void undo(Flight& flight);
   void bury_stuck(Flight& flight);
   DevicePtr publish(Flight& flight, const PageRequest& request, const Caller& caller);
@@ -191,6 +197,11 @@ class Pool {
   Result<bool> make_room(MutexLock& lock, const PageRequest& request);
   bool wait_for_flights(MutexLock& lock);
   void want_proof(const PageRequest& request, const Caller& caller);
+  // access.cpp
+  std::vector<AddressRange> mapped_runs() const;
+  Result<void> grant(MutexLock& lock, driver::DeviceOrdinal peer);
+  void wait_for_grant(MutexLock& lock);
+  void end_unmapping();
   // reclaim.cpp
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings);
   void bury(region::Region* zombie);
@@ -230,6 +241,11 @@ class Pool {
   std::vector<vm::Chunk*> orphans_;   // chunks without mapping whose release failed
   std::uint64_t flights_ = 0;         // requests that have dropped the lock while something is in flight
   std::condition_variable_any flight_ended_;
+  // Note [Access carries a version]: while a grant is in progress nobody begins to unmap what is in the table.
+  std::vector<driver::DeviceOrdinal> peers_;  // that may use everything
+  bool is_granting_ = false;
+  std::uint64_t unmappings_ = 0;  // flights that unmap what is in the table
+  std::condition_variable_any access_settled_;
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
   bool is_cleanup_held_ = false;

@@ -32,6 +32,7 @@ AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::u
 // stamp it was freed with is complete. A failed unmap leaves the zombie a zombie: it is never assumed gone.
 Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   VPMM_TRY(retry_orphans(lock));
+  wait_for_grant(lock);
   std::vector<Region*> complete;
   index_.for_each_zombie([&](Region* zombie) {
     if (zombie->stamp.is_complete()) complete.push_back(zombie);
@@ -44,12 +45,14 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   }
   if (flying.empty()) return {};
   ++flights_;
+  ++unmappings_;
   lock.leave();
   std::vector<Result<void>> results;
   results.reserve(flying.size());
   for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
   lock.enter();
   end_flight();
+  end_unmapping();
   Result<void> outcome;
   for (std::size_t i = 0; i < flying.size(); ++i) {
     if (results[i]) {
@@ -102,6 +105,7 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   want_all_proof();
   Bytes released = 0;
   for (;;) {
+    wait_for_grant(lock);
     const Bytes held = chunks_.chunk_bytes() + other_bytes_;
     if (held <= bytes_to_keep) return released;
     Region* from = nullptr;
@@ -135,6 +139,7 @@ Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* fre
   const std::vector<vm::Mapping> mappings = chunks_.inside(idle);
   Region* flying = index_.detach(free, idle);
   ++flights_;
+  ++unmappings_;
   lock.leave();
   Result<void> unmapped = mapper_.unmap(idle);
   std::vector<bool> is_released(mappings.size(), false);
@@ -142,6 +147,7 @@ Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* fre
     for (std::size_t i = 0; i < mappings.size(); ++i) is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
   lock.enter();
   end_flight();
+  end_unmapping();
   if (!unmapped) {
     index_.attach_free(flying, {}, flying->age);
     return std::move(unmapped.error());

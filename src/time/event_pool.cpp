@@ -32,11 +32,10 @@ void EventPool::give_back(driver::ContextId context, driver::EventHandle handle)
 void EventPool::forget_context(driver::ContextId id) { spares_.erase(static_cast<std::uint64_t>(id)); }
 
 void EventPool::destroy_spares() {
-  for (auto& [context, spares] : spares_) {
-    // One that the driver does not take back ends with its context.
-    for (const driver::EventHandle handle : spares) driver_.event_destroy(handle);
-    spares.clear();
-  }
+  // One that the driver does not take back stays a spare, and ends with its context at the latest.
+  for (auto& [context, spares] : spares_)
+    std::erase_if(spares,
+                  [&](driver::EventHandle spare) { return driver_.event_destroy(spare) == driver::CuResult::success; });
 }
 
 }  // namespace vpmm::time

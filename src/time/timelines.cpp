@@ -2,7 +2,6 @@
 #include "time/timelines.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
@@ -23,6 +22,11 @@ Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule) : driver_(
 void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id) {
   primary_ = context;
   primary_id_ = id;
+}
+
+void Timelines::know(const KnownContext& context) {
+  if (context.id == primary_id_ || std::find(others_.begin(), others_.end(), context) != others_.end()) return;
+  others_.push_back(context);
 }
 
 Timeline& Timelines::begin(driver::ContextHandle context, driver::ContextId id,
@@ -49,9 +53,11 @@ Result<Timeline*> Timelines::of(driver::StreamHandle stream) {
       stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
   if (!is_default) {
     VPMM_TRY(driver::checked(Call::stream_get_ctx, driver_.stream_get_ctx(stream, context)));
+    if (context != primary_) context_id = driver::ContextId{static_cast<std::uint64_t>(context)};  // of an old driver
     if (context != primary_ && driver_.has(Call::ctx_get_id))
       VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context, context_id)));
   }
+  know({context, context_id});
   return &begin(context, context_id, id);
 }
 
@@ -134,36 +140,73 @@ Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   return {};
 }
 
-std::vector<StampPart> Timelines::unproven(Everything how) {
+// Whether an event of this one context is enough for it.
+bool Timelines::is_of(const Timeline& timeline, driver::ContextId context) const {
+  return timeline.context_id == context && (timeline.stream || others_.empty());
+}
+
+void Timelines::add_unproven(Timeline& timeline, std::vector<StampPart>& parts) {
+  seal(timeline);
+  if (timeline.provable < timeline.last) parts.push_back({timeline.id, timeline.last});
+}
+
+// The legacy stream waits for blocking streams only, so it proves nothing about anybody but the any-stream timeline.
+std::vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
   std::vector<StampPart> parts;
-  for (const auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != primary_id_) continue;
-    // The legacy stream waits for blocking streams only, so it proves nothing about anybody else's timeline.
-    if (how == Everything::legacy_stream && timeline.get() != any_) continue;
-    seal(*timeline);
-    if (timeline->provable == timeline->last) continue;
-    parts.push_back({timeline->id, timeline->last});
-  }
+  for (const auto& [key, timeline] : by_id_)
+    if (is_of(*timeline, context) && (how == Everything::context_event || timeline.get() == any_))
+      add_unproven(*timeline, parts);
   return parts;
 }
 
-Result<bool> Timelines::close_all(Everything how) {
-  std::vector<StampPart> covers = unproven(how);
-  if (covers.empty()) return false;
-  VPMM_TRY_ASSIGN(auto event, events_.take(primary_, primary_id_));
-  if (how == Everything::context_event)
-    VPMM_TRY(driver::checked(Call::ctx_record_event, driver_.ctx_record_event(primary_, event->handle())));
-  else
+// Note [Everybody is in every known context]
+std::vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
+  std::vector<StampPart> parts;
+  if (others_.empty()) return parts;  // the primary context is everybody
+  if (any_ != nullptr) add_unproven(*any_, parts);
+  if (every_ != nullptr && how == Everything::context_event) add_unproven(*every_, parts);
+  return parts;
+}
+
+Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Everything how) {
+  VPMM_TRY_ASSIGN(auto event, events_.take(context.handle, context.id));
+  if (how == Everything::context_event) {
+    VPMM_TRY(driver::checked(Call::ctx_record_event, driver_.ctx_record_event(context.handle, event->handle())));
+  } else {
+    std::optional<driver::ContextScope> scope;  // whose legacy stream is meant
+    if (context.id != primary_id_) scope.emplace(driver_, context.handle);
+    if (scope) VPMM_TRY(driver::checked(Call::ctx_set_current, scope->result()));
     VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), driver::kLegacyStream)));
-  for (const StampPart& part : covers) {
+  }
+  ++recorded_;
+  return event;
+}
+
+void Timelines::publish(ContextClosing closing) {
+  for (const StampPart& part : closing.covers) {
     Timeline& timeline = *find(part.timeline);
     timeline.provable = part.sequence;
     if (!timeline.stream) timeline.frees_since_event = timeline.bytes_since_event = 0;
   }
-  context_closings_.push_back({primary_id_, how, std::move(event), std::move(covers)});
-  ++recorded_;
+  context_closings_.push_back(std::move(closing));
   ++outstanding_;
-  return true;
+}
+
+Result<bool> Timelines::close_all(Everything how) {
+  ContextClosing everybody{how, {}, unproven_of_everybody(how)};
+  bool has_closed = !everybody.covers.empty();
+  for (std::size_t i = 0; i <= others_.size(); ++i) {
+    const KnownContext context = i == 0 ? KnownContext{primary_, primary_id_} : others_[i - 1];
+    std::vector<StampPart> covers = unproven(context.id, how);
+    if (covers.empty() && everybody.covers.empty()) continue;
+    VPMM_TRY_ASSIGN(auto event, record(context, how));
+    if (!everybody.covers.empty()) everybody.events.push_back(event);
+    if (covers.empty()) continue;
+    publish({how, {std::move(event)}, std::move(covers)});
+    has_closed = true;
+  }
+  if (!everybody.covers.empty()) publish(std::move(everybody));
+  return has_closed;
 }
 
 Result<bool> Timelines::is_done(const Event& event) {
@@ -193,25 +236,32 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, std::vector<StampPart>
   return {};
 }
 
-// Events of one kind finish in the order of their records; those on the legacy stream may overtake the others.
+// Events of one kind finish in the order of their records in each context; those on the legacy stream may overtake the
+// others.
 Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
-  std::array<bool, 2> is_unfinished{};
+  std::vector<std::pair<driver::ContextId, Everything>> unfinished;
   for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
-    bool& unfinished = is_unfinished[static_cast<std::size_t>(closing->how)];
-    if (!unfinished) {
-      VPMM_TRY_ASSIGN(const bool finished, is_done(*closing->event));
-      unfinished = !finished;
+    std::vector<std::shared_ptr<Event>>& events = closing->events;
+    for (auto event = events.begin(); event != events.end();) {
+      const std::pair kind{(*event)->context(), closing->how};
+      bool is_finished = std::find(unfinished.begin(), unfinished.end(), kind) == unfinished.end();
+      if (is_finished) {
+        VPMM_TRY_ASSIGN(is_finished, is_done(**event));
+        if (!is_finished) unfinished.push_back(kind);
+      }
+      event = is_finished ? events.erase(event) : std::next(event);
     }
-    if (unfinished) {
-      ++closing;
-      continue;
-    }
-    for (const StampPart& part : closing->covers)
-      if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
-    closing = context_closings_.erase(closing);
-    --outstanding_;
+    closing = events.empty() ? end_closing(closing, done) : std::next(closing);
   }
   return {};
+}
+
+std::deque<Timelines::ContextClosing>::iterator Timelines::end_closing(std::deque<ContextClosing>::iterator closing,
+                                                                       std::vector<StampPart>& done) {
+  for (const StampPart& part : closing->covers)
+    if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
+  --outstanding_;
+  return context_closings_.erase(closing);
 }
 
 Result<void> Timelines::poll(std::size_t limit, std::vector<StampPart>& done) {
@@ -228,14 +278,22 @@ Result<void> Timelines::poll(std::size_t limit, std::vector<StampPart>& done) {
   return {};
 }
 
+std::vector<StampPart> Timelines::numbers_so_far() {
+  std::vector<StampPart> parts;
+  for (const auto& [key, timeline] : by_id_) add_incomplete(*timeline, parts);
+  return parts;
+}
+
 std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
   std::vector<StampPart> parts;
-  for (const auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != context) continue;
-    seal(*timeline);
-    if (timeline->complete < timeline->last) parts.push_back({timeline->id, timeline->last});
-  }
+  for (const auto& [key, timeline] : by_id_)
+    if (is_of(*timeline, context)) add_incomplete(*timeline, parts);
   return parts;
+}
+
+void Timelines::add_incomplete(Timeline& timeline, std::vector<StampPart>& parts) {
+  seal(timeline);
+  if (timeline.complete < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
 std::vector<StampPart> Timelines::mark_complete(const std::vector<StampPart>& parts) {
@@ -249,34 +307,38 @@ std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   events_.forget_context(context);
   std::vector<StampPart> done = mark_complete(numbers_so_far(context));
   for (auto& [key, timeline] : by_id_) {
-    if (timeline->context_id != context) continue;
+    if (!is_of(*timeline, context)) continue;
     outstanding_ -= timeline->closings.size();
     timeline->closings.clear();
     timeline->is_over = true;
     if (timeline->stream) by_stream_.erase(static_cast<std::uint64_t>(*timeline->stream));
   }
-  const std::size_t before = context_closings_.size();
-  std::erase_if(context_closings_, [&](const ContextClosing& closing) { return closing.context == context; });
-  outstanding_ -= before - context_closings_.size();
+  for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
+    std::erase_if(closing->events, [&](const auto& event) { return event->context() == context; });
+    closing = closing->events.empty() ? end_closing(closing, done) : std::next(closing);
+  }
   std::erase_if(poll_order_, [&](TimelineId id) {
     const Timeline* timeline = find(id);
     return timeline == nullptr || timeline->closings.empty();
   });
-  // Begun anew in the context's successor.
-  if (any_ != nullptr && any_->context_id == context) any_ = nullptr;
-  if (every_ != nullptr && every_->context_id == context) every_ = nullptr;
+  pass_on_everybody(context);
+  std::erase_if(others_, [&](const KnownContext& other) { return other.id == context; });
   return done;
 }
 
-std::vector<std::pair<driver::ContextHandle, driver::ContextId>> Timelines::foreign_contexts() const {
-  std::vector<std::pair<driver::ContextHandle, driver::ContextId>> contexts;
-  for (const auto& [key, timeline] : by_id_) {
-    const std::pair context{timeline->context, timeline->context_id};
-    if (timeline->context_id == primary_id_) continue;
-    if (timeline->last == timeline->complete && !has_in_hand(*timeline)) continue;
-    if (std::find(contexts.begin(), contexts.end(), context) == contexts.end()) contexts.push_back(context);
+// The primary context has died. Where other contexts may use the memory of everybody, what waits for them goes on
+// waiting; else it is over, and begun anew in the context's successor.
+void Timelines::pass_on_everybody(driver::ContextId dead) {
+  for (Timeline** everybody : {&any_, &every_}) {
+    Timeline* const timeline = *everybody;
+    if (timeline == nullptr || timeline->context_id != dead) continue;
+    if (timeline->is_over) {
+      *everybody = nullptr;
+    } else {
+      timeline->context = primary_;
+      timeline->context_id = primary_id_;
+    }
   }
-  return contexts;
 }
 
 bool Timelines::is_waitable(const StampPart& part) const {
@@ -301,7 +363,7 @@ std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
     if (closing.sequence >= part.sequence) return closing.event;
   for (const ContextClosing& closing : context_closings_)
     for (const StampPart& covered : closing.covers)
-      if (covered.timeline == part.timeline && covered.sequence >= part.sequence) return closing.event;
+      if (covered.timeline == part.timeline && covered.sequence >= part.sequence) return closing.events.front();
   return nullptr;
 }
 
@@ -320,7 +382,10 @@ void Timelines::retire_idle(std::size_t keep) {
 }
 
 void Timelines::destroy_events() {
-  for (auto& [key, timeline] : by_id_) timeline->closings.clear();
+  for (auto& [key, timeline] : by_id_) {
+    timeline->closings.clear();
+    timeline->provable = timeline->waitable = timeline->complete;
+  }
   context_closings_.clear();
   poll_order_.clear();
   outstanding_ = 0;

@@ -64,15 +64,32 @@ struct Timeline {
   std::deque<Closing> closings;  // own events, oldest first
 };
 
+// A CUDA context by its handle, which a later one may have as well, and its id, which none has.
+struct KnownContext {
+  driver::ContextHandle handle{};
+  driver::ContextId id{};
+  friend bool operator==(const KnownContext&, const KnownContext&) = default;
+};
+
+// Note [Everybody is in every known context]
+// Memory whose users nobody named may be in use in the primary context and in others: those whose streams have called,
+// and those of devices that were given access. An event covers the streams of one context only. So what nobody named is
+// proven by a set of events, one in each of these contexts, and complete when all of them are done. A context that dies
+// takes its event out of the sets, for its work is over, too.
+
 // Holds: every method runs under the context's lock. No method waits for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);
 
-  // The context that handles 0, 1 and 2 belong to, and that context-wide events are recorded in.
+  // The context that handles 0, 1 and 2 belong to.
   void set_primary(driver::ContextHandle context, driver::ContextId id);
   driver::ContextHandle primary() const { return primary_; }
   driver::ContextId primary_id() const { return primary_id_; }
+
+  // Work in this context may use the memory of everybody from now on.
+  void know(const KnownContext& context);
+  const std::vector<KnownContext>& other_contexts() const { return others_; }  // known, without the primary one
 
   Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
   Timeline& any_stream();
@@ -96,8 +113,8 @@ class Timelines {
   bool is_due(const Timeline& timeline) const;
   // Closes all numbers so far by an event on `stream`, which must be the timeline's and not capturing.
   Result<void> close(Timeline& timeline, driver::StreamHandle stream);
-  // Closes every timeline of the primary context by one context-wide event (or, `legacy`, by one on the legacy stream).
-  // No stream of the context may be capturing. False: there was nothing to close.
+  // Closes every timeline by one context-wide event in each known context (or any-stream alone, `legacy_stream`, by one
+  // on the legacy stream of each). No stream of these contexts may be capturing. False: there was nothing to close.
   enum class Everything { context_event, legacy_stream };
   Result<bool> close_all(Everything how);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
@@ -105,23 +122,25 @@ class Timelines {
   // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became complete since the last
   // call, also when a query fails.
   Result<void> poll(std::size_t limit, std::vector<StampPart>& done);
-  // For a synchronisation of the whole context: the numbers before it, which are complete after it.
+  // For a synchronisation of all known contexts: the numbers before it, which are complete after it.
+  std::vector<StampPart> numbers_so_far();
+  // The same for one of them.
   std::vector<StampPart> numbers_so_far(driver::ContextId context);
   std::vector<StampPart> mark_complete(const std::vector<StampPart>& parts);
-  // The context is gone with its streams and events: forgets them untouched; all of it is complete.
+  // The context is gone with its streams and events: forgets them untouched; all of it is complete. After that of the
+  // primary context, its successor is the primary one.
   std::vector<StampPart> forget_context(driver::ContextId context);
-  // Contexts, other than the primary one, of which there are timelines.
-  std::vector<std::pair<driver::ContextHandle, driver::ContextId>> foreign_contexts() const;
 
   bool is_waitable(const StampPart& part) const;
   // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
   Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part);
-  // The event that will prove `part`, kept alive for the caller to synchronise on without the lock; null: nothing will.
+  // The event that will prove `part`, or the next of those that will together, kept alive for the caller to synchronise
+  // on without the lock; null: nothing will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const;
 
   // Forgets timelines with nothing pending when there are many; ids are not reused.
   void retire_idle(std::size_t keep);
-  // Destroys all events (while the driver may still be called).
+  // Destroys all events (while the driver may still be called); what they would have proven needs new ones.
   void destroy_events();
   std::string describe(const StampPart& part) const;       // "stream 9 up to 17"
   std::string describe_stream(TimelineId timeline) const;  // "stream 9"
@@ -129,14 +148,22 @@ class Timelines {
 
  private:
   struct ContextClosing {
-    driver::ContextId context;
     Everything how;
-    std::shared_ptr<Event> event;
+    std::vector<std::shared_ptr<Event>> events;  // those not seen done yet
     std::vector<StampPart> covers;
   };
   Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
   void complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done);
-  std::vector<StampPart> unproven(Everything how);
+  bool is_of(const Timeline& timeline, driver::ContextId context) const;
+  std::vector<StampPart> unproven(driver::ContextId context, Everything how);
+  std::vector<StampPart> unproven_of_everybody(Everything how);
+  void add_unproven(Timeline& timeline, std::vector<StampPart>& parts);
+  Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how);
+  void publish(ContextClosing closing);
+  std::deque<ContextClosing>::iterator end_closing(std::deque<ContextClosing>::iterator closing,
+                                                   std::vector<StampPart>& done);
+  void add_incomplete(Timeline& timeline, std::vector<StampPart>& parts);
+  void pass_on_everybody(driver::ContextId dead);
   static void seal(Timeline& timeline);
   static bool has_in_hand(const Timeline& timeline);
   Result<bool> is_done(const Event& event);
@@ -148,6 +175,7 @@ class Timelines {
   EventPool events_;
   driver::ContextHandle primary_{};
   driver::ContextId primary_id_{};
+  std::vector<KnownContext> others_;
   std::uint64_t next_id_ = 1;
   std::unordered_map<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
   std::unordered_map<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver

@@ -1,6 +1,7 @@
 // vm: mapping with undo, and the retry of NOT_READY.
 #include "vm/mapper.hpp"
 
+#include <algorithm>
 #include <thread>
 
 #include "driver/driver_error.hpp"
@@ -15,7 +16,7 @@ constexpr int kAttempts = 100;
 }
 
 Mapper::Mapper(driver::Driver& driver, const driver::ChunkProperties& properties)
-    : driver_(driver), properties_(properties) {}
+    : driver_(driver), properties_(properties), access_{{properties.device}} {}
 
 // Note [NOT_READY is retried]
 // cuMemMap and cuMemSetAccess were seen to answer NOT_READY on a busy GPU; it is not sticky and goes away.
@@ -78,11 +79,37 @@ MapOutcome Mapper::map_run(AddressRange whole, const std::vector<Placement>& pla
     const CuResult result = retried([&] { return driver_.mem_map(placements[i].range, 0, placements[i].handle); });
     if (result != CuResult::success) return {driver::driver_error(Call::mem_map, result), undo(placements, i)};
   }
-  const driver::AccessDescriptor access{properties_.device};
-  const CuResult result = retried([&] { return driver_.mem_set_access(whole, {&access, 1}); });
+  return set_access_or_undo(whole, placements);
+}
+
+MapOutcome Mapper::catch_up(AddressRange whole, const std::vector<Placement>& placements) {
+  const MutexLock lock(mapping_);
+  return set_access_or_undo(whole, placements);
+}
+
+// Holds: mapping_.
+MapOutcome Mapper::set_access_or_undo(AddressRange whole, const std::vector<Placement>& placements) {
+  const CuResult result = retried([&] { return driver_.mem_set_access(whole, access_); });
   if (result != CuResult::success)
     return {driver::driver_error(Call::mem_set_access, result), undo(placements, placements.size())};
-  return {};
+  return {std::nullopt, {}, access_version_.load()};
+}
+
+void Mapper::add_device(driver::DeviceOrdinal device) {
+  const MutexLock lock(mapping_);
+  access_.push_back({device});
+  ++access_version_;
+}
+
+void Mapper::remove_device(driver::DeviceOrdinal device) {
+  const MutexLock lock(mapping_);
+  std::erase_if(access_, [&](const driver::AccessDescriptor& access) { return access.device == device; });
+}
+
+Result<void> Mapper::set_access(AddressRange range, driver::DeviceOrdinal device) {
+  const MutexLock lock(mapping_);
+  const driver::AccessDescriptor access{device};
+  return driver::checked(Call::mem_set_access, retried([&] { return driver_.mem_set_access(range, {&access, 1}); }));
 }
 
 Result<void> Mapper::unmap(AddressRange range) {

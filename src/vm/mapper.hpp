@@ -1,6 +1,7 @@
 // vm: the driver calls that create, map, unmap and release; each undoes its own partial work.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -17,10 +18,11 @@ struct Placement {
   AddressRange range;
 };
 
-// What a failed map_run left behind because even the undo failed: still mapped, to be unmapped later.
+// What a failed map_run or catch_up left behind because even the undo failed: still mapped, to be unmapped later.
 struct MapOutcome {
   std::optional<Error> error;           // none: everything is mapped and accessible
   std::vector<Placement> still_mapped;  // on error only
+  std::uint64_t access_version = 0;     // on success: of the list of devices that got access
 };
 
 // Locks: none of the pool's is held during these calls; a leaf mutex of its own lets one thread map at a time, because
@@ -36,17 +38,30 @@ class Mapper {
   // Maps all placements, which tile `whole`, and makes it readable and writable. On failure nothing stays mapped but
   // what the outcome names.
   MapOutcome map_run(AddressRange whole, const std::vector<Placement>& placements);
+  // Gives what map_run mapped to the devices that were added to the list since, or fails as map_run does.
+  MapOutcome catch_up(AddressRange whole, const std::vector<Placement>& placements);
   // Requires: `range` is one or more adjacent whole mappings whose users are proven to be done.
   Result<void> unmap(AddressRange range);
+
+  // The devices that may use what is mapped from here on: the chunks' own first, then peers. The version counts the
+  // additions, so memory that was mapped under the current one is accessible to every device of the list.
+  void add_device(driver::DeviceOrdinal device);
+  void remove_device(driver::DeviceOrdinal device);
+  std::uint64_t access_version() const { return access_version_.load(); }
+  // Requires: `range` is one or more adjacent whole mappings, which nobody unmaps meanwhile.
+  Result<void> set_access(AddressRange range, driver::DeviceOrdinal device);
 
  private:
   template <typename F>
   driver::CuResult retried(F call);
+  MapOutcome set_access_or_undo(AddressRange whole, const std::vector<Placement>& placements);
   std::vector<Placement> undo(const std::vector<Placement>& placements, std::size_t mapped);
 
   driver::Driver& driver_;
   Mutex mapping_;
-  driver::ChunkProperties properties_;  // under mapping_
+  driver::ChunkProperties properties_;            // under mapping_
+  std::vector<driver::AccessDescriptor> access_;  // likewise
+  std::atomic<std::uint64_t> access_version_{0};  // changes under mapping_
 };
 
 }  // namespace vpmm::vm

@@ -60,6 +60,12 @@ TEST_F(Cpp, a_mistake_is_a_runtime_error_and_an_error) {
   }
 }
 
+TEST_F(Cpp, access_for_another_device_is_asked_for_in_both_forms) {
+  pool_.set_peer_access(0);  // its own
+  EXPECT_THROW(pool_.set_peer_access(7), failure);
+  EXPECT_EQ(pool_.try_set_peer_access(7).status(), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
 TEST_F(Cpp, try_forms_return_what_went_wrong) {
   pool_.set_capacity(8 * kMiB);
   const result<void*> refused = pool_.try_allocate(64 * kMiB, nullptr);

@@ -147,6 +147,13 @@ TEST_F(Pools, a_full_pool_reports_device_memory) {
   EXPECT_EQ(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
 }
 
+TEST_F(Pools, access_for_another_device_names_what_is_wrong) {
+  EXPECT_EQ(vpmm_set_peer_access(pool_, 0), VPMM_OK) << "its own: nothing to do";
+  EXPECT_EQ(vpmm_set_peer_access(pool_, 5), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("device 5 does not exist")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_set_peer_access(nullptr, 0), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
 struct Spill {
   vpmm_pool* pool;
   void* reserve;

@@ -46,6 +46,8 @@ void FaultWorld::must(CuResult result, const char* what) {
 template <typename T>
 bool FaultWorld::done(const Result<T>& result, const char* what) {
   check_pool(what);
+  // What the driver would not put back, the user does.
+  if (faulting_.fired() > 0) static_cast<void>(sim_.ctx_set_current(context_));
   if (result) return true;
   if (result.error().code == ErrorCode::poisoned) is_poisoned_ = true;
   if (result.error().code == ErrorCode::invalid_pointer) fail(fmt::format("{}: {}", what, result.error().message));
@@ -156,6 +158,25 @@ void FaultWorld::record_use(std::size_t number, StreamHandle stream) {
   done(pool_->record_use(allocations_[number]->ptr, stream), "record_use");
 }
 
+void FaultWorld::set_peer_access() {
+  if (pool_ == nullptr) return;
+  if (!peer_stream_) {
+    driver::ContextHandle peer{};
+    must(sim_.device_primary_ctx_retain(1, peer), "retain the peer's");
+    must(sim_.ctx_set_current(peer), "set the peer's current");
+    must(sim_.stream_create(StreamFlags::non_blocking, peer_stream_.emplace()), "create a stream of the peer");
+    must(sim_.ctx_set_current(context_), "set current");
+  }
+  has_peer_access_ = done(pool_->set_peer_access(1), "set_peer_access") || has_peer_access_;
+}
+
+// Behind everything that device 0 has queued, as a user would order it.
+void FaultWorld::write_on_peer(std::size_t number) {
+  if (!has_peer_access_ || !allocations_[number]) return;
+  must(sim_.ctx_synchronize(), "wait before the peer writes");
+  write(*allocations_[number], *peer_stream_);
+}
+
 void FaultWorld::trim(Bytes bytes_to_keep) {
   if (pool_ != nullptr) done(pool_->trim(bytes_to_keep), "trim");
 }
@@ -241,6 +262,7 @@ void FaultWorld::check_aftermath() {
 
 void FaultWorld::check_contents() {
   if (sim_.ctx_synchronize() != CuResult::success) return fail("the user's context is broken");
+  if (peer_stream_) must(sim_.stream_synchronize(*peer_stream_), "wait for the peer");
   for (const std::optional<Live>& live : allocations_) {
     if (!live || live->content == 0) continue;
     for (const Bytes offset : {Bytes{0}, live->bytes / 2, live->bytes - 1}) {

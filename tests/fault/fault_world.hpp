@@ -38,6 +38,8 @@ class FaultWorld {
   void deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream);
   void deallocate_deferred(std::size_t number);
   void record_use(std::size_t number, driver::StreamHandle stream);
+  void set_peer_access();                  // for device 1, whose context the user makes active
+  void write_on_peer(std::size_t number);  // if access was given
   void trim(Bytes bytes_to_keep);
   void preallocate(Bytes bytes);
   void synchronize();
@@ -89,6 +91,8 @@ class FaultWorld {
   std::unique_ptr<context::Context> pool_;
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
+  std::optional<driver::StreamHandle> peer_stream_;
+  bool has_peer_access_ = false;
   std::uint64_t deferred_ = 0;
   std::uint8_t next_content_ = 1;
   bool is_poisoned_ = false;

@@ -33,6 +33,7 @@ Call call_named(const std::string& name) {
 
 driver::sim::SimOptions options_of(const Case& c) {
   driver::sim::SimOptions options;
+  options.device_count = 2;
   options.capacity = c.scenario.capacity;
   options.lag_ns = 20'000;
   return options;

@@ -191,6 +191,24 @@ void beyond_the_budget(FaultWorld& w) {
   w.allocate(4 * kMiB, w.stream(1));
 }
 
+// Twice, for the first may fail half-way.
+void sharing_with_a_peer(FaultWorld& w) {
+  std::vector<std::size_t> shared = {w.allocate(8 * kMiB, w.stream(1)), w.allocate(3000, kAny)};
+  w.deallocate(w.allocate(6 * kMiB, kAny), kAny);
+  w.set_peer_access();
+  w.set_peer_access();
+  shared.push_back(w.allocate(10 * kMiB, kAny));
+  for (const std::size_t number : shared) w.write_on_peer(number);
+  w.deallocate(shared[2], kAny);
+  w.deallocate(shared[1], kAny);
+  w.allocate(10 * kMiB, w.stream(2));
+  w.pass(1'000'000);
+  w.write_on_peer(w.allocate(12 * kMiB, w.stream(2)));
+  w.synchronize();
+  w.reset();
+  w.allocate(2 * kMiB, kAny);
+}
+
 void many_mappings(FaultWorld& w) {
   const auto first = w.allocate(20 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
@@ -222,6 +240,7 @@ std::vector<Scenario> scenarios() {
       {"running_short", running_short, 32 * kMiB},
       {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
+      {"sharing_with_a_peer", sharing_with_a_peer},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 

@@ -222,6 +222,11 @@ class Limits(PoolTest):
         self.pool.set_capacity(None)
         self.pool.allocate(64 * MIB, 0)
 
+    def test_access_for_another_device_names_what_is_wrong(self) -> None:
+        self.pool.set_peer_access(0)
+        with self.error("VPMM_ERROR_INVALID_ARGUMENT", "device 7 does not exist"):
+            self.pool.set_peer_access(device=7)
+
     def test_cleaning_up_is_put_off_between_begin_and_end(self) -> None:
         pool = vpmm.Pool(release_threshold=0)
         pool.defer_cleanup_begin()

@@ -197,6 +197,25 @@ TEST(SimMemory, capacity_is_per_device_and_shared_with_other_processes) {
   sim.create(kPage);
 }
 
+TEST(SimMemory, access_of_a_peer_is_refused_where_devices_cannot_reach_each_other) {
+  for (const bool is_supported : {true, false}) {
+    SimOptions options = Sim::manual();
+    options.device_count = 2;
+    options.peer_access_supported = is_supported;
+    Sim sim(options);
+    bool can = !is_supported;
+    ok(sim.driver.device_can_access_peer(1, 0, can));
+    EXPECT_EQ(can, is_supported);
+    const AddressRange memory = sim.reserve(kPage);
+    ok(sim.driver.mem_map(memory, 0, sim.create(kPage)));
+    const std::array<AccessDescriptor, 2> both{{{0}, {1}}};
+    EXPECT_EQ(sim.driver.mem_set_access(memory, both), is_supported ? CuResult::success : CuResult::invalid_device);
+    const std::array<AccessDescriptor, 1> own{{{0}}};
+    ok(sim.driver.mem_set_access(memory, own));
+    ok(sim.driver.mem_unmap(memory));
+  }
+}
+
 TEST(SimMemory, chunks_are_multiples_of_the_granularity_and_know_their_device) {
   Sim sim;
   ChunkHandle chunk{};

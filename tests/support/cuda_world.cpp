@@ -1,5 +1,7 @@
-// tests: the first real GPU as a world; its kernels are PTX that the driver compiles for whatever GPU there is.
+// tests: real GPUs as a world; its kernels are PTX that the driver compiles for whatever GPU there is.
 #include <cstdlib>
+#include <map>
+
 #include "driver/cuda/cuda_driver.hpp"
 #include "support/gpu_world.hpp"
 
@@ -71,43 +73,56 @@ class CudaWorld final : public GpuWorld {
   driver::ContextHandle context() const override { return context_; }
 
   CuResult open() {
-    CuResult result = driver_->device_primary_ctx_retain(0, context_);
-    if (result == CuResult::success) result = driver_->ctx_set_current(context_);
-    return result == CuResult::success ? load_kernels() : result;
+    const CuResult result = enter(0);
+    return result == CuResult::success ? driver_->ctx_get_current(context_) : result;
+  }
+  CuResult enter(driver::DeviceOrdinal device) override {
+    driver::ContextHandle context{};
+    CuResult result = driver_->device_primary_ctx_retain(device, context);
+    if (result == CuResult::success) result = driver_->ctx_set_current(context);
+    return result == CuResult::success && kernels_.count(device) == 0 ? load_kernels(kernels_[device]) : result;
   }
   CuResult launch_busy(StreamHandle stream, std::uint64_t duration_ns) override {
     // A tool that slows everything else down (compute-sanitizer) must not make busy kernels look short.
     static const char* factor = std::getenv("VPMM_BUSY_FACTOR");
     if (factor != nullptr) duration_ns *= std::strtoull(factor, nullptr, 10);
     void* parameters[] = {&duration_ns};
-    return launch_kernel_(busy_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    return launch_kernel_(current_kernels().busy, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
   }
   CuResult launch_fill(StreamHandle stream, AddressRange range, std::uint32_t pattern) override {
     std::uint64_t begin = to_integer(range.begin);
     std::uint64_t words = range.size / sizeof pattern;
     void* parameters[] = {&begin, &words, &pattern};
-    return launch_kernel_(fill_, 128, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
+    return launch_kernel_(current_kernels().fill, 128, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
   }
   void settle() override { driver_->ctx_synchronize(); }
   std::string complaints() override { return {}; }
 
  private:
-  CuResult load_kernels() {
+  struct Kernels {
+    Function busy{};
+    Function fill{};
+  };
+  const Kernels& current_kernels() {
+    driver::DeviceOrdinal device = 0;
+    driver_->ctx_get_device(device);  // 0 if none is current, where the launch says so
+    return kernels_.at(device);
+  }
+  CuResult load_kernels(Kernels& kernels) {
     const auto& cuda = dynamic_cast<const driver::cuda::CudaDriver&>(*driver_);
     const auto module_load_data = reinterpret_cast<ModuleLoadData>(cuda.symbol("cuModuleLoadData", 2000));
     const auto module_get_function = reinterpret_cast<ModuleGetFunction>(cuda.symbol("cuModuleGetFunction", 2000));
     launch_kernel_ = reinterpret_cast<LaunchKernel>(cuda.symbol("cuLaunchKernel", 4000));
     Module module{};
     CuResult result = module_load_data(&module, kKernels);
-    if (result == CuResult::success) result = module_get_function(&busy_, module, "busy");
-    return result == CuResult::success ? module_get_function(&fill_, module, "fill") : result;
+    if (result == CuResult::success) result = module_get_function(&kernels.busy, module, "busy");
+    return result == CuResult::success ? module_get_function(&kernels.fill, module, "fill") : result;
   }
 
   std::unique_ptr<driver::Driver> driver_;
   driver::ContextHandle context_{};
   LaunchKernel launch_kernel_ = nullptr;
-  Function busy_{};
-  Function fill_{};
+  std::map<driver::DeviceOrdinal, Kernels> kernels_;
 };
 
 }  // namespace

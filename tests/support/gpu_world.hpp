@@ -1,4 +1,4 @@
-// tests: one GPU, simulated or real, with kernels that keep it busy and fill memory, so that one test body runs on
+// tests: a GPU, simulated or real, with kernels that keep it busy and fill memory, so that one test body runs on
 // both.
 #pragma once
 
@@ -32,13 +32,16 @@ class GpuWorld {
  public:
   virtual ~GpuWorld() = default;
   virtual driver::Driver& driver() = 0;
-  virtual driver::ContextHandle context() const = 0;
+  virtual driver::ContextHandle context() const = 0;  // of device 0
+  // Makes the primary context of `device` current on this thread, and ready for the two below, which are for streams of
+  // the current context. It stays retained.
+  virtual driver::CuResult enter(driver::DeviceOrdinal device) = 0;
 
   // A kernel of about this duration that touches no memory. Virtual time in the simulator.
   virtual driver::CuResult launch_busy(driver::StreamHandle stream, std::uint64_t duration_ns) = 0;
   // A kernel that writes `pattern` to each 4-byte word. Requires: `range` is a multiple of 4 bytes.
   virtual driver::CuResult launch_fill(driver::StreamHandle stream, AddressRange range, std::uint32_t pattern) = 0;
-  // Waits for all work of the context.
+  // Waits for all work of the current context.
   virtual void settle() = 0;
   // What the world found wrong by itself; empty if nothing, and always on a real GPU.
   virtual std::string complaints() = 0;
@@ -46,7 +49,7 @@ class GpuWorld {
 
 // no_driver: this machine has no GPU; any other error is a failure of the machine's driver.
 Result<std::unique_ptr<GpuWorld>> open_world(WorldKind kind);
-Result<std::unique_ptr<GpuWorld>> open_sim_world();
+Result<std::unique_ptr<GpuWorld>> open_sim_world(int devices = 1);
 Result<std::unique_ptr<GpuWorld>> open_cuda_world();
 
 // VPMM_REQUIRE_GPU=1: a test that would be skipped for want of a GPU fails.

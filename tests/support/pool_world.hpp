@@ -74,6 +74,8 @@ class PoolWorld {
     is_broken_ = true;
   }
 
+  void end() { pool_.reset(); }  // the pool; whatever work is queued
+
   StreamHandle stream(StreamFlags flags = StreamFlags::non_blocking) {
     StreamHandle stream{};
     EXPECT_EQ(sim_.stream_create(flags, stream), driver::CuResult::success);

@@ -20,12 +20,18 @@ void fill_words(AddressRange range, std::uint32_t pattern) {
 
 class SimWorld final : public GpuWorld {
  public:
+  explicit SimWorld(const driver::sim::SimOptions& options) : sim_(options) {}
   driver::Driver& driver() override { return sim_; }
   driver::ContextHandle context() const override { return context_; }
   CuResult open() {
     CuResult result = sim_.init();
-    if (result == CuResult::success) result = sim_.device_primary_ctx_retain(0, context_);
-    return result == CuResult::success ? sim_.ctx_set_current(context_) : result;
+    if (result == CuResult::success) result = enter(0);
+    return result == CuResult::success ? sim_.ctx_get_current(context_) : result;
+  }
+  CuResult enter(driver::DeviceOrdinal device) override {
+    driver::ContextHandle context{};
+    const CuResult result = sim_.device_primary_ctx_retain(device, context);
+    return result == CuResult::success ? sim_.ctx_set_current(context) : result;
   }
   CuResult launch_busy(StreamHandle stream, std::uint64_t duration_ns) override {
     return sim_.launch({"busy", duration_ns, {}, {}}, stream);
@@ -48,8 +54,10 @@ class SimWorld final : public GpuWorld {
 
 }  // namespace
 
-Result<std::unique_ptr<GpuWorld>> open_sim_world() {
-  auto world = std::make_unique<SimWorld>();
+Result<std::unique_ptr<GpuWorld>> open_sim_world(int devices) {
+  driver::sim::SimOptions options;
+  options.device_count = devices;
+  auto world = std::make_unique<SimWorld>(options);
   const CuResult result = world->open();
   if (result != CuResult::success) return Error{ErrorCode::driver_failed, driver::to_string(result)};
   return std::unique_ptr<GpuWorld>(std::move(world));

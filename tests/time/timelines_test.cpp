@@ -322,25 +322,114 @@ TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_co
   Timeline& timeline = of(foreign);
   EXPECT_EQ(timeline.context, other);
   const StampPart number = timelines.next(timeline, 1);
-  ASSERT_EQ(timelines.foreign_contexts().size(), 1u);
+  ASSERT_EQ(timelines.other_contexts().size(), 1u);
   ASSERT_TRUE(timelines.close(timeline, foreign).ok());
   driver::ContextHandle current{};
   expect(sim.ctx_get_current(current));
   EXPECT_EQ(current, context);
   EXPECT_EQ(poll(), std::vector<StampPart>{number});
-  EXPECT_TRUE(timelines.foreign_contexts().empty()) << "nothing of it is pending";
 }
 
-TEST_F(TimelinesTest, a_context_event_does_not_speak_for_streams_of_another_context) {
+// A stream of device 1's primary context, which the timelines come to know by it.
+class TwoContexts : public TimelinesTest {
+ protected:
+  TwoContexts() {
+    expect(sim.device_primary_ctx_retain(1, other));
+    expect(sim.ctx_set_current(other));
+    foreign = stream();
+    expect(sim.ctx_set_current(context));
+    of(foreign);
+  }
+  driver::ContextId id_of(driver::ContextHandle handle) {
+    driver::ContextId id{};
+    expect(sim.ctx_get_id(handle, id));
+    return id;
+  }
   driver::ContextHandle other{};
-  expect(sim.device_primary_ctx_retain(1, other));
-  expect(sim.ctx_set_current(other));
-  const StreamHandle foreign = stream();
-  expect(sim.ctx_set_current(context));
-  const StampPart number = timelines.next(of(foreign), 1);
+  StreamHandle foreign{};
+};
+
+TEST_F(TwoContexts, each_is_proven_by_an_event_of_its_own) {
+  work(foreign);
+  const StampPart here = timelines.next(of(stream()), 1);
+  const StampPart there = timelines.next(of(foreign), 1);
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_EQ(poll(), std::vector<StampPart>{here});
+  EXPECT_NE(timelines.proof_of(there), nullptr);
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), std::vector<StampPart>{there});
+}
+
+TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
+  for (const StreamHandle last : {stream(), foreign}) {
+    work(last);
+    const StampPart number = timelines.next(timelines.any_stream(), 1);
+    ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+    EXPECT_TRUE(poll().empty());
+    const std::shared_ptr<Event> proof = timelines.proof_of(number);
+    ASSERT_NE(proof, nullptr);
+    EXPECT_EQ(proof->context(), id_of(last == foreign ? other : context)) << "the other one is done";
+    sim.run_until_idle();
+    EXPECT_EQ(poll(), std::vector<StampPart>{number});
+    EXPECT_EQ(timelines.outstanding_events(), 0u);
+  }
+}
+
+TEST_F(TwoContexts, on_legacy_streams_too) {
+  const StreamHandle blocking = [&] {
+    expect(sim.ctx_set_current(other));
+    StreamHandle made{};
+    expect(sim.stream_create(driver::StreamFlags::blocking, made));
+    expect(sim.ctx_set_current(context));
+    return made;
+  }();
+  work(blocking);
+  const StampPart number = timelines.next(timelines.any_stream(), 1);
+  ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
   EXPECT_TRUE(poll().empty());
-  EXPECT_EQ(timelines.proof_of(number), nullptr);
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
+  for (const bool is_primary_first : {true, false}) {
+    work(foreign);
+    work(stream());
+    const StampPart closed = timelines.next(timelines.any_stream(), 1);
+    ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+    const StampPart open = timelines.next(timelines.any_stream(), 1);
+    if (is_primary_first) {
+      const driver::ContextId dead = timelines.primary_id();
+      expect(sim.device_primary_ctx_reset(0));
+      enter_primary(sim, timelines);
+      EXPECT_TRUE(timelines.forget_context(dead).empty());
+      EXPECT_EQ(timelines.any_stream().id, open.timeline);
+      EXPECT_TRUE(poll().empty());
+      sim.run_until_idle();
+      EXPECT_EQ(poll(), std::vector<StampPart>{closed});
+      ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+      EXPECT_EQ(poll(), std::vector<StampPart>{open});
+    } else {
+      const driver::ContextId dead = id_of(other);
+      expect(sim.device_primary_ctx_reset(1));
+      EXPECT_TRUE(timelines.forget_context(dead).empty()) << "the primary context is still busy";
+      EXPECT_TRUE(timelines.other_contexts().empty());
+      sim.run_until_idle();
+      EXPECT_EQ(poll(), std::vector<StampPart>{closed});
+    }
+    EXPECT_EQ(timelines.validate(), "");
+  }
+}
+
+TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_proven) {
+  const StampPart here = timelines.next(of(stream()), 1);
+  const StampPart there = timelines.next(of(foreign), 1);
+  const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
+  faults.set_plan({{Call::ctx_record_event}, 2, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  EXPECT_FALSE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_EQ(poll(), std::vector<StampPart>{here});
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_THAT(poll(), testing::UnorderedElementsAre(there, unnamed));
 }
 
 TEST_F(TimelinesTest, idle_timelines_are_retired_when_there_are_many) {

@@ -42,7 +42,26 @@ class MapperTest : public testing::Test {
     faults.set_plan({{call}, nth, result, repeat});
   }
 
-  driver::sim::SimDriver sim;
+  static driver::sim::SimOptions two_devices() {
+    driver::sim::SimOptions options;
+    options.device_count = 2;
+    return options;
+  }
+  // By a fill that device 1 queues.
+  bool peer_can_write(AddressRange range) {
+    const std::uint64_t before = sim.hazard_count();
+    driver::ContextHandle peer{};
+    driver::ContextHandle own{};
+    EXPECT_EQ(sim.ctx_get_current(own), CuResult::success);
+    EXPECT_EQ(sim.device_primary_ctx_retain(1, peer), CuResult::success);
+    EXPECT_EQ(sim.ctx_set_current(peer), CuResult::success);
+    EXPECT_EQ(sim.memset_d8(range.begin, 7, range.size), CuResult::success);
+    EXPECT_EQ(sim.ctx_synchronize(), CuResult::success);
+    EXPECT_EQ(sim.ctx_set_current(own), CuResult::success);
+    return sim.hazard_count() == before;
+  }
+
+  driver::sim::SimDriver sim{two_devices()};
   driver::FaultingDriver faults{sim};
   Mapper mapper{faults, driver::ChunkProperties{0, false, false}};
   AddressRange span;
@@ -83,6 +102,39 @@ TEST_F(MapperTest, what_even_the_undo_cannot_unmap_is_named) {
   EXPECT_EQ(sim.census().mappings, kPieces);
   faults.clear_plan();
   for (const Placement& stuck : outcome.still_mapped) EXPECT_TRUE(mapper.unmap(stuck.range).ok());
+}
+
+TEST_F(MapperTest, devices_of_the_list_get_access_to_what_is_mapped_from_then_on) {
+  const MapOutcome before = mapper.map_run(span, placements);
+  EXPECT_EQ(before.access_version, mapper.access_version());
+  EXPECT_FALSE(peer_can_write(span));
+  mapper.add_device(1);
+  EXPECT_NE(before.access_version, mapper.access_version()) << "what was mapped before has to catch up";
+  const MapOutcome caught_up = mapper.catch_up(span, placements);
+  EXPECT_FALSE(caught_up.error.has_value());
+  EXPECT_EQ(caught_up.access_version, mapper.access_version());
+  EXPECT_TRUE(peer_can_write(span));
+  EXPECT_TRUE(mapper.unmap(span).ok());
+  EXPECT_EQ(mapper.map_run(span, placements).access_version, mapper.access_version());
+  EXPECT_TRUE(peer_can_write(span));
+  EXPECT_TRUE(mapper.unmap(span).ok());
+  mapper.remove_device(1);
+  EXPECT_FALSE(mapper.map_run(span, placements).error.has_value());
+  EXPECT_FALSE(peer_can_write(span));
+  EXPECT_TRUE(mapper.set_access({span.begin, 2 * kChunk}, 1).ok());
+  EXPECT_TRUE(peer_can_write({span.begin, 2 * kChunk}));
+  EXPECT_FALSE(peer_can_write(span)) << "not the last of them";
+  EXPECT_TRUE(mapper.unmap(span).ok());
+}
+
+TEST_F(MapperTest, a_failed_catch_up_unmaps_everything) {
+  EXPECT_FALSE(mapper.map_run(span, placements).error.has_value());
+  mapper.add_device(1);
+  fail(Call::mem_set_access, 1, CuResult::out_of_memory);
+  const MapOutcome outcome = mapper.catch_up(span, placements);
+  ASSERT_TRUE(outcome.error.has_value());
+  EXPECT_TRUE(outcome.still_mapped.empty());
+  EXPECT_EQ(sim.census().mappings, 0u);
 }
 
 TEST_F(MapperTest, not_ready_is_tried_again) {

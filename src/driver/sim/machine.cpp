@@ -123,7 +123,7 @@ CuResult Machine::device_total_mem(DeviceOrdinal device, Bytes& total) {
 
 CuResult Machine::device_can_access_peer(DeviceOrdinal device, DeviceOrdinal peer, bool& can) {
   if (!is_device(device) || !is_device(peer)) return CuResult::invalid_device;
-  can = device != peer;
+  can = can_access(device, peer);
   return CuResult::success;
 }
 

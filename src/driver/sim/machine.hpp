@@ -128,6 +128,9 @@ class Machine final : private WorkRunner {
   };
 
   // machine.cpp
+  bool can_access(DeviceOrdinal device, DeviceOrdinal peer) const {
+    return device != peer && options_.peer_access_supported;
+  }
   bool is_device(DeviceOrdinal device) const { return device >= 0 && device < options_.device_count; }
   Context& context(DeviceOrdinal device) { return contexts_[static_cast<std::size_t>(device)]; }
   CuResult device_error(DeviceOrdinal device);  // sticky error, or success

@@ -100,6 +100,9 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
   }
   for (const Mapping* mapping : mappings_) {
     if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
+    for (const AccessDescriptor& descriptor : access)
+      if (descriptor.device != mapping->chunk->device && !can_access(descriptor.device, mapping->chunk->device))
+        return CuResult::invalid_device;
     const bool is_imported = mapping->chunk->home == Chunk::Home::imported;
     charge((is_imported ? kSetAccessOfImportCost : kSetAccessCost).at(mapping->range.size));
   }

@@ -32,6 +32,7 @@ struct SimOptions {
   bool vmm_supported = true;
   bool memory_pools_supported = true;
   bool posix_file_descriptor_supported = true;
+  bool peer_access_supported = true;     // between any two devices
   bool context_events_supported = true;  // cuCtxRecordEvent, drivers from 12.5
 };
 

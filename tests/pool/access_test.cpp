@@ -1,0 +1,130 @@
+// pool: access for a peer that is given while a request maps without the lock.
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "driver/forwarding.hpp"
+#include "pool/pool_fixture.hpp"
+
+namespace vpmm::pool {
+namespace {
+
+using driver::CuResult;
+
+// Calls `first_set_access` once, inside the next such call, and refuses access for the next list of devices if told to.
+class WatchedAccess : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  CuResult mem_set_access(AddressRange range, std::span<const driver::AccessDescriptor> access) override {
+    if (is_watching.exchange(false)) {
+      first_set_access();
+    } else if (access.size() > 1 && refuses_lists.exchange(false)) {
+      ++refused;
+      return CuResult::unknown;
+    }
+    return ForwardingDriver::mem_set_access(range, access);
+  }
+  std::function<void()> first_set_access;
+  std::atomic<bool> is_watching{false};
+  std::atomic<bool> refuses_lists{false};
+  int refused = 0;
+};
+
+driver::sim::SimOptions many_devices() {
+  driver::sim::SimOptions options;
+  options.device_count = 60;
+  return options;
+}
+
+class PeerAccess : public PoolFixture<WatchedAccess> {
+ protected:
+  PeerAccess() : PoolFixture(many_devices()) {
+    open();
+    driver.first_set_access = [this] { give_access_and_hold_the_lock(); };
+  }
+  bool is_reachable(DevicePtr ptr, Bytes pages, driver::DeviceOrdinal device) {
+    const std::uint64_t before = sim.hazard_count();
+    driver::ContextHandle of_device{};
+    expect(sim.device_primary_ctx_retain(device, of_device));
+    expect(sim.ctx_set_current(of_device));
+    expect(sim.memset_d8(ptr, 7, pages * kPage));
+    expect(sim.ctx_synchronize());
+    expect(sim.ctx_set_current(context));
+    return sim.hazard_count() == before;
+  }
+  // Another thread puts `peer` on the list as soon as the mapping is done, and until then, and a moment longer, nobody
+  // gets the pool's lock: so most of the times the request has mapped without `peer` and publishes after the walk.
+  void give_access_and_hold_the_lock() {
+    giver = std::thread([this] {
+      MutexLock mine(mutex);
+      given = pool->set_peer_access(mine, peer);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::promise<void> is_held;
+    holder = std::thread([this, &is_held] {
+      const MutexLock held(mutex);
+      is_held.set_value();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    is_held.get_future().wait();
+  }
+  Result<DevicePtr> allocate_meanwhile(Bytes pages) {
+    driver.is_watching = true;
+    Result<DevicePtr> got = allocate(pages, a);
+    lock.leave();
+    holder.join();
+    giver.join();
+    lock.enter();
+    return got;
+  }
+
+  driver::DeviceOrdinal peer = 0;
+  Result<void> given;
+  std::thread giver;
+  std::thread holder;
+};
+
+TEST_F(PeerAccess, what_was_mapped_under_an_older_version_catches_up_before_it_is_published) {
+  for (peer = 1; peer <= 20; ++peer) {
+    const Result<DevicePtr> got = allocate_meanwhile(3);
+    ASSERT_TRUE(got.ok() && given.ok());
+    EXPECT_TRUE(is_reachable(got.value(), 3, peer));
+    EXPECT_EQ(pool->validate(), "");
+  }
+}
+
+TEST_F(PeerAccess, a_failed_catch_up_fails_the_request_and_loses_nothing) {
+  for (peer = 1; peer < 60 && driver.refused == 0; ++peer) {
+    const Bytes mapped = pool->mapped_bytes();
+    driver.refuses_lists = true;
+    const Result<DevicePtr> got = allocate_meanwhile(3);
+    ASSERT_TRUE(given.ok());
+    EXPECT_EQ(pool->validate(), "");
+    if (got) continue;
+    EXPECT_EQ(got.error().code, ErrorCode::driver_failed);
+    EXPECT_EQ(pool->mapped_bytes(), mapped);
+    EXPECT_EQ(sim.census().mappings * kPage, mapped);
+  }
+  EXPECT_EQ(driver.refused, 1);
+  EXPECT_TRUE(allocate(4, a).ok());
+}
+
+TEST_F(PeerAccess, is_given_to_each_run_of_mappings_and_not_to_zombies) {
+  const DevicePtr first = take(4, a);
+  take(1, a);
+  give_back(first);
+  give_back(take(6, a));
+  take(9, a);  // the idle pages move and leave zombies
+  const std::string before = pool->picture();
+  ASSERT_NE(before.find('~'), std::string::npos) << before;
+  ASSERT_TRUE(pool->set_peer_access(lock, 1).ok());
+  EXPECT_EQ(pool->picture(), before);
+  pool->for_each_region([&](const region::Region& region) {
+    const bool is_zombie = region.state == region::RegionState::zombie;
+    if (region.state == region::RegionState::hole) return;
+    EXPECT_EQ(is_reachable(region.range.begin, region.range.size / kPage, 1), !is_zombie) << before;
+  });
+}
+
+}  // namespace
+}  // namespace vpmm::pool
