@@ -86,6 +86,7 @@ class _Manager:
                 self._ledger.pool = pool
             if not self._ready:
                 self._extents.hold(self, pool)
+                _numba_ipc.handle_class(self._target)  # open_ipc_array() asks no manager
                 if takes_kernel_arguments:
                     self._hold_resource(pool)
             self._ready = True
@@ -278,7 +279,6 @@ def make_memory_manager(cuda: ModuleType) -> type[Any]:
     Raises vpmm.Error when `cuda` is Numba's simulator, which has no memory managers.
     """
     target = driver_module(cuda)
-    _numba_ipc.handle_class(target)  # a child that inherits the manager may be sent 64 bytes and no handle
     members = {
         "__module__": __name__,
         "__doc__": _Manager.__doc__,
