@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import weakref
@@ -15,6 +16,20 @@ from vpmm import _vpmm
 from vpmm._ipc import opening
 
 __all__ = ["Hooks", "export", "handle_class"]
+
+
+_TOKEN = 64  # bytes of a CUipcMemHandle, which is nothing else
+
+
+# By address, for cuda-bindings 13.5 has no attribute for them, and Numba's own handles do not work with that.
+def _bytes_of(handle: Any) -> bytes:
+    return ctypes.string_at(int(handle.getPtr()), _TOKEN)
+
+
+def _handle_of(target: Any, token: bytes) -> Any:
+    handle = target.binding.CUipcMemHandle()
+    ctypes.memmove(int(handle.getPtr()), token, _TOKEN)
+    return handle
 
 
 class Hooks:
@@ -53,7 +68,7 @@ class Hooks:
 
     def _open(self, handle: Any, flags: int) -> Any:
         try:
-            parts = _vpmm.ipc_read_token(bytes(handle.reserved))
+            parts = _vpmm.ipc_read_token(_bytes_of(handle))
         except vpmm.Error:
             return self._original("cuIpcOpenMemHandle")(handle, flags)
         with opening():
@@ -94,8 +109,7 @@ class _Handle:
 
     @classmethod
     def _of(cls, base: Any, shared: vpmm.IpcHandle, source_info: Any) -> Any:
-        handle = cls._target.binding.CUipcMemHandle()
-        handle.reserved = shared.token
+        handle = _handle_of(cls._target, shared.token)
         made: Any = cls(base, handle, shared.size, source_info)  # type: ignore[call-arg]  # of the base
         made.shared = shared
         return made
@@ -152,6 +166,5 @@ def export(target: Any, memory: Any, source_info: Any) -> Any:
     shared = vpmm.ipc_export(int(memory.handle), memory.size)
     if shared.kind == "pool":
         return handle_class(target)._of(memory, shared, source_info)
-    handle = target.binding.CUipcMemHandle()
-    handle.reserved = shared.token
+    handle = _handle_of(target, shared.token)
     return target.IpcHandle(memory, handle, shared.size, source_info, offset=shared.offset)
