@@ -147,7 +147,7 @@ def open_array(array_handle: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]
 
 def open_bytes(reserved: Any, size: int, start: str) -> bytes:
     """Numba's open_ipc_array; `start` is what makes Numba know our bytes."""
-    exec(start)
+    exec(start, {"reserved": reserved})
     prepare()
     import contextlib
 
@@ -186,6 +186,10 @@ class NumbaIpc(unittest.TestCase):
         self.manager = vpmm.NumbaMemoryManager(context=self.context)
         self.manager.initialize()
         self.addCleanup(self.manager.reset)
+        self.renew()
+
+    def renew(self) -> None:
+        """Another child."""
         spawn = multiprocessing.get_context("spawn")
         self.child = concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn)
         self.addCleanup(self.child.shutdown)
@@ -277,9 +281,17 @@ from numba import cuda
 with recording_cuda(cuda.cudadrv.driver):
     vpmm.NumbaMemoryManager(context=Context()).initialize()
 """
+        token = bytes(handle.handle.reserved)
         for start in ("import vpmm.plugins.numba_ipc", by_manager):
             with self.subTest(start=start):
-                self.assertEqual(self.ask(open_bytes, handle.handle.reserved, 80, start), bytes(range(80)))
+                self.renew()
+                self.assertEqual(self.ask(open_bytes, token, 80, start), bytes(range(80)))
+
+    def test_bytes_that_were_pickled_need_neither(self) -> None:
+        handle = self.manager.get_ipc_handle(self.memory())
+        sent = handle.handle.reserved
+        self.assertEqual(self.ask(open_bytes, sent, 80, "assert type(reserved) is bytes"), bytes(range(80)))
+        self.assertEqual(pickle.loads(pickle.dumps(sent)), handle.shared.token)
 
     def test_the_handle_holds_the_memory_and_lets_it_go(self) -> None:
         before = self.live()

@@ -26,10 +26,35 @@ def _bytes_of(handle: Any) -> bytes:
     return ctypes.string_at(int(handle.getPtr()), _TOKEN)
 
 
-def _handle_of(target: Any, token: bytes) -> Any:
-    handle = target.binding.CUipcMemHandle()
+def _with_bytes(handle: Any, token: bytes) -> Any:
     ctypes.memmove(int(handle.getPtr()), token, _TOKEN)
     return handle
+
+
+class _Token(bytes):
+    """The 64 bytes, which make the process that unpickles them know what they are; there they are plain bytes."""
+
+    target: str
+
+    def __reduce__(self) -> Any:
+        return _rebuild_token, (self.target, bytes(self))
+
+
+def _rebuild_token(target: str, token: bytes) -> bytes:
+    handle_class(importlib.import_module(target))
+    return token
+
+
+@functools.cache
+def _struct_class(target: Any) -> Any:
+    """CUipcMemHandle, whose bytes can be sent to a process that has never heard of vpmm."""
+
+    def reserved(self: Any) -> _Token:
+        token = _Token(_bytes_of(self))
+        token.target = target.__name__
+        return token
+
+    return type("IpcMemHandle", (target.binding.CUipcMemHandle,), {"reserved": property(reserved)})
 
 
 class Hooks:
@@ -109,7 +134,7 @@ class _Handle:
 
     @classmethod
     def _of(cls, base: Any, shared: vpmm.IpcHandle, source_info: Any) -> Any:
-        handle = _handle_of(cls._target, shared.token)
+        handle = _with_bytes(_struct_class(cls._target)(), shared.token)
         made: Any = cls(base, handle, shared.size, source_info)  # type: ignore[call-arg]  # of the base
         made.shared = shared
         return made
@@ -166,5 +191,5 @@ def export(target: Any, memory: Any, source_info: Any) -> Any:
     shared = vpmm.ipc_export(int(memory.handle), memory.size)
     if shared.kind == "pool":
         return handle_class(target)._of(memory, shared, source_info)
-    handle = _handle_of(target, shared.token)
+    handle = _with_bytes(target.binding.CUipcMemHandle(), shared.token)
     return target.IpcHandle(memory, handle, shared.size, source_info, offset=shared.offset)
