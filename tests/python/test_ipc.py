@@ -14,11 +14,12 @@ import unittest
 import weakref
 from _thread import start_new_thread
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import vpmm
 
-from program import output_of
+from program import output_of, run
 
 MIB = 1 << 20
 
@@ -226,6 +227,12 @@ class Data(Sharing):
         handle = vpmm.ipc_export(ptr, MIB)
         self.assertEqual(self.ask(staged, handle, b"copied"), (b"source", 1, 0))
         self.assertEqual(read(ptr, 6), b"source")
+
+    def test_the_example_runs(self) -> None:
+        example = Path(__file__).resolve().parents[2] / "examples/multi_process.py"
+        done = run(str(example))
+        expected = "the copy outlives the opening: 1\nthe other process made it 1 to 1000\n"
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""))
 
 
 class Handles(Sharing):
