@@ -45,6 +45,7 @@ FALSE_ALARMS = "*attached_to_the_host*"
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:*DeathTest*"
 NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
 SUITE_SECONDS = 240
+NUMBA_SECONDS = 300  # each case starts processes that import Numba
 MEMCHECK_SECONDS = 120
 
 
@@ -144,7 +145,7 @@ def run_numba(build: Path, name: str, log: TextIO) -> Row:
     path = os.pathsep.join(filter(None, [str(build.resolve() / "python"), os.environ.get("PYTHONPATH")]))
     begin = time.monotonic()
     output, code = run_logged(
-        [sys.executable, str(ROOT / f"tests/gpu_python/test_{name}.py")], SUITE_SECONDS, log, PYTHONPATH=path
+        [sys.executable, str(ROOT / f"tests/gpu_python/test_{name}.py")], NUMBA_SECONDS, log, PYTHONPATH=path
     )
     row = Row(suite, 0, 0, 0, round(time.monotonic() - begin, 1))
     ran = re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)

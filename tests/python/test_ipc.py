@@ -16,6 +16,7 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import vpmm
 
@@ -145,6 +146,10 @@ def staged(handle: vpmm.IpcHandle, text: bytes) -> tuple[bytes, int, int]:
     del copy
     vpmm.Pool.default().synchronize()
     return before, count, vpmm.stats()["live_allocations"]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def code_of(handle: vpmm.IpcHandle) -> str:
@@ -355,15 +360,48 @@ class Leases(Sharing):
         self.child.shutdown()
         self.assertTrue(eventually(lambda: self.live() == 0))
 
-    def test_the_handle_keeps_what_nothing_else_keeps(self) -> None:
+    def test_a_pool_may_go_before_its_handles(self) -> None:
+        handle = vpmm.ipc_export(self.memory(), MIB)
+        del self.pool
+        gc.collect()
+        self.assertEqual(self.ask(code_of, handle), "VPMM_ERROR_NOT_SHARED")
+        handle.end_export()
+
+    def test_handles_come_and_go_and_leave_nothing(self) -> None:
+        ptr = self.memory(80, b"text")
+        self.ask(read_all, vpmm.ipc_export(ptr, 80))
+        before = self.ask(open_files)
+        for _ in range(200):
+            self.assertEqual(self.ask(read_all, vpmm.ipc_export(ptr, 80))[:4], b"text")
+        self.assertEqual(self.ask(open_files), before)
+        self.pool.deallocate_any_stream(ptr)
+        self.assertTrue(eventually(lambda: self.live() == 0))
+
+    def test_memory_of_a_pool_is_held_by_its_lease_and_not_by_its_array(self) -> None:
         ptr = self.memory()
         array = Array(ptr, (8,))
         handle = vpmm.ipc_export(array)
         alive = weakref.ref(array)
         del array
         gc.collect()
-        self.assertIsNone(alive())  # memory of a pool is held by its lease
+        self.assertIsNone(alive())
         self.assertEqual(handle.kind, "pool")
+
+    def test_plain_driver_memory_is_kept_alive_by_its_handle(self) -> None:
+        legacy = (1, bytes(64), 64, 0, bytes(16))
+        for end in (vpmm.IpcHandle.end_export, lambda handle: None):
+            array = Array(self.memory(), (8,))
+            alive = weakref.ref(array)
+            with mock.patch("vpmm._vpmm.ipc_export", return_value=legacy):
+                handle = vpmm.ipc_export(array)
+            del array
+            gc.collect()
+            self.assertIsNotNone(alive())
+            self.assertEqual(handle.kind, "legacy")
+            end(handle)
+            del handle
+            gc.collect()
+            self.assertIsNone(alive())
 
 
 class Finalizers(Sharing):
