@@ -43,8 +43,9 @@ NEED_STREAMS_SIDE_BY_SIDE = "*destroyed_stream*:*outlives_its_stream*:*never_del
 FALSE_ALARMS = "*attached_to_the_host*"
 # It also waits for the process of a death test, to which it cannot attach.
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:*DeathTest*"
-NUMBA_SUITE = ROOT / "tests/gpu_python/test_stress.py"
+NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
 SUITE_SECONDS = 240
+NUMBA_SECONDS = 300  # each case starts processes that import Numba
 MEMCHECK_SECONDS = 120
 
 
@@ -135,15 +136,18 @@ def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
     return row
 
 
-def run_numba(build: Path, log: TextIO) -> Row:
+def run_numba(build: Path, name: str, log: TextIO) -> Row:
     """By unittest, which prints what became of its cases last: `Ran 3 tests ...` and `OK (skipped=1)`."""
-    missing = [name for name in ("numba_cuda", "nanobind") if importlib.util.find_spec(name) is None]
+    suite = f"numba {name}"
+    missing = [module for module in ("numba_cuda", "nanobind") if importlib.util.find_spec(module) is None]
     if missing:
-        return Row("numba", 0, 0, 0, 0.0, f"not run: {', '.join(missing)} not installed")
+        return Row(suite, 0, 0, 0, 0.0, f"not run: {', '.join(missing)} not installed")
     path = os.pathsep.join(filter(None, [str(build.resolve() / "python"), os.environ.get("PYTHONPATH")]))
     begin = time.monotonic()
-    output, code = run_logged([sys.executable, str(NUMBA_SUITE)], SUITE_SECONDS, log, PYTHONPATH=path)
-    row = Row("numba", 0, 0, 0, round(time.monotonic() - begin, 1))
+    output, code = run_logged(
+        [sys.executable, str(ROOT / f"tests/gpu_python/test_{name}.py")], NUMBA_SECONDS, log, PYTHONPATH=path
+    )
+    row = Row(suite, 0, 0, 0, round(time.monotonic() - begin, 1))
     ran = re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)
     if ran is None:
         row.failed, row.note = (
@@ -214,8 +218,9 @@ def main() -> int:
         for suite in suites:
             print(f"running {suite}", flush=True)
             rows.append(run_suite(options.build, options.out, suite, log))
-        print("running Numba", flush=True)
-        rows.append(run_numba(options.build, log))
+        for name in NUMBA_SUITES:
+            print(f"running Numba, {name}", flush=True)
+            rows.append(run_numba(options.build, name, log))
         sanitizer = find_sanitizer()
         for suite in existing(MEMCHECK_SUITES) if sanitizer else []:
             print(f"running {suite} under compute-sanitizer", flush=True)

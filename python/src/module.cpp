@@ -3,6 +3,7 @@
 
 #include "errors.hpp"
 #include "events.hpp"
+#include "ipc.hpp"
 #include "pool.hpp"
 
 NB_MODULE(_vpmm, module) {
@@ -16,4 +17,5 @@ NB_MODULE(_vpmm, module) {
   });
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
+  vpmm::python::bind_ipc(module);
 }

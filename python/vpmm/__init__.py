@@ -18,22 +18,28 @@ from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
 from vpmm import _csv_log
+from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import address_of, stream_handle
 from vpmm._vpmm import Pool, __version__, device_count
 from vpmm.errors import Error, OutOfMemoryError
 
 __all__ = [
     "Error",
+    "IpcHandle",
     "MemoryInfo",
+    "OpenedMemory",
     "OutOfMemoryError",
     "Pool",
     "Recording",
+    "StagedMemory",
     "__version__",
     "capture",
     "configure",
     "csv_log",
     "device_count",
     "dump",
+    "ipc_export",
+    "ipc_open",
     "memory_info",
     "record",
     "record_use",

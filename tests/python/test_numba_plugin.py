@@ -370,10 +370,6 @@ class NumbaInitialize(PluginTest):
         self.assertIsInstance(info, self.target.MemoryInfo)
         self.assertEqual((info.free, info.total), (600, 1000))
 
-    def test_handles_for_other_processes_are_refused_with_a_reason(self) -> None:
-        with self.assertRaisesRegex(NotImplementedError, "between processes"):
-            self.ready().get_ipc_handle(None)
-
 
 class NumbaOrder(PluginTest):
     def test_what_a_free_waits_for_is_set_when_the_pool_is_opened(self) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
@@ -15,26 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from vpmm._finalizers import may_call_cuda, process_ends
 from vpmm._vpmm import Pool
 
 _UNPIN = "cuMemHostUnregister"
-_process_ends = False
-
-
-def _note_exit() -> None:
-    global _process_ends
-    _process_ends = True
-
-
-def process_ends() -> bool:
-    """Whether exit handlers run or ran: streams may be gone by now, and CUDA is not called from finalizers any more."""
-    return _process_ends
-
-
-# Exit handlers run last in, first out, and weakref.finalize has one, from its first use on, that runs what is still
-# alive. For ours to run before that one, it has to be registered after it.
-weakref.finalize(_note_exit, _note_exit).detach()
-atexit.register(_note_exit)
 
 
 class Block(NamedTuple):
@@ -52,12 +35,6 @@ def _weakly(owner: object) -> Callable[[], object]:
         return weakref.ref(owner)
     except TypeError:  # a list, bytes: it can only be held
         return lambda: owner
-
-
-def _may_call_cuda() -> bool:
-    """Whether this is one of Python's own threads: CUDA's callbacks come on threads that it has not started."""
-    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # enumerate() takes a lock
-    return thread is not None and not isinstance(thread, threading._DummyThread)
 
 
 class Ledger:
@@ -133,7 +110,7 @@ class Ledger:
         owner = block.owner()
         if block.release != _UNPIN:
             self.pending.append(block)
-        elif _may_call_cuda():
+        elif may_call_cuda():
             self._free(deque([block]))
         else:
             self._pinned.append(block._replace(owner=lambda: owner))
@@ -164,7 +141,7 @@ class Ledger:
             self._holds.pop()
 
     def _free(self, blocks: deque[Block]) -> None:
-        if not blocks or _process_ends or os.getpid() != self._process:
+        if not blocks or process_ends() or os.getpid() != self._process:
             return
         # An error here is the context's, which is broken or gone, and its memory with it. Who uses it next is told.
         with contextlib.suppress(Exception), self._in_context():

@@ -13,9 +13,9 @@ from cuda.core import Buffer, Stream
 from cuda.core import MemoryResource as _Base
 
 import vpmm
+from vpmm._finalizers import process_ends
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
-from vpmm.plugins._ledger import process_ends
 
 __all__ = ["MemoryResource", "exchange_resource", "hold_resource", "release_resource"]
 

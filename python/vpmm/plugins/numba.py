@@ -31,6 +31,7 @@ from typing import Any
 
 import vpmm
 from vpmm._vpmm import Pool
+from vpmm.plugins import _numba_ipc
 from vpmm.plugins._extents import Extents
 from vpmm.plugins._ledger import Ledger
 
@@ -85,6 +86,7 @@ class _Manager:
                 self._ledger.pool = pool
             if not self._ready:
                 self._extents.hold(self, pool)
+                _numba_ipc.handle_class(self._target)  # open_ipc_array() asks no manager
                 if takes_kernel_arguments:
                     self._hold_resource(pool)
             self._ready = True
@@ -225,11 +227,15 @@ class _Manager:
         return self._target.MemoryInfo(free=free, total=total)
 
     def get_ipc_handle(self, memory: Any) -> Any:
-        """Raises NotImplementedError: CUDA's legacy IPC handles cannot stand for memory that was mapped by a pool."""
-        raise NotImplementedError(
-            "vpmm cannot share memory between processes yet: CUDA makes no IPC handle for memory that is mapped by "
-            "virtual memory management. Run the exporting process with Numba's own memory manager."
-        )
+        """A handle for other processes, as Numba's own: of memory of a pool, a view of it, or what others allocated.
+
+        Memory of a pool is held until the handle is collected. Raises vpmm.Error for host and managed memory, and for
+        what CUDA cannot share.
+        """
+        device = self.context.device
+        # A context that others made may have a bare CUdevice.
+        identity = device.get_device_identity() if hasattr(device, "get_device_identity") else None
+        return _numba_ipc.export(self._target, memory, identity)
 
 
 def _takes_kernel_arguments() -> bool:
@@ -254,20 +260,25 @@ def _out_of_memory_error(target: ModuleType) -> type[Exception]:
     return type("NumbaOutOfMemoryError", (vpmm.OutOfMemoryError, target.CudaAPIError), members)
 
 
+def driver_module(cuda: ModuleType) -> Any:
+    """The module cudadrv.driver of `numba.cuda` or `numba_cuda_mlir.cuda`."""
+    target = getattr(getattr(cuda, "cudadrv", None), "driver", None)
+    if not hasattr(target, "BaseCUDAMemoryManager"):
+        raise vpmm.Error(
+            f"{cuda.__name__} has no memory managers: this is Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM), or a "
+            "version older than numba-cuda 0.25",
+            "VPMM_ERROR_UNSUPPORTED",
+        )
+    return target
+
+
 @functools.cache
 def make_memory_manager(cuda: ModuleType) -> type[Any]:
     """The memory manager class for `numba.cuda` or `numba_cuda_mlir.cuda`; the same one at each call.
 
     Raises vpmm.Error when `cuda` is Numba's simulator, which has no memory managers.
     """
-    target = getattr(getattr(cuda, "cudadrv", None), "driver", None)
-    base = getattr(target, "BaseCUDAMemoryManager", None)
-    if target is None or base is None:
-        raise vpmm.Error(
-            f"{cuda.__name__} has no memory managers: this is Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM), or a "
-            "version older than numba-cuda 0.25",
-            "VPMM_ERROR_UNSUPPORTED",
-        )
+    target = driver_module(cuda)
     members = {
         "__module__": __name__,
         "__doc__": _Manager.__doc__,
@@ -275,7 +286,7 @@ def make_memory_manager(cuda: ModuleType) -> type[Any]:
         "_extents": Extents(target),
         "_out_of_memory": _out_of_memory_error(target),
     }
-    return abc.ABCMeta("NumbaMemoryManager", (_Manager, base), members)
+    return abc.ABCMeta("NumbaMemoryManager", (_Manager, target.BaseCUDAMemoryManager), members)
 
 
 def _asking_target() -> str | None:
