@@ -142,6 +142,24 @@ def let_go() -> None:
     handle.close()
 
 
+def write_on_and_on(handle: Any) -> int:
+    """Opens it and starts a kernel that writes -1 to all of it until the process is killed; the process's number."""
+    from numba import cuda
+
+    @cuda.jit
+    def write(array: Any, rounds: int) -> None:
+        for _ in range(rounds):
+            for i in range(cuda.grid(1), array.size, cuda.gridsize(1)):
+                array[i] = -1
+
+    array = handle.open()
+    write[256, 256](array, 1)
+    cuda.synchronize()
+    write[256, 256](array, 1 << 40)
+    opened.append((handle, array))
+    return os.getpid()
+
+
 def die() -> None:
     """Ends the process as a crash would: nothing is closed."""
     os._exit(9)
