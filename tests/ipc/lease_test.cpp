@@ -100,10 +100,10 @@ TEST(IpcLease, the_rest_of_the_chunk_stays_in_use) {
 }
 
 TEST(IpcLease, memory_that_everybody_let_go_of_is_handed_out_again) {
-  Process exporter;
   Process importer;
   for (const Bytes bytes : kSizes) {
     SCOPED_TRACE(bytes);
+    Process exporter;
     const Shared shared = exporter.allocate_shared(bytes, kSeed);
     const Address opened = importer.open(shared.handle);
     exporter.end(shared.handle);
