@@ -94,14 +94,23 @@ vpmm_pool* pool_of_actor(int device) {
   return pool;
 }
 
-Belongings own_belongings() {
-  Belongings own;
-  own.descriptors = entries_of("/proc/self/fd") - 1;  // of the folder itself
-  own.threads = entries_of("/proc/self/task");
+Descriptors own_descriptors() {
+  Descriptors own;
   for (const auto& file : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // that of the folder
     own.sockets += fs::read_symlink(file, gone).string().starts_with("socket:") ? 1U : 0U;
+    own.all += gone ? 0U : 1U;
   }
+  --own.all;  // of the folder
+  return own;
+}
+
+Belongings own_belongings() {
+  Belongings own;
+  const Descriptors files = own_descriptors();
+  own.descriptors = files.all;
+  own.sockets = files.sockets;
+  own.threads = entries_of("/proc/self/task");
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) own.areas += line.find("memfd:") != std::string::npos ? 1U : 0U;
   if (const auto* const sim = dynamic_cast<driver::sim::SimDriver*>(&driver_of_actor())) {

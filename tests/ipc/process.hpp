@@ -15,6 +15,11 @@ namespace vpmm::ipc_test {
 
 using Address = std::uint64_t;
 
+struct Descriptors {
+  std::uint64_t all = 0;
+  std::uint64_t sockets = 0;  // among them
+};
+
 // What a process has that could leak.
 struct Belongings {
   std::uint64_t descriptors = 0;
@@ -71,6 +76,7 @@ class Process : public Actor {
 driver::Driver& driver_of_actor();
 vpmm_pool* pool_of_actor(int device = 0);
 Belongings own_belongings();
+Descriptors own_descriptors();  // asks no driver, so it works in a forked child
 
 // Waits until the exporter's leases are over. No test asserts how long that takes.
 void expect_leases_to_end(Process& exporter);
