@@ -1,7 +1,7 @@
 // ipc tests: messages by hand, in the test and in actors.
 #include "ipc/raw.hpp"
 
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <cstring>
 #include <thread>
@@ -206,6 +206,21 @@ void HandExporter::send_batch(std::uint64_t number, std::uint32_t chunks) {
         for (std::uint32_t i = 0; i < batch.count; ++i) {
           batch.sizes[i] = kChunk;
           files.push_back(std::move(exported.files[exported.sent++]));
+        }
+        answer_with(asked, channel_of_actor().send(batch, files, soon()));
+      },
+      with(message_of(MessageKind::batch, number, chunks))));
+}
+
+void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunks) {
+  expect_ok(call(
+      [](Parcel& asked) {
+        Message batch = in(asked);
+        std::vector<ipc::Descriptor> files;
+        for (std::uint32_t i = 0; i < batch.count; ++i) {
+          batch.sizes[i] = kChunk;
+          ipc::Descriptor::Making making;
+          files.push_back(making.adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
         }
         answer_with(asked, channel_of_actor().send(batch, files, soon()));
       },

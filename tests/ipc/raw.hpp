@@ -39,6 +39,7 @@ class HandExporter : public Process {
   ipc::Message hear();  // takes a new importer if none is there
   void grant(std::uint64_t number);
   void send_batch(std::uint64_t number, std::uint32_t chunks);
+  void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
   void say(const ipc::Message& message);
   void hang_up();
 };
