@@ -58,7 +58,7 @@ class IpcProtocol : public testing::Test {
     exporter_.free(shared_.address);
     exporter_.end(shared_.handle);
     Belongings now = exporter_.belongings();
-    for (int i = 0; i < 5000 && now.descriptors != before_.descriptors; ++i) now = exporter_.belongings();
+    for (int i = 0; i < 10'000 && now.descriptors != before_.descriptors; ++i) now = exporter_.belongings();
     EXPECT_EQ(now.descriptors, before_.descriptors);
     EXPECT_EQ(now.threads, before_.threads);
   }

@@ -59,6 +59,7 @@ TEST_F(IpcToken, of_random_bytes_is_no_token) {
     // Some of the true bytes stay, so that each check is met.
     const std::size_t kept = dice() % sizeof handle.token;
     for (std::size_t at = kept; at < sizeof handle.token; ++at) handle.token[at] = static_cast<unsigned char>(dice());
+    if (std::memcmp(handle.token, shared_.handle.token, sizeof handle.token) == 0) continue;  // the last byte by chance
     EXPECT_EQ(open_here(handle), VPMM_ERROR_INVALID_ARGUMENT) << vpmm_last_error();
   }
   expect_unharmed();
