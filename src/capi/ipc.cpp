@@ -68,16 +68,16 @@ Result<ipc::IpcHandle> export_legacy(AddressRange range) {
   VPMM_TRY(driver::checked(Call::init, driver->init()));
   CuResult result = driver->mem_get_address_range(range.begin, allocation);
   if (result != CuResult::success) return foreign(Call::mem_get_address_range, result);
-  if (range.size == 0 || range.size > allocation.end() - range.begin)
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                             to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
   ipc::IpcHandle handle;
   handle.kind = ipc::Kind::legacy;
   handle.size = range.size;
   handle.offset = range.begin - allocation.begin;
   result = driver->ipc_get_mem_handle(allocation.begin, handle.token);
   if (result != CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
+  if (range.size == 0 || range.size > allocation.end() - range.begin)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                             to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
   driver::DeviceOrdinal device = 0;
   VPMM_TRY(driver::checked(Call::ctx_get_device, driver->ctx_get_device(device)));
   VPMM_TRY(driver::checked(Call::device_get_uuid, driver->device_get_uuid(device, handle.device)));

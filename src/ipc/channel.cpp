@@ -139,8 +139,9 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline) {
     got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     said = errno;
     if (got > 0) received.files = adopt_files(making, header);
-  } while (got < 0 && (said == EINTR || said == EAGAIN));
-  if (got == 0 || (got < 0 && said == ECONNRESET)) return std::optional<Received>{};
+    // A reset, of an end that closed before it read everything, is told once, ahead of what that end had said.
+  } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));
+  if (got == 0) return std::optional<Received>{};
   if (got < 0) return not_shared(fmt::format("receiving failed: {}", std::strerror(said)));
   const Message& message = received.message;
   // A process at its limit of descriptors gets the message without them.

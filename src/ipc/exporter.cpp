@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -187,10 +188,11 @@ void Exporter::take_new_importers() {
   }
 }
 
-// Everything that it said, then a batch if one is wanted.
+// What it said, then a batch if one is wanted. One that never stops talking leaves the others their turn.
 void Exporter::hear(Importer& importer) {
   Result<void> outcome;
-  while (outcome && !importer.is_gone() && importer.channel.wait_to_receive(Clock::now())) {
+  for (std::size_t heard = 0; heard < kMostInFlight && outcome && !importer.is_gone(); ++heard) {
+    if (!importer.channel.wait_to_receive(Clock::now())) break;
     Result<std::optional<Received>> received = importer.channel.receive(Clock::now());
     if (!received || !received.value()) return lose(importer);
     outcome = answer(importer, received.value()->message);
@@ -268,8 +270,10 @@ Result<void> Exporter::grant(Importer& importer, const Message& message) {
 // One batch, if there is room for it on the way. The lease keeps the chunks while they are exported without the lock.
 Result<void> Exporter::deliver(Importer& importer) {
   Delivery& delivery = *importer.delivery;
-  if (Clock::now() >= delivery.deadline)
-    return Error{ErrorCode::not_shared, "the importer does not take what it asked for"};
+  if (Clock::now() >= delivery.deadline) {
+    refuse(importer, delivery.number, {ErrorCode::not_shared, "what was asked for was not taken in time"});
+    return {};
+  }
   const std::size_t count = std::min(kBatch, delivery.chunks.size() - delivery.next);
   if (count == 0 || delivery.next - delivery.received + count > kMostInFlight) return {};
   {
@@ -332,10 +336,18 @@ void Exporter::end_lease(Importer& importer, std::uint64_t number) {
   importer.leases.erase(found);
 }
 
-// Its leases stay until its process has ended.
+// What it closed before it went is closed: whoever gives up an opening says so and hangs up, and an answer that finds
+// nobody is how that is noticed first. Its other leases stay until its process has ended.
 void Exporter::lose(Importer& importer) {
-  importer.channel.reset();
   importer.delivery.reset();
+  shutdown(importer.channel.get(), SHUT_RD);  // it says nothing more
+  for (;;) {
+    const Result<std::optional<Received>> received = importer.channel.receive(Clock::now());
+    if (!received || !received.value()) break;
+    const Message& message = received.value()->message;
+    if (message.kind == MessageKind::close) end_lease(importer, message.number);
+  }
+  importer.channel.reset();
   importer.grace = Clock::now() + std::chrono::milliseconds(settings_.grace_ms);
   if (!importer.leases.empty())
     observe::log(observe::LogLevel::info, "another process let go of {} shared ranges without closing them",

@@ -1,0 +1,207 @@
+// ipc tests: a forked child has none of what its parent shared or opened, keeps nothing of it alive, and removes none.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "ipc/process.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+constexpr std::uint64_t kSeed = 9;
+constexpr Bytes kSize = 6 * kMiB;
+
+// A child of an actor that lives on until the test ends it. words[0]: its number; words[1], [2]: its descriptors, and
+// how many of them are sockets.
+void fork_one_that_stays(Parcel& parcel) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return;
+  const pid_t child = fork();
+  if (child == 0) {
+    ::close(control_of_actor());
+    ::close(ends[0]);
+    const Descriptors own = own_descriptors();
+    const bool is_told = write(ends[1], &own, sizeof own) == static_cast<ssize_t>(sizeof own);
+    ::close(ends[1]);
+    alarm(120);
+    while (is_told) pause();
+    _exit(1);
+  }
+  ::close(ends[1]);
+  Descriptors of_child;
+  const ssize_t got = read(ends[0], &of_child, sizeof of_child);
+  ::close(ends[0]);
+  parcel.words = {static_cast<std::uint64_t>(child), of_child.all, of_child.sockets};
+  if (got != static_cast<ssize_t>(sizeof of_child)) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+}
+
+class Child {
+ public:
+  explicit Child(Process& parent) {
+    const Parcel answer = parent.call(fork_one_that_stays);
+    expect_ok(answer);
+    process_ = static_cast<pid_t>(answer.words[0]);
+    descriptors = answer.words[1];
+    sockets = answer.words[2];
+  }
+  ~Child() {
+    if (process_ > 0) ::kill(process_, SIGKILL);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  std::uint64_t descriptors = 0;
+  std::uint64_t sockets = 0;
+
+ private:
+  pid_t process_ = 0;
+};
+
+TEST(IpcFork, a_child_of_the_exporter_has_none_of_its_descriptors) {
+  Process exporter;
+  Process importer;
+  exporter.allocate(kSize);
+  exporter.belongings();
+  const Child before(exporter);
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  importer.open(shared.handle);
+  EXPECT_EQ(exporter.belongings().sockets, 3U) << "to the test, the listening one, and the importer's";
+  const Child after(exporter);
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  EXPECT_EQ(after.sockets, 0U);
+}
+
+TEST(IpcFork, an_exporter_whose_child_lives_on_is_gone_when_it_is_dead) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  const Shared other = exporter.allocate_shared(kSize, kSeed);
+  const Address opened = importer.open(shared.handle);
+  const Child child(exporter);
+  exporter.kill();
+  expect_refused(importer.try_to_open(other.handle), VPMM_ERROR_NOT_SHARED, "is gone");
+  Process next;
+  expect_refused(next.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "is gone");
+  importer.expect(opened, kSize, kSeed);
+  importer.close(opened);
+}
+
+TEST(IpcFork, a_child_of_the_importer_holds_no_lease) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  Process closing;
+  Process dying;
+  const Address opened = closing.open(shared.handle);
+  dying.open(shared.handle);
+  const Child of_closing(closing);
+  const Child of_dying(dying);
+  EXPECT_EQ(of_closing.sockets, 0U);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  closing.close(opened);
+  dying.kill();
+  expect_leases_to_end(exporter);
+}
+
+// What a child of an actor found, in the words of the parcel.
+template <typename Check>
+void in_child(Parcel& parcel, Check&& check) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return;
+  const pid_t child = fork();
+  if (child == 0) {
+    check(parcel);
+    const ssize_t written = write(ends[1], parcel.words.data(), sizeof parcel.words);
+    std::_Exit(written > 0 ? 0 : 1);
+  }
+  ::close(ends[1]);
+  if (read(ends[0], parcel.words.data(), sizeof parcel.words) < 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  ::close(ends[0]);
+  waitpid(child, nullptr, 0);
+}
+
+TEST(IpcFork, in_a_child_nothing_can_be_shared_or_opened_and_closing_does_nothing) {
+  Process exporter;
+  Process parent;
+  const Shared theirs = exporter.allocate_shared(kSize, kSeed);
+  const Shared own = parent.allocate_shared(kSize, kSeed + 1);
+  const Address opened = parent.open(theirs.handle);
+  Parcel parcel;
+  parcel.handle = theirs.handle;
+  parcel.words = {own.address, opened};
+  const Parcel answer = parent.call(
+      [](Parcel& asked) {
+        in_child(asked, [](Parcel& found) {
+          auto* const memory = reinterpret_cast<void*>(found.words[0]);
+          auto* const open = reinterpret_cast<void*>(found.words[1]);
+          vpmm_ipc_handle handle{};
+          void* ptr = nullptr;
+          found.words[0] = vpmm_ipc_export(memory, 8, &handle);
+          found.words[1] = vpmm_ipc_open(&found.handle, -1, &ptr);
+          found.words[2] = vpmm_ipc_close(open);
+          found.words[3] = vpmm_ipc_export_end(&found.handle);
+          found.words[4] = vpmm_ipc_read_token(found.handle.token, &handle);
+        });
+      },
+      parcel);
+  expect_ok(answer);
+  EXPECT_EQ(answer.words[0], static_cast<std::uint64_t>(VPMM_ERROR_PROCESS_ENDING));
+  EXPECT_EQ(answer.words[1], static_cast<std::uint64_t>(VPMM_ERROR_PROCESS_ENDING));
+  EXPECT_EQ(answer.words[2], static_cast<std::uint64_t>(VPMM_OK));
+  EXPECT_EQ(answer.words[3], static_cast<std::uint64_t>(VPMM_OK));
+  EXPECT_EQ(answer.words[4], static_cast<std::uint64_t>(VPMM_OK)) << "that asks nobody";
+  parent.expect(opened, kSize, kSeed);
+  parent.close(opened);
+  parent.end(own.handle);
+}
+
+TEST(IpcFork, the_exit_of_a_child_leaves_the_socket_of_its_parent) {
+  // What the parent had is out of reach in the child, which has no use for it.
+  Process exporter({"ASAN_OPTIONS=detect_leaks=0"});
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  const auto names = names_in(socket_folder_of_tests());
+  expect_ok(exporter.call([](Parcel& parcel) {
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);  // with all that is done at exit
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  }));
+  EXPECT_EQ(names_in(socket_folder_of_tests()), names);
+  Process importer;
+  importer.expect(importer.open(shared.handle), kSize, kSeed);
+}
+
+// The child is made while chunks are on their way.
+TEST(IpcFork, children_come_and_go_while_memory_is_opened) {
+  Process exporter({"VPMM_CHUNK_MAX=page"});
+  Process importer;
+  const Shared shared = exporter.allocate_shared(128 * kMiB, kSeed);
+  const Work fork_often = [](Parcel& parcel) {
+    for (int i = 0; i < 40 && parcel.status == VPMM_OK; ++i) {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      int status = 0;
+      if (child < 0 || waitpid(child, &status, 0) != child || status != 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+    }
+  };
+  const Work open_often = [](Parcel& parcel) {
+    for (int i = 0; i < 20 && parcel.status == VPMM_OK; ++i) {
+      void* ptr = nullptr;
+      parcel.take(vpmm_ipc_open(&parcel.handle, -1, &ptr));
+      if (parcel.status == VPMM_OK) parcel.take(vpmm_ipc_close(ptr));
+    }
+  };
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  exporter.begin(fork_often);
+  importer.begin(open_often, parcel);
+  expect_ok(exporter.finish());
+  expect_ok(importer.finish());
+  importer.expect(importer.open(shared.handle), 128 * kMiB, kSeed);
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test

@@ -1,0 +1,135 @@
+// ipc tests: plain memory of the driver, which goes by CUDA's own IPC, through the same functions.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "ipc/process.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+
+Address allocate_plain(Process& process, Bytes bytes) {
+  Parcel parcel;
+  parcel.words[0] = bytes;
+  return process
+      .call(
+          [](Parcel& asked) {
+            DevicePtr ptr{};
+            if (driver_of_actor().mem_alloc(asked.words[0], ptr) != driver::CuResult::success) std::abort();
+            asked.words[0] = to_integer(ptr);
+          },
+          parcel)
+      .words[0];
+}
+
+void free_plain(Process& process, Address address) {
+  Parcel parcel;
+  parcel.words[0] = address;
+  process.call(
+      [](Parcel& asked) {
+        if (driver_of_actor().mem_free(DevicePtr{asked.words[0]}) != driver::CuResult::success) std::abort();
+      },
+      parcel);
+}
+
+TEST(IpcLegacy, plain_memory_and_what_lies_inside_it_open_elsewhere) {
+  Process exporter;
+  Process importer;
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  for (const Bytes bytes : {Bytes{5000}, 3 * kMiB, 64 * kMiB}) {
+    for (const Bytes offset : {Bytes{0}, Bytes{256}, bytes / 2}) {
+      SCOPED_TRACE(offset);
+      const Address address = allocate_plain(exporter, bytes);
+      const Bytes size = bytes - offset;
+      exporter.fill(address + offset, size, kSeed);
+      const vpmm_ipc_handle handle = exporter.share(address + offset, size);
+      EXPECT_EQ(handle.kind, static_cast<std::uint32_t>(VPMM_IPC_LEGACY));
+      EXPECT_EQ(handle.offset, offset);
+      EXPECT_EQ(handle.bytes, size);
+      const Address opened = importer.open(handle);
+      importer.expect(opened, size, kSeed);
+      importer.fill(opened, size, kSeed + 1);
+      exporter.expect(address + offset, size, kSeed + 1);
+      EXPECT_EQ(importer.open(handle), opened);
+      importer.close(opened);
+      importer.expect(opened, size, kSeed + 1);
+      importer.close(opened);
+      expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
+      exporter.end(handle);
+      free_plain(exporter, address);
+    }
+  }
+  EXPECT_EQ(importer.belongings(), before);
+}
+
+TEST(IpcLegacy, two_places_of_one_allocation_are_open_at_once) {
+  Process exporter;
+  Process importer;
+  const Address address = allocate_plain(exporter, 4 * kMiB);
+  exporter.fill(address, 4 * kMiB, kSeed);
+  const Address whole = importer.open(exporter.share(address, 4 * kMiB));
+  const Address half = importer.open(exporter.share(address + 2 * kMiB, 2 * kMiB));
+  EXPECT_EQ(half, whole + 2 * kMiB);
+  importer.close(whole);
+  importer.fill(half, 2 * kMiB, kSeed + 1);
+  exporter.expect(address + 2 * kMiB, 2 * kMiB, kSeed + 1);
+  importer.close(half);
+}
+
+TEST(IpcLegacy, memory_is_copied_staged) {
+  Process exporter;
+  Process importer;
+  const Address address = allocate_plain(exporter, 40 * kMiB);
+  exporter.fill(address, 40 * kMiB, kSeed);
+  const Address copy = importer.open_staged(exporter.share(address, 40 * kMiB));
+  exporter.fill(address, 40 * kMiB, kSeed + 1);
+  importer.expect(copy, 40 * kMiB, kSeed);
+  importer.free(copy);
+}
+
+TEST(IpcLegacy, a_handle_is_not_opened_in_its_own_process) {
+  Process exporter;
+  const Address address = allocate_plain(exporter, kMiB);
+  expect_refused(exporter.try_to_open(exporter.share(address, kMiB)), VPMM_ERROR_INVALID_ARGUMENT,
+                 "the process that exported it");
+}
+
+TEST(IpcLegacy, what_is_gone_is_reported_and_what_is_open_stays) {
+  Process exporter;
+  Process importer;
+  const Address freed = allocate_plain(exporter, 2 * kMiB);
+  const vpmm_ipc_handle stale = exporter.share(freed, 2 * kMiB);
+  free_plain(exporter, freed);
+  expect_refused(importer.try_to_open(stale), VPMM_ERROR_NOT_SHARED, "freed");
+  const Address address = allocate_plain(exporter, 3 * kMiB);
+  exporter.fill(address, 3 * kMiB, kSeed);
+  const vpmm_ipc_handle handle = exporter.share(address, 3 * kMiB);
+  const Address opened = importer.open(handle);
+  exporter.kill();
+  importer.expect(opened, 3 * kMiB, kSeed);
+  importer.close(opened);
+  expect_refused(importer.try_to_open(handle), VPMM_ERROR_NOT_SHARED, "gone");
+}
+
+TEST(IpcLegacy, a_range_beyond_an_allocation_and_a_nameless_device_are_refused) {
+  Process exporter;
+  Process importer;
+  const Address address = allocate_plain(exporter, 2 * kMiB);
+  expect_refused(exporter.try_to_share(address + kMiB, 2 * kMiB), VPMM_ERROR_INVALID_ARGUMENT, "not inside");
+  expect_refused(exporter.try_to_share(address, 0), VPMM_ERROR_INVALID_ARGUMENT, "0 bytes");
+  vpmm_ipc_handle nameless = exporter.share(address, 2 * kMiB);
+  std::memset(nameless.device_uuid, 0, sizeof nameless.device_uuid);
+  expect_refused(importer.try_to_open(nameless), VPMM_ERROR_INVALID_ARGUMENT, "device");
+  importer.close(importer.open(nameless, 0));
+  vpmm_ipc_handle damaged = exporter.share(address, 2 * kMiB);
+  damaged.token[0] ^= 1;
+  EXPECT_NE(importer.try_to_open(damaged).status, VPMM_OK);
+  vpmm_ipc_handle read{};
+  EXPECT_EQ(vpmm_ipc_read_token(damaged.token, &read), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test

@@ -1,0 +1,173 @@
+// ipc tests: processes with few descriptors, on both sides.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "ipc/process.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+constexpr std::uint64_t kSeed = 2;
+constexpr std::uint64_t kMost = 256;
+const std::vector<std::string> kPageChunks = {"VPMM_CHUNK_MAX=page"};
+
+TEST(IpcLimit, a_thousand_chunks_open_with_256_descriptors_on_either_side) {
+  Process exporter(kPageChunks);
+  Process importer;
+  exporter.limit_descriptors(kMost);
+  importer.limit_descriptors(kMost);
+  constexpr Bytes kSize = 1000 * 2 * kMiB;
+  const Address address = exporter.allocate(kSize);
+  for (const Bytes at : {Bytes{0}, kSize / 2, kSize - kMiB}) exporter.fill(address + at, kMiB, at);
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  const Address opened = importer.open(exporter.share(address, kSize));
+  EXPECT_EQ(importer.belongings().descriptors, before.descriptors + 1) << "the connection";
+  EXPECT_GE(importer.belongings().mappings, before.mappings + 1000);
+  for (const Bytes at : {Bytes{0}, kSize / 2, kSize - kMiB}) importer.expect(opened + at, kMiB, at);
+  importer.close(opened);
+  EXPECT_EQ(importer.belongings(), before);
+}
+
+TEST(IpcLimit, three_hundred_handles_are_open_at_once_with_256_descriptors) {
+  Process exporter;
+  Process importer;
+  exporter.limit_descriptors(kMost);
+  importer.limit_descriptors(kMost);
+  std::vector<Address> opened;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    opened.push_back(importer.open(exporter.allocate_shared(1000, i).handle));
+    importer.expect(opened.back(), 1000, i);
+  }
+  for (const Address address : opened) importer.close(address);
+}
+
+std::vector<int>& used_up_by_actor() {
+  static std::vector<int> files;
+  return files;
+}
+
+void use_up_descriptors(Process& process, std::uint64_t left) {
+  Parcel parcel;
+  parcel.words[0] = left;
+  expect_ok(process.call(
+      [](Parcel& asked) {
+        std::vector<int>& files = used_up_by_actor();
+        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files.push_back(file);
+        for (std::uint64_t i = 0; i < asked.words[0]; ++i) {
+          ::close(files.back());
+          files.pop_back();
+        }
+      },
+      parcel));
+}
+
+void free_descriptors(Process& process) {
+  expect_ok(process.call([](Parcel&) {
+    for (const int file : used_up_by_actor()) ::close(file);
+    used_up_by_actor().clear();
+  }));
+}
+
+class IpcNoDescriptors : public testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors for its checks";
+#endif
+  }
+};
+
+TEST_F(IpcNoDescriptors, an_importer_without_descriptors_is_told_so_and_loses_none) {
+  Process exporter(kPageChunks);
+  Process importer;
+  const Shared shared = exporter.allocate_shared(64 * kMiB, kSeed);
+  importer.limit_descriptors(kMost);
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  for (const std::uint64_t left : {0U, 1U, 2U, 3U}) {
+    SCOPED_TRACE(left);
+    use_up_descriptors(importer, left);
+    const Parcel refused = importer.try_to_open(shared.handle);
+    EXPECT_NE(refused.status, VPMM_OK);
+    EXPECT_EQ(refused.status, VPMM_ERROR_HOST_OUT_OF_MEMORY) << refused.said();
+    EXPECT_TRUE(refused.said().find("ulimit") != std::string::npos ||
+                refused.said().find("Too many open files") != std::string::npos)
+        << refused.said();
+    free_descriptors(importer);
+    EXPECT_EQ(importer.belongings(), before);
+  }
+  const Address opened = importer.open(shared.handle);
+  importer.expect(opened, 64 * kMiB, kSeed);
+  importer.close(opened);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+TEST_F(IpcNoDescriptors, an_importer_that_ran_out_once_goes_on_with_the_connection_that_it_has) {
+  Process exporter(kPageChunks);
+  Process importer;
+  const Shared kept = exporter.allocate_shared(kMiB, kSeed);
+  const Shared shared = exporter.allocate_shared(64 * kMiB, kSeed);
+  importer.limit_descriptors(kMost);
+  const Address open = importer.open(kept.handle);
+  use_up_descriptors(importer, 2);
+  EXPECT_NE(importer.try_to_open(shared.handle).status, VPMM_OK);
+  free_descriptors(importer);
+  const Address opened = importer.open(shared.handle);
+  importer.expect(opened, 64 * kMiB, kSeed);
+  importer.close(opened);
+  importer.close(open);
+  for (const Shared& each : {kept, shared}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  expect_leases_to_end(exporter);
+}
+
+TEST_F(IpcNoDescriptors, an_exporter_without_descriptors_says_so_and_recovers) {
+  Process exporter({"VPMM_CHUNK_MAX=page", "VPMM_IPC_TIMEOUT=500"});
+  Process connected({"VPMM_IPC_TIMEOUT=500"});
+  Process stranger({"VPMM_IPC_TIMEOUT=500"});
+  const Shared shared = exporter.allocate_shared(64 * kMiB, kSeed);
+  const Shared kept = exporter.allocate_shared(kMiB, kSeed);
+  const Address open = connected.open(kept.handle);
+  exporter.limit_descriptors(kMost);
+  const Belongings before = connected.belongings();
+  use_up_descriptors(exporter, 0);
+  const Parcel refused = connected.try_to_open(shared.handle);
+  EXPECT_EQ(refused.status, VPMM_ERROR_NOT_SHARED) << refused.said();
+  EXPECT_EQ(connected.belongings(), before);
+  expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "does not answer");
+  free_descriptors(exporter);
+  for (Process* const importer : {&connected, &stranger}) {
+    const Address opened = importer->open(shared.handle);
+    importer->expect(opened, 64 * kMiB, kSeed);
+    importer->close(opened);
+  }
+  connected.close(open);
+  for (const Shared& each : {kept, shared}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  expect_leases_to_end(exporter);
+}
+
+TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_one_works) {
+  Process exporter;
+  Process importer;
+  const Address address = exporter.allocate(kMiB);
+  exporter.fill(address, kMiB, kSeed);
+  exporter.limit_descriptors(kMost);
+  use_up_descriptors(exporter, 0);
+  EXPECT_NE(exporter.try_to_share(address, kMiB).status, VPMM_OK);
+  free_descriptors(exporter);
+  importer.expect(importer.open(exporter.share(address, kMiB)), kMiB, kSeed);
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test

@@ -1,0 +1,266 @@
+// ipc tests: an exporter that is told nonsense hangs up on who says it and goes on serving the others; so does an
+// importer.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "ipc/raw.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+using ipc::Channel;
+using ipc::Message;
+using ipc::MessageKind;
+
+constexpr std::uint64_t kSeed = 8;
+constexpr Bytes kSize = 20 * kMiB;  // 10 chunks
+
+class IpcProtocol : public testing::Test {
+ protected:
+  // Bytes as they are, with descriptors of no meaning.
+  static void send_bytes(const Channel& channel, const void* bytes, std::size_t size, std::size_t files = 0) {
+    iovec data{const_cast<void*>(bytes), size};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 200)> room{};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (files != 0) {
+      header.msg_control = room.data();
+      header.msg_controllen = CMSG_SPACE(sizeof(int) * files);
+      cmsghdr* const part = CMSG_FIRSTHDR(&header);
+      part->cmsg_level = SOL_SOCKET;
+      part->cmsg_type = SCM_RIGHTS;
+      part->cmsg_len = CMSG_LEN(sizeof(int) * files);
+      const int file = STDERR_FILENO;
+      for (std::size_t i = 0; i < files; ++i) std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
+    }
+    sendmsg(channel.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  void expect_hung_up_on(const Message& message, std::size_t size = sizeof(Message), std::size_t files = 0) {
+    Channel channel = connect_by_hand(shared_.handle);
+    send_bytes(channel, &message, size, files);
+    EXPECT_FALSE(next_from(channel).has_value());
+  }
+  void expect_served() {
+    Process importer;
+    const Address opened = importer.open(shared_.handle);
+    importer.expect(opened, kSize, kSeed);
+    importer.close(opened);
+  }
+  // What was there before anybody connected.
+  void expect_nothing_left() {
+    exporter_.free(shared_.address);
+    exporter_.end(shared_.handle);
+    Belongings now = exporter_.belongings();
+    for (int i = 0; i < 10'000 && now.descriptors != before_.descriptors; ++i) now = exporter_.belongings();
+    EXPECT_EQ(now.descriptors, before_.descriptors);
+    EXPECT_EQ(now.threads, before_.threads);
+  }
+  void SetUp() override {
+    exporter_.belongings();
+    before_ = exporter_.belongings();
+  }
+
+  Process exporter_{{"VPMM_CHUNK_MAX=page"}};
+  const Shared shared_ = exporter_.allocate_shared(kSize, kSeed);
+  Belongings before_;
+};
+
+TEST_F(IpcProtocol, whoever_talks_nonsense_is_hung_up_on) {
+  const Message good = open_message(shared_.handle, 1);
+  for (const std::size_t size : {std::size_t{1}, sizeof(Message) / 2, sizeof(Message) - 1}) {
+    SCOPED_TRACE(size);
+    expect_hung_up_on(good, size);
+  }
+  struct Longer {
+    Message message;
+    char more = 0;
+  };
+  Channel channel = connect_by_hand(shared_.handle);
+  const Longer longer{good};
+  send_bytes(channel, &longer, sizeof longer);
+  EXPECT_FALSE(next_from(channel).has_value());
+
+  Message foreign = good;
+  ++foreign.magic;
+  expect_hung_up_on(foreign);
+  Message newer = good;
+  ++newer.version;
+  expect_hung_up_on(newer);
+  for (const int kind : {0, 2, 3, 4, 7, 0xFFFF}) {
+    SCOPED_TRACE(kind);
+    expect_hung_up_on(message_of(static_cast<MessageKind>(kind), 1));
+  }
+  expect_served();
+  expect_nothing_left();
+}
+
+TEST_F(IpcProtocol, an_importer_that_acknowledges_what_it_never_got_is_hung_up_on) {
+  Channel channel = connect_by_hand(shared_.handle);
+  send_by_hand(channel, open_message(shared_.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 1000));
+  while (next_from(channel)) {
+  }
+  expect_served();
+}
+
+TEST_F(IpcProtocol, words_about_openings_that_there_are_not_change_nothing) {
+  Channel channel = connect_by_hand(shared_.handle);
+  send_by_hand(channel, message_of(MessageKind::received, 5, 1000));
+  send_by_hand(channel, message_of(MessageKind::close, 5));
+  send_by_hand(channel, message_of(MessageKind::close, 0));
+  send_by_hand(channel, open_message(shared_.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  send_by_hand(channel, message_of(MessageKind::close, 1));
+  send_by_hand(channel, message_of(MessageKind::close, 1));
+  channel.reset();
+  expect_served();
+  expect_nothing_left();
+}
+
+TEST_F(IpcProtocol, one_opening_at_a_time_is_delivered) {
+  Channel channel = connect_by_hand(shared_.handle);
+  send_by_hand(channel, open_message(shared_.handle, 1));
+  send_by_hand(channel, open_message(shared_.handle, 2));
+  while (next_from(channel)) {
+  }
+  expect_served();
+}
+
+TEST_F(IpcProtocol, descriptors_where_none_belong_are_closed) {
+  for (const std::size_t files : {1U, 32U, 33U, 200U}) {
+    SCOPED_TRACE(files);
+    Channel channel = connect_by_hand(shared_.handle);
+    const Message message = message_of(MessageKind::close, 1);
+    send_bytes(channel, &message, sizeof message, files);
+    channel.reset();
+  }
+  expect_served();
+  expect_nothing_left();
+}
+
+TEST_F(IpcProtocol, random_messages_break_nothing) {
+  const char* const given = std::getenv("VPMM_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  SCOPED_TRACE("replay: VPMM_SEED=" + std::to_string(seed) + " " + program_invocation_name +
+               " --gtest_filter=IpcProtocol.random_messages_break_nothing");
+  std::mt19937_64 dice(seed);
+  for (int connection = 0; connection < 100; ++connection) {
+    Channel channel = connect_by_hand(shared_.handle);
+    for (int i = 0; i < 20; ++i) {
+      Message message;
+      if (dice() % 2 == 0) message = open_message(shared_.handle, dice() % 4);
+      message.number = dice() % 4;
+      if (dice() % 4 != 0) message.kind = static_cast<MessageKind>(dice() % 8);
+      message.count = static_cast<std::uint32_t>(dice() % 2 == 0 ? dice() : dice() % 12);
+      if (dice() % 8 == 0) reinterpret_cast<unsigned char*>(&message)[dice() % sizeof message] ^= 1;
+      send_bytes(channel, &message, dice() % 16 == 0 ? dice() % sizeof message : sizeof message, dice() % 16 == 0);
+    }
+  }
+  expect_served();
+}
+
+TEST_F(IpcProtocol, a_flood_of_openings_that_are_never_read_stops_nobody) {
+  std::vector<Channel> floods;
+  const ipc::Token forged{parts_of(shared_.handle).process, 1, 999'999, 0, 1};
+  for (int i = 0; i < 10; ++i) {
+    floods.push_back(connect_by_hand(shared_.handle));
+    const Message message = open_message(i % 2 == 0 ? shared_.handle : handle_of(forged), 1);
+    for (int many = 0; many < 500; ++many) send_bytes(floods.back(), &message, sizeof message);
+  }
+  expect_served();
+  floods.clear();
+  expect_served();
+}
+
+// It talks faster than it is listened to, and never stops.
+TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
+  HandImporter talker;
+  Parcel parcel;
+  parcel.handle = shared_.handle;
+  talker.begin(
+      [](Parcel& asked) {
+        Channel channel = connect_by_hand(asked.handle);
+        const Message message = message_of(MessageKind::close, 1);
+        while (channel.send(message, {}, soon())) {
+        }
+      },
+      parcel);
+  expect_served();
+  talker.kill();
+}
+
+// --- the importer ---------------------------------------------------------------------------------------------------
+
+void expect_refused_answer(void (*answer)(HandExporter&), const std::string& words) {
+  Process importer;
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  HandExporter exporter;
+  importer.begin_to_open(exporter.listen(8));
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  answer(exporter);
+  expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, words);
+  EXPECT_EQ(importer.belongings(), before);
+}
+
+TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
+  expect_refused_answer([](HandExporter& exporter) { exporter.say(message_of(MessageKind::close, 1)); }, "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); }, "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.say(message_of(MessageKind::batch, 1, 4));  // without a descriptor
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.say(message_of(MessageKind::batch, 1, 4000));
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4);
+        exporter.say(message_of(MessageKind::granted, 1));
+      },
+      "protocol");
+}
+
+TEST(IpcProtocolOfExporter, that_refuses_between_two_batches_says_why) {
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4);
+        Message refusal = message_of(MessageKind::refused, 1);
+        refusal.status = VPMM_ERROR_DRIVER_FAILED;
+        refusal.say("for a reason of its own");
+        exporter.say(refusal);
+      },
+      "for a reason of its own");
+}
+
+TEST(IpcProtocolOfExporter, chunks_that_are_none_fail_the_opening) {
+  Process importer;
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  HandExporter exporter;
+  importer.begin_to_open(exporter.listen(8));
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  exporter.grant(1);
+  exporter.send_batch(1, 4);
+  exporter.send_something_else(1, 4);
+  EXPECT_NE(importer.finish().status, VPMM_OK);
+  EXPECT_EQ(importer.belongings(), before);
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test

@@ -1,0 +1,239 @@
+// ipc tests: messages by hand, in the test and in actors.
+#include "ipc/raw.hpp"
+
+#include <fcntl.h>
+
+#include <cstring>
+#include <thread>
+
+namespace vpmm::ipc_test {
+
+using ipc::Channel;
+using ipc::Message;
+using ipc::MessageKind;
+
+ipc::TokenBytes token_in(const vpmm_ipc_handle& handle) {
+  ipc::TokenBytes token{};
+  std::memcpy(token.data(), handle.token, token.size());
+  return token;
+}
+
+ipc::Token parts_of(const vpmm_ipc_handle& handle) {
+  const Result<ipc::Token> parts = ipc::decode(token_in(handle));
+  EXPECT_TRUE(parts.ok());
+  return parts ? parts.value() : ipc::Token{};
+}
+
+vpmm_ipc_handle handle_of(const ipc::Token& token) {
+  vpmm_ipc_handle handle{};
+  handle.kind = VPMM_IPC_POOL;
+  const ipc::TokenBytes bytes = ipc::encode(token);
+  std::memcpy(handle.token, bytes.data(), bytes.size());
+  handle.bytes = token.size;
+  handle.offset = token.offset;
+  return handle;
+}
+
+ipc::Deadline soon() { return ipc::Clock::now() + std::chrono::seconds(20); }
+
+Channel connect_by_hand(const vpmm_ipc_handle& handle) {
+  Result<Channel> channel =
+      ipc::connect_to(ipc::socket_path(socket_folder_of_tests(), parts_of(handle).process), soon());
+  EXPECT_TRUE(channel.ok()) << (channel ? "" : channel.error().message);
+  return channel ? std::move(channel).value() : Channel{};
+}
+
+Message message_of(MessageKind kind, std::uint64_t number, std::uint32_t count) {
+  Message message;
+  message.kind = kind;
+  message.number = number;
+  message.count = count;
+  return message;
+}
+
+Message open_message(const vpmm_ipc_handle& handle, std::uint64_t number) {
+  Message message = message_of(MessageKind::open, number);
+  message.token = token_in(handle);
+  return message;
+}
+
+void send_by_hand(Channel& channel, const Message& message) {
+  const Result<void> sent = channel.send(message, {}, soon());
+  EXPECT_TRUE(sent.ok()) << (sent ? "" : sent.error().message);
+}
+
+std::optional<Message> next_from(Channel& channel) {
+  const Result<std::optional<ipc::Received>> received = channel.receive(soon());
+  if (!received || !received.value()) return std::nullopt;
+  return received.value()->message;
+}
+
+namespace {
+
+// --- in an actor ----------------------------------------------------------------------------------------------------
+
+Channel& channel_of_actor() {
+  static Channel channel;
+  return channel;
+}
+
+struct Exported {
+  ipc::Descriptor listener;
+  std::vector<ipc::Descriptor> files;
+  std::size_t sent = 0;
+};
+Exported& exported_by_actor() {
+  static Exported exported;
+  return exported;
+}
+
+constexpr Bytes kChunk = 2 * kMiB;
+
+void answer_with(Parcel& parcel, const Result<void>& outcome) {
+  if (outcome) return;
+  parcel.status = static_cast<vpmm_status>(outcome.error().code);
+  parcel.say(outcome.error().message);
+}
+
+Parcel with(const Message& message) {
+  Parcel parcel;
+  parcel.words = {message.number, static_cast<std::uint64_t>(message.kind), message.count, message.status};
+  std::memcpy(parcel.handle.token, message.token.data(), message.token.size());
+  parcel.say(message.said());
+  return parcel;
+}
+
+Message in(const Parcel& parcel) {
+  Message message = message_of(static_cast<MessageKind>(parcel.words[1]), parcel.words[0],
+                               static_cast<std::uint32_t>(parcel.words[2]));
+  message.status = static_cast<std::uint32_t>(parcel.words[3]);
+  message.token = token_in(parcel.handle);
+  message.say(parcel.said());
+  return message;
+}
+
+void send_here(Parcel& parcel) { answer_with(parcel, channel_of_actor().send(in(parcel), {}, soon())); }
+
+void hear_here(Parcel& parcel) {
+  const std::optional<Message> heard = next_from(channel_of_actor());
+  parcel = with(heard ? *heard : Message{});
+}
+
+void hang_up_here(Parcel&) { channel_of_actor().reset(); }
+
+}  // namespace
+
+void HandImporter::connect(const vpmm_ipc_handle& handle) {
+  Parcel parcel;
+  parcel.handle = handle;
+  call([](Parcel& asked) { channel_of_actor() = connect_by_hand(asked.handle); }, parcel);
+}
+
+void HandImporter::say_open(const vpmm_ipc_handle& handle, std::uint64_t number) {
+  expect_ok(call(send_here, with(open_message(handle, number))));
+}
+
+Message HandImporter::hear() { return in(call(hear_here)); }
+
+void HandImporter::say_received(std::uint32_t chunks, std::uint64_t number) {
+  expect_ok(call(send_here, with(message_of(MessageKind::received, number, chunks))));
+}
+
+void HandImporter::say_close(std::uint64_t number) {
+  expect_ok(call(send_here, with(message_of(MessageKind::close, number))));
+}
+
+void HandImporter::hang_up() { call(hang_up_here); }
+
+// --- the exporter ---------------------------------------------------------------------------------------------------
+
+vpmm_ipc_handle HandExporter::listen(std::uint64_t chunks) {
+  Parcel parcel;
+  parcel.words[0] = chunks;
+  const Parcel answer = call(
+      [](Parcel& asked) {
+        const ipc::Token token{ipc::new_identity(), 4096, 1, 0, asked.words[0] * kChunk};
+        Result<ipc::Descriptor> listener = ipc::listen_at(ipc::socket_path(socket_folder_of_tests(), token.process));
+        if (!listener) return answer_with(asked, listener.error());
+        exported_by_actor().listener = std::move(listener).value();
+        driver::Driver& driver = driver_of_actor();
+        for (std::uint64_t i = 0; i < asked.words[0]; ++i) {
+          driver::ChunkHandle chunk{};
+          int file = -1;
+          EXPECT_EQ(driver.mem_create(kChunk, {0, true, false}, chunk), driver::CuResult::success);
+          ipc::Descriptor::Making making;
+          EXPECT_EQ(driver.mem_export_to_shareable_handle(chunk, file), driver::CuResult::success);
+          exported_by_actor().files.push_back(making.adopt(file));
+        }
+        asked.handle = handle_of(token);
+      },
+      parcel);
+  expect_ok(answer);
+  return answer.handle;
+}
+
+Message HandExporter::hear() {
+  return in(call([](Parcel& parcel) {
+    bool is_short = false;
+    for (int i = 0; !channel_of_actor() && i < 20'000; ++i) {
+      channel_of_actor() = ipc::accept_from(exported_by_actor().listener, is_short);
+      if (!channel_of_actor()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    hear_here(parcel);
+  }));
+}
+
+void HandExporter::grant(std::uint64_t number) {
+  Parcel parcel;
+  parcel.words[0] = number;
+  expect_ok(call(
+      [](Parcel& asked) {
+        Message granted = message_of(MessageKind::granted, asked.words[0]);
+        granted.chunks = exported_by_actor().files.size();
+        granted.bytes = granted.chunks * kChunk;
+        driver_of_actor().device_get_uuid(0, granted.device);
+        answer_with(asked, channel_of_actor().send(granted, {}, soon()));
+      },
+      parcel));
+}
+
+void HandExporter::send_batch(std::uint64_t number, std::uint32_t chunks) {
+  expect_ok(call(
+      [](Parcel& asked) {
+        Exported& exported = exported_by_actor();
+        Message batch = in(asked);
+        std::vector<ipc::Descriptor> files;
+        for (std::uint32_t i = 0; i < batch.count; ++i) {
+          batch.sizes[i] = kChunk;
+          files.push_back(std::move(exported.files[exported.sent++]));
+        }
+        answer_with(asked, channel_of_actor().send(batch, files, soon()));
+      },
+      with(message_of(MessageKind::batch, number, chunks))));
+}
+
+void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunks) {
+  expect_ok(call(
+      [](Parcel& asked) {
+        Message batch = in(asked);
+        std::vector<ipc::Descriptor> files;
+        for (std::uint32_t i = 0; i < batch.count; ++i) {
+          batch.sizes[i] = kChunk;
+          ipc::Descriptor::Making making;
+          files.push_back(making.adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+        }
+        answer_with(asked, channel_of_actor().send(batch, files, soon()));
+      },
+      with(message_of(MessageKind::batch, number, chunks))));
+}
+
+void HandExporter::say(const Message& message) { expect_ok(call(send_here, with(message))); }
+
+void HandExporter::hang_up() {
+  call([](Parcel&) {
+    channel_of_actor().reset();
+    exported_by_actor().listener.reset();
+  });
+}
+
+}  // namespace vpmm::ipc_test

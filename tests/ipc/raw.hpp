@@ -1,0 +1,47 @@
+// ipc tests: one side of the protocol spoken by hand, so that a test can stop, lie or die between any two messages.
+#pragma once
+
+#include "ipc/channel.hpp"
+#include "ipc/process.hpp"
+
+namespace vpmm::ipc_test {
+
+ipc::TokenBytes token_in(const vpmm_ipc_handle& handle);
+ipc::Token parts_of(const vpmm_ipc_handle& handle);
+vpmm_ipc_handle handle_of(const ipc::Token& token);
+ipc::Deadline soon();
+
+// --- in any process, the test's own included ---
+ipc::Channel connect_by_hand(const vpmm_ipc_handle& handle);
+ipc::Message open_message(const vpmm_ipc_handle& handle, std::uint64_t number);
+ipc::Message message_of(ipc::MessageKind kind, std::uint64_t number, std::uint32_t count = 0);
+void send_by_hand(ipc::Channel& channel, const ipc::Message& message);
+// none: the other side closed, or nothing came.
+std::optional<ipc::Message> next_from(ipc::Channel& channel);
+
+// An importer that says what it is told to.
+class HandImporter : public Process {
+ public:
+  using Process::Process;
+  void connect(const vpmm_ipc_handle& handle);
+  void say_open(const vpmm_ipc_handle& handle, std::uint64_t number = 1);
+  ipc::Message hear();  // of kind 0: the exporter closed
+  void say_received(std::uint32_t chunks, std::uint64_t number = 1);
+  void say_close(std::uint64_t number = 1);
+  void hang_up();
+};
+
+// An exporter whose thread is the test: of `chunks` chunks of 2 MiB.
+class HandExporter : public Process {
+ public:
+  using Process::Process;
+  vpmm_ipc_handle listen(std::uint64_t chunks);
+  ipc::Message hear();  // takes a new importer if none is there
+  void grant(std::uint64_t number);
+  void send_batch(std::uint64_t number, std::uint32_t chunks);
+  void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
+  void say(const ipc::Message& message);
+  void hang_up();
+};
+
+}  // namespace vpmm::ipc_test
