@@ -8,7 +8,9 @@ if(capi_sources)
   add_library(vpmm::vpmm ALIAS vpmm)
   target_link_libraries(vpmm PRIVATE vpmm_ipc ${CMAKE_DL_LIBS})
   # The only symbols that leave the library are the C ABI's, whatever the libraries inside it export.
-  target_link_options(vpmm PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map")
+  # And it is never unloaded: a thread of it may be waiting for other processes.
+  target_link_options(vpmm PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map"
+                                   "LINKER:-z,nodelete")
   set_target_properties(vpmm PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE CXX
                                         LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/vpmm.map)
   target_include_directories(vpmm INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

@@ -137,6 +137,8 @@ class Context {
   // Waits for all work of the device's context, and of other contexts that may use the pool's memory (those of peers,
   // and those whose streams called), and settles what it frees.
   virtual Result<void> synchronize() = 0;
+  // The same without settling anything: nothing that streams keep is taken from them. capture_active: not now.
+  virtual Result<void> wait_for_work() = 0;
   // Waits, gives up events, then resets the device's primary context. Chunks and addresses survive; streams do not.
   virtual Result<void> reset() = 0;
 

@@ -180,6 +180,13 @@ Result<void> DeviceContext::synchronize() {
   return noted(settle(lock));
 }
 
+Result<void> DeviceContext::wait_for_work() {
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  return noted(driver::checked(Call::ctx_synchronize, wait_for_contexts(visit.lock())));
+}
+
 // Waits, lets go of everything that dies with the context while it still may be touched, then resets.
 Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());

@@ -8,13 +8,14 @@ namespace vpmm::context {
 Result<SharedRange> DeviceContext::share(AddressRange range) {
   VPMM_TRY_ASSIGN(const AllocationInfo info, query(range.begin));
   const MutexLock lock(mutex_);
+  if (poison_) return *poison_;
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
         fmt::format(
             "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
             pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
-  if (!traits_.chunk.posix_file_descriptor)
+  if (!pool_->can_export())
     return Error{ErrorCode::unsupported, fmt::format("device {} cannot export memory as a file descriptor", device_)};
   if (range.size == 0 || range.size > info.usable - (range.begin - info.begin))
     return Error{ErrorCode::invalid_argument,
@@ -39,6 +40,7 @@ void DeviceContext::mark_used_everywhere(DevicePtr begin) {
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const MutexLock lock(mutex_);
+  if (poison_) return *poison_;
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
@@ -69,6 +71,7 @@ void DeviceContext::end_lease(ShareId id, Holder holder) {
 
 // Whoever used it named no stream here, so all work queued so far may be the last to use it.
 void DeviceContext::free_shared(DevicePtr begin) {
+  note_peaks(small_->take_peak_everywhere());
   region::Region* const region = pool_->owner(begin);
   if (!small::SmallPool::is_arena(*region))
     static_cast<void>(free_pages(region, std::nullopt, pool::Caller{}));  // it has no way to fail

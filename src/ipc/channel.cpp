@@ -88,7 +88,7 @@ Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-Result<void> Channel::send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
+Channel::Sent Channel::try_send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
   iovec data{const_cast<Message*>(&message), sizeof message};
   msghdr header{};
   header.msg_iov = &data;
@@ -107,16 +107,26 @@ Result<void> Channel::send(const Message& message, const std::vector<Descriptor>
     }
   }
   for (;;) {
-    if (sendmsg(get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (sendmsg(get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Sent::yes;
     if (errno == EINTR) continue;
     // Too many descriptors on their way are over soon, too, but cannot be waited for.
     const bool is_full = errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS;
-    if (!is_full) return not_shared(fmt::format("the other process is gone: {}", reason()));
-    const bool can_poll = errno == EAGAIN;
-    if (!can_poll) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if ((can_poll && !wait_for(get(), POLLOUT, deadline)) || Clock::now() >= deadline)
-      return not_shared("the other process does not answer");
+    if (!is_full) return Sent::gone;
+    if (Clock::now() >= deadline) return Sent::not_now;
+    if (errno != EAGAIN)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    else if (!wait_for(get(), POLLOUT, deadline))
+      return Sent::not_now;
   }
+}
+
+Result<void> Channel::send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
+  switch (try_send(message, files, deadline)) {
+    case Sent::yes: return {};
+    case Sent::not_now: return not_shared("the other process does not answer");
+    case Sent::gone: break;
+  }
+  return not_shared("the other process is gone");
 }
 
 bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), POLLIN, deadline); }
@@ -166,13 +176,28 @@ Result<Peer> peer_of(const Channel& channel) {
   return Peer{credentials.pid, credentials.uid};
 }
 
-Descriptor watch(const Channel& channel, const Peer& peer) {
-  Descriptor::Making making;
-  int file = -1;
-  socklen_t size = sizeof file;
-  if (getsockopt(channel.get(), SOL_SOCKET, kPeerDescriptor, &file, &size) == 0) return making.adopt(file);
-  if (peer.process <= 0) return {};
-  return making.adopt(static_cast<int>(syscall(SYS_pidfd_open, peer.process, 0)));
+Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
+  const auto is_short = [] { return errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
+  const Error none{ErrorCode::host_out_of_memory,
+                   "the process that exported the memory has as many descriptors open as it may (ulimit -n)"};
+  Descriptor watched;
+  {
+    Descriptor::Making making;
+    int file = -1;
+    socklen_t size = sizeof file;
+    if (getsockopt(channel.get(), SOL_SOCKET, kPeerDescriptor, &file, &size) == 0) {
+      watched = making.adopt(file);
+    } else if (is_short()) {
+      return none;
+    } else if (peer.process > 0) {
+      watched = making.adopt(static_cast<int>(syscall(SYS_pidfd_open, peer.process, 0)));
+      if (!watched && is_short()) return none;
+    }
+  }
+  // Only while its end of the connection is there has the number not become another process's.
+  pollfd asked{channel.get(), 0, 0};
+  if (watched && poll(&asked, 1, 0) > 0 && (asked.revents & POLLHUP) != 0) return not_shared("it has ended already");
+  return Result<Descriptor>(std::move(watched));
 }
 
 // --- the folder -----------------------------------------------------------------------------------------------------

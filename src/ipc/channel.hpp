@@ -32,6 +32,10 @@ class Channel {
   int get() const { return socket_.get(); }
   void reset() { socket_.reset(); }
 
+  // `not_now`: the other side has not taken what is on its way, or too many descriptors are, of all that this user
+  // sends.
+  enum class Sent { yes, not_now, gone };
+  Sent try_send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline);
   // not_shared: the other side is gone, or takes nothing before `deadline`.
   Result<void> send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline);
   // None: the other side has closed. not_shared: nothing came before `deadline`, or what came was cut off or is no
@@ -50,8 +54,9 @@ struct Peer {
 };
 // Who made the connection, or listens at its other end.
 Result<Peer> peer_of(const Channel& channel);
-// A descriptor that can be read from once the process has ended; empty: it cannot be watched.
-Descriptor watch(const Channel& channel, const Peer& peer);
+// A descriptor that can be read from once the process has ended; empty: it cannot be watched. host_out_of_memory: there
+// is no descriptor for it now. not_shared: it has ended already.
+Result<Descriptor> watch(const Channel& channel, const Peer& peer);
 
 // The folder of sockets: `configured`, or one of the user's own under /tmp; made with mode 0700 if it is not there.
 // bad_configuration: it is somebody else's, open to others, or its name too long for a socket in it.

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/scope_exit.hpp"
 #include "context/process_gate.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -28,6 +29,9 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
+constexpr std::chrono::milliseconds kBetweenTries{10};
+constexpr std::size_t kMostUnsent = 64;                    // of one importer that asks and does not listen
+constexpr std::size_t kMostLeases = std::size_t{1} << 20;  // likewise
 
 constinit std::atomic<Exporter*> of_this_process{nullptr};
 
@@ -61,6 +65,12 @@ Exporter& Exporter::of_process() {
 
 // --- shares ---------------------------------------------------------------------------------------------------------
 
+Exporter::Pool* Exporter::find(std::uint64_t number) {
+  const auto found =
+      std::find_if(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.number == number; });
+  return found == pools_.end() ? nullptr : &*found;
+}
+
 Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   IpcHandle handle;
   VPMM_TRY(driver::checked(driver::Call::device_get_uuid,
@@ -68,10 +78,11 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   const std::lock_guard guard(mutex_);
   VPMM_TRY(start());
   VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
-  if (std::find(contexts_.begin(), contexts_.end(), &context) == contexts_.end()) contexts_.push_back(&context);
-  ++handles_[static_cast<std::uint64_t>(shared.share)];
+  if (std::none_of(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; }))
+    pools_.push_back({++last_pool_, &context});
   handle.token = encode(
       {identity_, to_integer(shared.allocation), static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
+  ++handles_[handle.token];
   handle.size = range.size;
   handle.offset = shared.offset;
   return handle;
@@ -79,11 +90,11 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
 
 Result<void> Exporter::end(const Token& token) {
   const std::lock_guard guard(mutex_);
-  const auto found = handles_.find(token.generation);
-  if (token.process != identity_ || found == handles_.end())
+  const auto found = handles_.find(encode(token));
+  if (found == handles_.end())
     return Error{ErrorCode::invalid_argument, "this export has ended already, or is another process's"};
   if (--found->second == 0) handles_.erase(found);
-  for (Context* const context : contexts_) context->end_lease(ShareId{token.generation}, Holder::handle);
+  for (const Pool& pool : pools_) pool.context->end_lease(ShareId{token.generation}, Holder::handle);
   return {};
 }
 
@@ -91,8 +102,12 @@ bool Exporter::is_ours(const Token& token) { return token.process == identity_; 
 
 void Exporter::forget(Context& context) {
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [&] { return busy_ != &context; });
-  std::erase(contexts_, &context);
+  const auto found =
+      std::find_if(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; });
+  if (found == pools_.end()) return;
+  const std::uint64_t number = found->number;
+  pools_.erase(found);
+  idle_.wait(lock, [&] { return busy_ != number; });
 }
 
 // --- the thread -----------------------------------------------------------------------------------------------------
@@ -104,67 +119,89 @@ Result<void> Exporter::start() {
   sweep(folder);
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
-  if (socket_of_this_process.exchange(&path_) == nullptr) std::atexit(remove_socket);
+  static const int at_exit = std::atexit(remove_socket);
+  static_cast<void>(at_exit);
+  socket_of_this_process.store(&path_);
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  const ScopeExit unblock([&] { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
   try {
     std::thread([this] { serve(); }).detach();
     is_running_ = true;
-  } catch (const std::system_error&) {
+    return {};
+  } catch (const std::exception& exception) {
     remove_socket();
+    listener_.reset();
+    return Error{ErrorCode::host_out_of_memory,
+                 fmt::format("the thread that shares memory cannot be started: {}", exception.what())};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!is_running_) return Error{ErrorCode::host_out_of_memory, "the thread that shares memory cannot be started"};
-  return {};
 }
 
+// What goes wrong with one message is not the others' concern, and the process is none of it.
 void Exporter::serve() {
   pthread_setname_np(pthread_self(), "vpmm-ipc");
-  while (wait_for_something()) {
-    const context::GateEntry entry;
-    if (!entry.open()) return;
-    take_new_importers();
-    for (Importer& importer : importers_) hear(importer);
-    for (Importer& importer : importers_)
-      while (importer.is_gone() && !importer.leases.empty() && has_ended(importer))
-        end_lease(importer, importer.leases.begin()->first);
-    importers_.remove_if([](const Importer& importer) { return importer.is_gone() && importer.leases.empty(); });
+  while (!context::process_is_ending()) {
+    try {
+      wait_for_something();
+      const context::GateEntry entry;
+      if (!entry.open()) return;
+      serve_once();
+    } catch (const std::exception& exception) {
+      observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", exception.what());
+      std::this_thread::sleep_for(kWithoutDescriptors);
+    }
   }
 }
 
-// False: the process ends.
-bool Exporter::wait_for_something() {
+void Exporter::serve_once() {
+  take_new_importers();
+  for (Importer& importer : importers_) {
+    const bool is_dead = importer.process && has_ended(importer);
+    if (!importer.is_gone()) hear(importer);
+    if (is_dead && !importer.is_gone()) lose(importer);
+    while (importer.is_gone() && !importer.leases.empty() && has_ended(importer))
+      end_lease(importer, importer.leases.begin()->first);
+  }
+  importers_.remove_if([](const Importer& importer) { return importer.is_gone() && importer.leases.empty(); });
+}
+
+void Exporter::wait_for_something() {
   std::vector<pollfd> asked;
-  const auto add = [&](int file, short events) { asked.push_back({file, events, 0}); };
+  const auto add = [&](int file) { asked.push_back({file, POLLIN, 0}); };
   auto until = Clock::now() + std::chrono::hours(1);
-  bool has_work = false;
   if (Clock::now() >= accepts_again_)
-    add(listener_.get(), POLLIN);
+    add(listener_.get());
   else
     until = std::min(until, accepts_again_);
   for (const Importer& importer : importers_) {
+    if (importer.process) add(importer.process.get());
     if (importer.is_gone()) {
-      if (importer.process) add(importer.process.get(), POLLIN);
       if (!importer.process) until = std::min(until, importer.grace);
       continue;
     }
-    add(importer.channel.get(), POLLIN);
+    add(importer.channel.get());
+    if (!importer.unsent.empty()) until = std::min(until, importer.try_again);
     if (!importer.delivery) continue;
-    const Delivery& delivery = *importer.delivery;
-    until = std::min(until, delivery.deadline);
-    has_work = has_work ||
-               (delivery.next < delivery.chunks.size() && delivery.next - delivery.received + kBatch <= kMostInFlight);
+    until = std::min(until, importer.delivery->deadline);
+    if (importer.unsent.empty() && importer.delivery->may_send_more()) until = Clock::now();
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-  const int timeout = has_work ? 0 : static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
-  poll(asked.data(), asked.size(), timeout);  // whatever it says, everybody is asked
-  return !context::process_is_ending();
+  // Whatever it says, everybody is asked.
+  poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
 }
 
-// Nothing that is sent is waited for: what two processes that keep to the protocol have on their way always fits.
+// Whether it hears that or not.
+void Exporter::turn_away(Channel& channel, const Error& error) {
+  Message refusal;
+  refusal.kind = MessageKind::refused;
+  refusal.status = static_cast<std::uint32_t>(error.code);
+  refusal.say(error.message);
+  static_cast<void>(channel.send(refusal, {}, Clock::now()));
+}
+
 void Exporter::take_new_importers() {
   if (Clock::now() < accepts_again_) return;
   for (;;) {
@@ -174,31 +211,31 @@ void Exporter::take_new_importers() {
     if (!channel) return;
     const Result<Peer> peer = peer_of(channel);
     if (!peer || peer.value().user != geteuid()) {
-      Message refusal;
-      refusal.kind = MessageKind::refused;
-      refusal.status = static_cast<std::uint32_t>(ErrorCode::not_shared);
-      refusal.say("the memory belongs to a process of another user");
-      static_cast<void>(channel.send(refusal, {}, Clock::now()));  // whether it hears it or not
+      turn_away(channel, {ErrorCode::not_shared, "the memory belongs to a process of another user"});
+      continue;
+    }
+    Result<Descriptor> process = watch(channel, peer.value());
+    if (!process) {
+      turn_away(channel, process.error());
+      accepts_again_ = Clock::now() + kWithoutDescriptors;
       continue;
     }
     Importer importer;
-    importer.process = watch(channel, peer.value());
+    importer.process = std::move(process.value());
     importer.channel = std::move(channel);
     importers_.push_back(std::move(importer));
   }
 }
 
-// What it said, then a batch if one is wanted. One that never stops talking leaves the others their turn.
+// What it said, then what it waits for. One that never stops talking leaves the others their turn.
 void Exporter::hear(Importer& importer) {
-  Result<void> outcome;
-  for (std::size_t heard = 0; heard < kMostInFlight && outcome && !importer.is_gone(); ++heard) {
+  for (std::size_t heard = 0; heard < kMostInFlight; ++heard) {
     if (!importer.channel.wait_to_receive(Clock::now())) break;
     Result<std::optional<Received>> received = importer.channel.receive(Clock::now());
-    if (!received || !received.value()) return lose(importer);
-    outcome = answer(importer, received.value()->message);
+    if (!received || !received.value() || !answer(importer, received.value()->message)) return lose(importer);
   }
-  if (outcome && importer.delivery) outcome = deliver(importer);
-  if (!outcome) lose(importer);
+  send_again(importer);
+  if (importer.delivery) deliver(importer);
 }
 
 // An error here means that the connection is of no use any more.
@@ -207,6 +244,7 @@ Result<void> Exporter::answer(Importer& importer, const Message& message) {
   switch (message.kind) {
     case MessageKind::open: {
       if (importer.delivery || importer.leases.contains(message.number)) return disorder;
+      if (importer.unsent.size() >= kMostUnsent || importer.leases.size() >= kMostLeases) return disorder;
       Result<void> granted = grant(importer, message);
       if (!granted) refuse(importer, message.number, granted.error());
       return {};
@@ -214,7 +252,7 @@ Result<void> Exporter::answer(Importer& importer, const Message& message) {
     case MessageKind::received: {
       if (!importer.delivery || message.number != importer.delivery->number) return {};  // it was cut short
       Delivery& delivery = *importer.delivery;
-      if (message.count > delivery.next) return disorder;
+      if (message.count > delivery.next || message.count <= delivery.received) return disorder;
       delivery.received = message.count;
       delivery.deadline = soon();
       if (delivery.received == delivery.chunks.size()) importer.delivery.reset();
@@ -235,111 +273,139 @@ Result<void> Exporter::grant(Importer& importer, const Message& message) {
   Message granted;
   granted.kind = MessageKind::granted;
   granted.number = message.number;
-  Delivery delivery{message.number, nullptr, {}, 0, 0, soon()};
+  Delivery delivery{message.number, 0, {}, 0, 0, soon()};
   {
     const std::lock_guard guard(mutex_);
     Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
-    for (Context* const context : contexts_) {
-      Result<context::SharedChunks> shared = context->lease(ShareId{token.generation}, token.offset, token.size);
+    const ShareId share{token.generation};
+    for (const Pool& pool : pools_) {
+      Result<context::SharedChunks> shared = pool.context->lease(share, token.offset, token.size);
       if (!shared) {
         if (shared.error().code != ErrorCode::not_shared) refusal = std::move(shared.error());
         continue;
       }
-      delivery.context = context;
+      delivery.pool = pool.number;
       delivery.chunks = std::move(shared.value().chunks);
       granted.offset = shared.value().offset;
+      importer.leases.emplace(message.number, Lease{pool.number, share});
+      const driver::CuResult asked = pool.context->driver().device_get_uuid(pool.context->device(), granted.device);
+      if (Result<void> named = driver::checked(driver::Call::device_get_uuid, asked); !named) {
+        pool.context->end_lease(share, Holder::importer);
+        importer.leases.erase(message.number);
+        return named;
+      }
       break;
     }
-    if (delivery.context == nullptr) return refusal;
-    importer.leases.emplace(message.number, Lease{delivery.context, ShareId{token.generation}});
-    const driver::CuResult asked =
-        delivery.context->driver().device_get_uuid(delivery.context->device(), granted.device);
-    if (Result<void> named = driver::checked(driver::Call::device_get_uuid, asked); !named) {
-      delivery.context->end_lease(ShareId{token.generation}, Holder::importer);
-      importer.leases.erase(message.number);
-      return named;
-    }
+    if (delivery.pool == 0) return refusal;
   }
   granted.chunks = delivery.chunks.size();
   for (const auto& chunk : delivery.chunks) granted.bytes += chunk.size;
   importer.delivery = std::move(delivery);
-  if (!importer.channel.send(granted, {}, Clock::now())) lose(importer);
+  send(importer, granted, {});
   return {};
 }
 
 // One batch, if there is room for it on the way. The lease keeps the chunks while they are exported without the lock.
-Result<void> Exporter::deliver(Importer& importer) {
+void Exporter::deliver(Importer& importer) {
   Delivery& delivery = *importer.delivery;
-  if (Clock::now() >= delivery.deadline) {
-    refuse(importer, delivery.number, {ErrorCode::not_shared, "what was asked for was not taken in time"});
-    return {};
-  }
-  const std::size_t count = std::min(kBatch, delivery.chunks.size() - delivery.next);
-  if (count == 0 || delivery.next - delivery.received + count > kMostInFlight) return {};
+  if (Clock::now() >= delivery.deadline)
+    return cut_short(importer, {ErrorCode::not_shared, "what was asked for was not taken in time"});
+  if (!importer.unsent.empty() || !delivery.may_send_more()) return;
+  driver::Driver* driver = nullptr;
   {
     const std::lock_guard guard(mutex_);
-    if (std::find(contexts_.begin(), contexts_.end(), delivery.context) == contexts_.end()) {
-      refuse(importer, delivery.number, {ErrorCode::not_shared, "the pool that the memory was of is gone"});
-      return {};
-    }
-    busy_ = delivery.context;
+    const Pool* const pool = find(delivery.pool);
+    if (pool == nullptr) return cut_short(importer, {ErrorCode::not_shared, "the pool that the memory was of is gone"});
+    driver = &pool->context->driver();
+    busy_ = delivery.pool;
   }
+  const std::size_t count = std::min(kBatch, delivery.chunks.size() - delivery.next);
   Message batch;
   batch.kind = MessageKind::batch;
   batch.number = delivery.number;
   batch.count = static_cast<std::uint32_t>(count);
   std::vector<Descriptor> files;
-  files.reserve(count);  // so that nothing is thrown, and closed, while one is made
   Result<void> exported;
-  for (std::size_t i = 0; i < count && exported; ++i) {
-    const auto& chunk = delivery.chunks[delivery.next + i];
-    batch.sizes[i] = chunk.size;
-    int file = -1;
-    Descriptor::Making making;
-    exported = driver::checked(driver::Call::mem_export_to_shareable_handle,
-                               busy_->driver().mem_export_to_shareable_handle(chunk.handle, file));
-    if (!exported) break;
-    fcntl(file, F_SETFD, FD_CLOEXEC);
-    files.push_back(making.adopt(file));
-  }
   {
-    const std::lock_guard guard(mutex_);
-    busy_ = nullptr;
+    const ScopeExit done([&] {
+      const std::lock_guard guard(mutex_);
+      busy_ = 0;
+      idle_.notify_all();
+    });
+    files.reserve(count);  // so that nothing is thrown, and closed, while one is made
+    for (std::size_t i = 0; i < count && exported; ++i) {
+      const auto& chunk = delivery.chunks[delivery.next + i];
+      batch.sizes[i] = chunk.size;
+      int file = -1;
+      Descriptor::Making making;
+      exported = driver::checked(driver::Call::mem_export_to_shareable_handle,
+                                 driver->mem_export_to_shareable_handle(chunk.handle, file));
+      if (!exported) break;
+      fcntl(file, F_SETFD, FD_CLOEXEC);
+      files.push_back(making.adopt(file));
+    }
   }
-  idle_.notify_all();
-  if (!exported) {
-    refuse(importer, delivery.number, exported.error());
-    return {};
-  }
+  if (!exported) return cut_short(importer, exported.error());
   delivery.next += count;
-  return importer.channel.send(batch, files, Clock::now());
+  send(importer, batch, std::move(files));
 }
 
-// The opening is over. A lease that it had ends as others do: the importer may have mapped some of it.
+// Its lease ends as others do, for the importer may have mapped some of it.
+void Exporter::cut_short(Importer& importer, const Error& error) {
+  const std::uint64_t number = importer.delivery->number;
+  importer.delivery.reset();
+  std::erase_if(importer.unsent, [&](const Outgoing& one) { return one.message.number == number; });
+  refuse(importer, number, error);
+}
+
 void Exporter::refuse(Importer& importer, std::uint64_t number, const Error& error) {
   Message refusal;
   refusal.kind = MessageKind::refused;
   refusal.number = number;
   refusal.status = static_cast<std::uint32_t>(error.code);
   refusal.say(error.message);
-  importer.delivery.reset();
-  if (!importer.channel.send(refusal, {}, Clock::now())) lose(importer);
+  send(importer, refusal, {});
+}
+
+// Nothing is waited for here: what cannot be sent now is sent later, and what comes behind it waits as well.
+void Exporter::send(Importer& importer, const Message& message, std::vector<Descriptor> files) {
+  if (importer.is_deaf) return;
+  importer.unsent.push_back({message, std::move(files)});
+  if (importer.unsent.size() == 1) importer.try_again = Clock::now();
+  send_again(importer);
+}
+
+void Exporter::send_again(Importer& importer) {
+  if (Clock::now() < importer.try_again) return;
+  while (!importer.unsent.empty()) {
+    const Outgoing& next = importer.unsent.front();
+    const Channel::Sent sent = importer.channel.try_send(next.message, next.files, Clock::now());
+    importer.try_again = Clock::now() + kBetweenTries;
+    if (sent == Channel::Sent::not_now) return;
+    if (sent == Channel::Sent::yes) {
+      importer.unsent.pop_front();
+      continue;
+    }
+    importer.is_deaf = true;  // whatever it said before is heard, and then that it has gone
+    importer.unsent.clear();
+    importer.delivery.reset();
+  }
 }
 
 void Exporter::end_lease(Importer& importer, std::uint64_t number) {
   const auto found = importer.leases.find(number);
   if (found == importer.leases.end()) return;
   const std::lock_guard guard(mutex_);
-  const auto& [context, share] = found->second;
-  if (std::find(contexts_.begin(), contexts_.end(), context) != contexts_.end())
-    context->end_lease(share, Holder::importer);
+  if (const Pool* const pool = find(found->second.pool))
+    pool->context->end_lease(found->second.share, Holder::importer);
   importer.leases.erase(found);
 }
 
-// What it closed before it went is closed: whoever gives up an opening says so and hangs up, and an answer that finds
-// nobody is how that is noticed first. Its other leases stay until its process has ended.
+// What it closed before it went is closed: whoever gives up an opening says so and hangs up. Its other leases stay
+// until its process has ended.
 void Exporter::lose(Importer& importer) {
   importer.delivery.reset();
+  importer.unsent.clear();
   shutdown(importer.channel.get(), SHUT_RD);  // it says nothing more
   for (;;) {
     const Result<std::optional<Received>> received = importer.channel.receive(Clock::now());

@@ -2,8 +2,8 @@
 #include "ipc/importer.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -12,6 +12,7 @@
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/exporter.hpp"
+#include "ipc/mapping.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::ipc {
@@ -26,14 +27,6 @@ namespace {
 
 constinit std::atomic<Importer*> of_this_process{nullptr};
 
-Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
-
-// As vpmm_status numbers, from another process that may be newer.
-ErrorCode code_of(const Message& refusal) {
-  const auto code = static_cast<ErrorCode>(refusal.status);
-  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ? code : ErrorCode::not_shared;
-}
-
 Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal home) {
   if (device == home) return {};
   bool can = false;
@@ -43,6 +36,18 @@ Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal h
       ErrorCode::unsupported,
       fmt::format("device {} has no peer access to device {}, which the shared memory is on: open a staged copy",
                   device, home)};
+}
+
+// Then nothing runs that could use the memory, and what was retained is gone. Mappings survive it.
+bool is_reset(Driver& driver, driver::ContextHandle context, driver::ContextId known) {
+  driver::ContextId id{};
+  return driver.has(Call::ctx_get_id) && (driver.ctx_get_id(context, id) != CuResult::success || id != known);
+}
+
+Result<void> retain(Driver& driver, DeviceOrdinal device, driver::ContextHandle& context, driver::ContextId& id) {
+  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
+  if (driver.has(Call::ctx_get_id)) static_cast<void>(driver.ctx_get_id(context, id));
+  return {};
 }
 
 }  // namespace
@@ -62,6 +67,19 @@ Result<DeviceOrdinal> device_with(Driver& driver, const driver::Uuid& identity) 
                            to_hex(identity))};
 }
 
+Result<void> wait_for_primary(Driver& driver, DeviceOrdinal device) {
+  driver::ContextHandle context{};
+  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
+  const ScopeExit release([&] { driver.device_primary_ctx_release(device); });
+  const driver::ContextScope scope(driver, context);
+  VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
+  driver::CaptureStatus status{};
+  if (driver.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success)
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
+  const driver::RelaxedCaptureScope relaxed(driver);
+  return checked(Call::ctx_synchronize, driver.ctx_synchronize());
+}
+
 Importer& Importer::of_process() {
   if (Importer* const made = of_this_process.load()) return *made;
   when_forked([] { of_this_process.store(nullptr); });
@@ -71,14 +89,24 @@ Importer& Importer::of_process() {
   return *expected;
 }
 
-Importer::Import* Importer::find(const Key& key) {
-  const auto found = imports_.find(key);
-  return found == imports_.end() ? nullptr : &found->second;
-}
-
 // --- opening --------------------------------------------------------------------------------------------------------
 
+// What CUDA's own IPC had open is closed by a reset of the context, and its address may be anybody's.
+Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset, std::optional<DeviceOrdinal> device) {
+  for (auto at = imports_.lower_bound({handle.token, offset, -1});
+       at != imports_.end() && at->first.token == handle.token && at->first.offset == offset; ++at) {
+    Import& import = at->second;
+    if (import.key.device != device.value_or(import.home)) continue;
+    if (import.link != nullptr || !is_reset(*import.driver, import.context, import.context_id)) return &import;
+    by_address_.erase(import.ptr);
+    imports_.erase(at);
+    return nullptr;
+  }
+  return nullptr;
+}
+
 Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::optional<DeviceOrdinal> device) {
+  VPMM_TRY(checked(Call::init, driver.init()));  // also so that CUDA's own precautions for fork() come before ours
   std::optional<Token> token;
   if (handle.kind == Kind::pool) {
     VPMM_TRY_ASSIGN(token, decode(handle.token));
@@ -89,273 +117,200 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
       return Error{ErrorCode::invalid_argument,
                    "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
   }
-  VPMM_TRY(checked(Call::init, driver.init()));
   if (!device && handle.device != driver::Uuid{}) {
     VPMM_TRY_ASSIGN(device, device_with(driver, handle.device));
   }
-  const std::lock_guard guard(mutex_);
-  Import made;
-  made.driver = &driver;
-  made.key = {handle.token, token ? token->offset : handle.offset, device.value_or(-1)};
-  if (Import* const open = find(made.key)) {
-    ++open->opens;
-    return open->ptr;
-  }
   if (!token && !device)
     return Error{ErrorCode::invalid_argument, "an IPC handle of legacy memory must name its device"};
-  VPMM_TRY(token ? open_pool(handle, *token, device, made) : open_legacy(handle, made));
-  if (Import* const open = find(made.key)) {  // only the exporter knew the device
-    static_cast<void>(give_back(made));       // what it opened twice stays open once
-    ++open->opens;
-    return open->ptr;
+  close_late_ones();
+  say_what_is_unsaid();
+
+  const std::pair<TokenBytes, Bytes> what{handle.token, token ? token->offset : handle.offset};
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (Import* const open = find(handle, what.second, device)) {
+      ++open->opens;
+      open->last_use = ++last_use_;
+      return open->ptr;
+    }
+    if (opening_.insert(what).second) break;
+    opened_.wait(lock);
   }
-  by_address_[made.ptr] = made.key;
-  const DevicePtr ptr = made.ptr;
-  imports_.emplace(made.key, std::move(made));
-  return ptr;
+  lock.unlock();
+  Import made;
+  made.driver = &driver;
+  made.key = {what.first, what.second, device.value_or(-1)};
+  Result<void> opened = Error{};
+  {
+    const ScopeExit done([&] {
+      lock.lock();
+      opening_.erase(what);
+      if (opened) {
+        made.last_use = ++last_use_;
+        by_address_[made.ptr] = made.key;
+        imports_[made.key] = made;
+      }
+      opened_.notify_all();
+      lock.unlock();
+    });
+    opened = open_first(handle, token, device, made);
+  }
+  if (!opened) return std::move(opened.error());
+  return made.ptr;
 }
 
-Result<void> Importer::retain(Import& made) {
-  Driver& driver = *made.driver;
-  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(made.key.device, made.context)));
-  if (driver.has(Call::ctx_get_id)) static_cast<void>(driver.ctx_get_id(made.context, made.context_id));
-  return {};
-}
-
-Result<void> Importer::open_legacy(const IpcHandle& handle, Import& made) {
-  Driver& driver = *made.driver;
-  VPMM_TRY(retain(made));
-  const driver::ContextScope scope(driver, made.context);
-  Result<void> opened = checked(Call::ctx_set_current, scope.result());
-  DevicePtr begin{};
-  if (opened) {
-    const CuResult result = driver.ipc_open_mem_handle(handle.token, begin);
-    opened = checked(Call::ipc_open_mem_handle, result);
-    if (result == CuResult::invalid_context)
-      opened = Error{ErrorCode::invalid_argument,
-                     "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
-    if (result == CuResult::invalid_handle)
-      opened = not_shared("the process that exported the memory is gone, or has freed it");
-  }
-  if (!opened) {
-    driver.device_primary_ctx_release(made.key.device);
-    return opened;
-  }
-  made.ptr = begin + handle.offset;
-  return {};
-}
-
-// A link that has failed is used no more, but what is open through it closes through it.
-Result<std::shared_ptr<Importer::Link>> Importer::link_to(const Identity& exporter, Deadline deadline) {
-  if (const auto known = links_.find(exporter); known != links_.end()) {
-    if (std::shared_ptr<Link> link = known->second.lock()) return link;
-    links_.erase(known);
-  }
-  VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
-  VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
-  VPMM_TRY_ASSIGN(Channel channel, connect_to(socket_path(folder, exporter), deadline));
-  VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
-  if (peer.user != geteuid())
-    return not_shared(fmt::format("the socket of the process that exported the memory belongs to user {}, not to {}",
-                                  peer.user, geteuid()));
-  auto link = std::make_shared<Link>();
-  link->channel = std::move(channel);
-  links_[exporter] = link;
+std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
+  const std::lock_guard guard(mutex_);
+  std::shared_ptr<Link>& link = links_[exporter];
+  if (link == nullptr) link = std::make_shared<Link>(exporter);
   return link;
 }
 
-Result<Received> Importer::hear(Import& made, Deadline deadline) {
+// What is open through it closes through it still.
+void Importer::forget_link(const Identity& exporter, const std::shared_ptr<Link>& link) {
+  const std::lock_guard guard(mutex_);
+  const auto found = links_.find(exporter);
+  if (found == links_.end() || found->second != link) return;
+  old_links_.push_back(std::move(found->second));
+  links_.erase(found);
+}
+
+// And what nobody needs any more goes: nothing is open through it, and nothing is left to say.
+void Importer::say_what_is_unsaid() {
+  std::vector<std::shared_ptr<Link>> speaking;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const auto& [exporter, link] : links_) speaking.push_back(link);
+    speaking.insert(speaking.end(), old_links_.begin(), old_links_.end());
+  }
+  for (const std::shared_ptr<Link>& link : speaking) link->say_what_is_unsaid();
+  speaking.clear();
+  const std::lock_guard guard(mutex_);
+  const auto is_done = [](const std::shared_ptr<Link>& link) {
+    return link.use_count() == 1 && (link->is_broken() || link->has_said_everything());
+  };
+  std::erase_if(links_, [&](const auto& entry) { return is_done(entry.second); });
+  std::erase_if(old_links_, is_done);
+}
+
+Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<Token>& token,
+                                  std::optional<DeviceOrdinal> device, Import& made) {
+  Driver& driver = *made.driver;
+  if (!token) {
+    made.home = *device;
+    if (handle.device != driver::Uuid{}) {
+      VPMM_TRY_ASSIGN(made.home, device_with(driver, handle.device));
+    }
+    VPMM_TRY(retain(driver, made.key.device, made.context, made.context_id));
+    Result<DevicePtr> begin = open_legacy(driver, made.context, handle.token);
+    if (!begin) driver.device_primary_ctx_release(made.key.device);
+    VPMM_TRY(begin ? Result<void>() : Result<void>(std::move(begin.error())));
+    made.ptr = begin.value() + handle.offset;
+    return {};
+  }
+  VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
+  VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
   for (;;) {
-    VPMM_TRY_ASSIGN(std::optional<Received> received, made.link->channel.receive(deadline));
-    if (!received) return not_shared("the process that exported the memory is gone");
-    const bool is_for_all = received->message.kind == MessageKind::refused && received->message.number == 0;
-    if (received->message.number != made.number && !is_for_all) continue;  // of an opening that was given up
-    if (received->message.kind == MessageKind::refused)
-      return Error{code_of(received->message), received->message.said()};
-    return std::move(*received);
-  }
-}
-
-Result<void> Importer::open_pool(const IpcHandle& handle, const Token& token, std::optional<DeviceOrdinal> device,
-                                 Import& made) {
-  VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
-  const auto soon = [&] { return Clock::now() + std::chrono::milliseconds(settings.timeout_ms); };
-  VPMM_TRY_ASSIGN(made.link, link_to(token.process, soon()));
-  made.number = ++made.link->last_number;
-  bool is_open = false;
-  // Also where the answer did not come in time: the exporter hears both, one after the other.
-  const ScopeExit tell([&] {
-    if (is_open) return;
-    say_closed(made);
+    made.link = link_to(token->process);
+    Result<void> opened;
+    bool was_connected = false;
+    {
+      Link::Turn turn(*made.link);
+      Opening opening(driver, turn, *made.link, std::chrono::milliseconds(settings.timeout_ms));
+      Result<bool> connected = turn.connect(folder, opening.deadline());
+      opened = connected ? opening.ask(handle.token, *token) : Result<void>(std::move(connected.error()));
+      was_connected = connected && connected.value();
+      if (opened) {
+        made.home = opening.home();
+        made.key.device = device.value_or(made.home);
+        opened = require_reach(driver, made.key.device, made.home);
+      }
+      if (opened) opened = retain(driver, made.key.device, made.context, made.context_id);
+      if (opened) {
+        opened = opening.map_all(made.key.device, made.context);
+        if (!opened) driver.device_primary_ctx_release(made.key.device);
+      }
+      if (opened) {
+        made.ptr = opening.begin();
+        made.reservation = opening.reservation();
+        made.mapped = opening.reservation().size;
+        made.number = opening.keep();
+      }
+    }  // an opening that was not kept is closed
+    if (opened) return {};
+    const bool is_broken = made.link->is_broken();
+    if (is_broken || !was_connected) forget_link(token->process, made.link);
     made.link.reset();
-  });
-  Message message;
-  message.kind = MessageKind::open;
-  message.number = made.number;
-  message.token = handle.token;
-  Result<void> asked = made.link->channel.send(message, {}, soon());
-  Result<Received> granted = asked ? hear(made, soon()) : Result<Received>(std::move(asked.error()));
-  if (!granted) {
-    if (granted.error().code == ErrorCode::not_shared) links_.erase(token.process);
-    return std::move(granted.error());
+    // The link may have broken long ago.
+    if (!is_broken || !was_connected) return opened;
   }
-  const Message& terms = granted.value().message;
-  if (terms.kind != MessageKind::granted || terms.chunks == 0 || terms.bytes < token.size ||
-      terms.offset > terms.bytes - token.size)
-    return not_shared("the process that exported the memory does not keep to the protocol");
-  VPMM_TRY_ASSIGN(const DeviceOrdinal home, device_with(*made.driver, terms.device));
-  made.key.device = device.value_or(home);
-  VPMM_TRY(require_reach(*made.driver, made.key.device, home));
-  VPMM_TRY(retain(made));
-  Result<void> mapped = map_all(terms, made);
-  if (!mapped) {
-    made.driver->device_primary_ctx_release(made.key.device);
-    return mapped;
-  }
-  made.ptr = made.reservation.begin + terms.offset;
-  is_open = true;
-  return {};
-}
-
-// Undoes what it did when it fails.
-Result<void> Importer::map_all(const Message& granted, Import& made) {
-  Driver& driver = *made.driver;
-  VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
-  const driver::ContextScope scope(driver, made.context);
-  VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
-  DevicePtr begin{};
-  VPMM_TRY(checked(Call::mem_address_reserve, driver.mem_address_reserve(granted.bytes, 0, DevicePtr{}, begin)));
-  made.reservation = {begin, granted.bytes};
-  Result<void> mapped;
-  for (std::uint64_t chunks = 0; mapped && chunks < granted.chunks;) {
-    const Deadline deadline = Clock::now() + std::chrono::milliseconds(settings.timeout_ms);
-    Result<Received> batch = hear(made, deadline);
-    mapped = batch ? map_batch(batch.value(), made) : Result<void>(std::move(batch.error()));
-    if (!mapped) break;
-    chunks += batch.value().message.count;
-    Message received;
-    received.kind = MessageKind::received;
-    received.number = made.number;
-    received.count = static_cast<std::uint32_t>(chunks);
-    mapped = made.link->channel.send(received, {}, deadline);
-  }
-  if (mapped && made.mapped != granted.bytes)
-    mapped = not_shared("the process that exported the memory does not keep to the protocol");
-  if (mapped) return {};
-  if (Result<void> undone = unmap(made); !undone)
-    observe::log(observe::LogLevel::warning, "opening shared memory was not undone: {}", undone.error().message);
-  return mapped;
-}
-
-// Each chunk is held by its mapping alone from here on.
-Result<void> Importer::map_batch(const Received& batch, Import& made) {
-  const Message& message = batch.message;
-  if (message.kind != MessageKind::batch || message.count == 0 || message.count > kMostInFlight ||
-      batch.files.size() != message.count)
-    return not_shared("the process that exported the memory does not keep to the protocol");
-  Driver& driver = *made.driver;
-  AddressRange added{made.reservation.begin + made.mapped, 0};
-  for (std::size_t i = 0; i < message.count; ++i) {
-    const Bytes size = message.sizes[i];
-    if (size == 0 || size > made.reservation.size - made.mapped)
-      return not_shared("the process that exported the memory does not keep to the protocol");
-    driver::ChunkHandle chunk{};
-    VPMM_TRY(checked(Call::mem_import_from_shareable_handle,
-                     driver.mem_import_from_shareable_handle(batch.files[i].get(), chunk)));
-    Result<void> mapped =
-        checked(Call::mem_map, driver.mem_map({made.reservation.begin + made.mapped, size}, 0, chunk));
-    if (mapped) made.mapped += size;
-    Result<void> released = checked(Call::mem_release, driver.mem_release(chunk));
-    VPMM_TRY(std::move(mapped));
-    VPMM_TRY(std::move(released));
-    added.size += size;
-  }
-  const driver::AccessDescriptor access{made.key.device};
-  return checked(Call::mem_set_access, driver.mem_set_access(added, {&access, 1}));
-}
-
-Result<void> Importer::unmap(Import& import) {
-  Driver& driver = *import.driver;
-  if (import.mapped != 0) {
-    VPMM_TRY(checked(Call::mem_unmap, driver.mem_unmap({import.reservation.begin, import.mapped})));
-    import.mapped = 0;
-  }
-  VPMM_TRY(checked(Call::mem_address_free, driver.mem_address_free(import.reservation)));
-  import.reservation = {};
-  return {};
 }
 
 // --- closing --------------------------------------------------------------------------------------------------------
 
-// Then nothing runs that could use the memory, and what was retained is gone. Mappings survive it.
-bool Importer::is_reset(const Import& import) {
-  driver::ContextId id{};
-  return import.driver->has(Call::ctx_get_id) &&
-         (import.driver->ctx_get_id(import.context, id) != CuResult::success || id != import.context_id);
-}
-
-Result<void> Importer::synchronize(const Import& import) {
-  if (is_reset(import)) return {};
-  const driver::ContextScope scope(*import.driver, import.context);
-  VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
-  const CuResult result = import.driver->ctx_synchronize();
-  if (result == CuResult::stream_capture_unsupported || result == CuResult::stream_capture_implicit)
-    return Error{ErrorCode::capture_active, "shared memory is not closed while a stream is being captured"};
-  return checked(Call::ctx_synchronize, result);
-}
-
-Result<void> Importer::close(DevicePtr ptr) {
+// Note [Who closes last waits, and looks again]
+// While it waits, others may open the memory, use it and close it again, and their work is not waited for. So the
+// memory goes only if nobody has opened or closed it since before the wait.
+Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
   std::unique_lock lock(mutex_);
-  for (bool is_idle = false;; is_idle = true) {
+  std::optional<std::uint64_t> waited_since;
+  for (;;) {
     const auto found = by_address_.find(ptr);
     if (found == by_address_.end())
       return Error{
           ErrorCode::invalid_pointer,
           fmt::format("{:#x} is not open: it was closed already, or is no memory of another process", to_integer(ptr))};
-    Import& import = *find(found->second);
+    Import& import = imports_.at(found->second);
     if (import.opens > 1) {
       --import.opens;
+      import.last_use = ++last_use_;
       return {};
     }
-    if (is_idle) {
-      VPMM_TRY(give_back(import));
-      by_address_.erase(found);
-      imports_.erase(import.key);
-      return {};
+    const bool was_reset = is_reset(*import.driver, import.context, import.context_id);
+    if (!was_reset && waited_since != import.last_use) {
+      waited_since = import.last_use;
+      Driver& driver = *import.driver;
+      const DeviceOrdinal device = import.key.device;
+      lock.unlock();
+      VPMM_TRY(wait(driver, device));
+      lock.lock();
+      continue;
     }
-    const Import idle = import;
+    if (was_reset) VPMM_TRY(retain(*import.driver, import.key.device, import.context, import.context_id));
+    Result<void> gone;
+    if (import.link != nullptr)
+      gone = unmap(*import.driver, import.context, {import.reservation.begin, import.mapped}, import.reservation);
+    else if (!was_reset)  // which closed it
+      gone = close_legacy(*import.driver, import.context, import.ptr - import.key.offset);
+    if (gone || was_reset) import.driver->device_primary_ctx_release(import.key.device);
+    VPMM_TRY(std::move(gone));
+    const Import closed = std::move(import);
+    imports_.erase(found->second);
+    by_address_.erase(found);
     lock.unlock();
-    VPMM_TRY(synchronize(idle));
-    lock.lock();
+    if (closed.link != nullptr) closed.link->close(closed.number);
+    break;
   }
-}
-
-// Requires: nothing on the GPU uses it. It stays open when it fails.
-Result<void> Importer::give_back(Import& import) {
-  Driver& driver = *import.driver;
-  const bool was_reset = is_reset(import);
-  if (was_reset) VPMM_TRY(retain(import));
-  {
-    const driver::ContextScope scope(driver, import.context);
-    VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
-    if (import.link != nullptr) {
-      VPMM_TRY(unmap(import));
-      say_closed(import);
-    } else if (!was_reset) {  // a reset closed it
-      VPMM_TRY(checked(Call::ipc_close_mem_handle,
-                       driver.ipc_close_mem_handle(DevicePtr{to_integer(import.ptr) - import.key.offset})));
-    }
-  }
-  driver.device_primary_ctx_release(import.key.device);
+  close_late_ones();
+  say_what_is_unsaid();
   return {};
 }
 
-// An exporter that is gone needs no word.
-void Importer::say_closed(const Import& import) {
-  Message message;
-  message.kind = MessageKind::close;
-  message.number = import.number;
-  static_cast<void>(import.link->channel.send(message, {}, Clock::now() + std::chrono::seconds(1)));
+void Importer::close_some_time(DevicePtr ptr, const Wait& wait) {
+  const Result<void> closed = close(ptr, wait);
+  if (closed || closed.error().code == ErrorCode::invalid_pointer) return;
+  const std::lock_guard guard(mutex_);
+  late_.emplace_back(ptr, wait);
+}
+
+std::vector<std::pair<DevicePtr, Wait>> Importer::take_late_ones() {
+  const std::lock_guard guard(mutex_);
+  return std::exchange(late_, {});
+}
+
+// Each once: what cannot be closed yet is on the list again.
+void Importer::close_late_ones() {
+  for (const auto& [ptr, wait] : take_late_ones()) close_some_time(ptr, wait);
 }
 
 }  // namespace vpmm::ipc

@@ -2,23 +2,32 @@
 #pragma once
 
 #include <compare>
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "driver/driver.hpp"
-#include "ipc/channel.hpp"
 #include "ipc/handle.hpp"
+#include "ipc/link.hpp"
 
 namespace vpmm::ipc {
 
 // Which of a driver's devices has this identity. unsupported: none that this process sees.
 Result<driver::DeviceOrdinal> device_with(driver::Driver& driver, const driver::Uuid& identity);
 
-// One per process, never destroyed. Thread-safe; one opening at a time, for mapping calls slow each other down. A
-// forked child has none of what its parent opened.
+// Waits for the work that is queued on a device. capture_active: not now, for it would break a stream capture.
+using Wait = std::function<Result<void>(driver::Driver& driver, driver::DeviceOrdinal device)>;
+// By its primary context; captures of blocking streams are seen, others are not.
+Result<void> wait_for_primary(driver::Driver& driver, driver::DeviceOrdinal device);
+
+// One per process, never destroyed. Thread-safe: openings of one token wait for each other, and so do those from one
+// exporter; nobody else waits for an exporter. A forked child has none of what its parent opened.
 class Importer {
  public:
   static Importer& of_process();
@@ -26,8 +35,11 @@ class Importer {
   // The address of the memory, mapped for work on `device`; none: the device that it is on. Open already: the same
   // address, and one more close() is needed. Errors as vpmm_ipc_open has them. `driver` must live until it is closed.
   Result<DevicePtr> open(driver::Driver& driver, const IpcHandle& handle, std::optional<driver::DeviceOrdinal> device);
-  // Waits for the work of the device's context, unless the memory stays open. invalid_pointer: `ptr` is not open.
-  Result<void> close(DevicePtr ptr);
+  // The last one waits for the work of the device first. invalid_pointer: `ptr` is not open. When it fails, the memory
+  // stays open.
+  Result<void> close(DevicePtr ptr, const Wait& wait = wait_for_primary);
+  // For those who cannot be told: what cannot be closed now is tried again by later openings and closings.
+  void close_some_time(DevicePtr ptr, const Wait& wait = wait_for_primary);
 
  private:
   struct Key {
@@ -36,16 +48,13 @@ class Importer {
     driver::DeviceOrdinal device = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  // What is between this process and one exporter, as long as anything of it is open.
-  struct Link {
-    Channel channel;
-    std::uint64_t last_number = 0;
-  };
   struct Import {
     driver::Driver* driver = nullptr;
     Key key;
+    driver::DeviceOrdinal home = 0;  // that the memory is on
     DevicePtr ptr{};
     std::uint64_t opens = 1;
+    std::uint64_t last_use = 0;       // the number of its latest opening or closing, of all that there were
     driver::ContextHandle context{};  // the device's primary one, retained
     driver::ContextId context_id{};
     AddressRange reservation;  // of a pool; empty: legacy
@@ -54,25 +63,24 @@ class Importer {
     std::uint64_t number = 0;  // of the opening, on the link
   };
 
-  Import* find(const Key& key);
-  Result<void> open_legacy(const IpcHandle& handle, Import& made);
-  Result<void> open_pool(const IpcHandle& handle, const Token& token, std::optional<driver::DeviceOrdinal> device,
-                         Import& made);
-  Result<std::shared_ptr<Link>> link_to(const Identity& exporter, Deadline deadline);
-  static Result<Received> hear(Import& made, Deadline deadline);
-  Result<void> map_all(const Message& granted, Import& made);
-  static Result<void> map_batch(const Received& batch, Import& made);
-  static Result<void> retain(Import& made);
-  static bool is_reset(const Import& import);
-  static Result<void> synchronize(const Import& import);
-  static Result<void> give_back(Import& import);
-  static Result<void> unmap(Import& import);
-  static void say_closed(const Import& import);
+  Import* find(const IpcHandle& handle, Bytes offset, std::optional<driver::DeviceOrdinal> device);
+  Result<void> open_first(const IpcHandle& handle, const std::optional<Token>& token,
+                          std::optional<driver::DeviceOrdinal> device, Import& made);
+  std::shared_ptr<Link> link_to(const Identity& exporter);
+  void forget_link(const Identity& exporter, const std::shared_ptr<Link>& link);
+  void say_what_is_unsaid();
+  void close_late_ones();
+  std::vector<std::pair<DevicePtr, Wait>> take_late_ones();
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // over what follows; no wait for another process or the GPU is made under it
   std::map<Key, Import> imports_;
   std::map<DevicePtr, Key> by_address_;
-  std::map<Identity, std::weak_ptr<Link>> links_;
+  std::uint64_t last_use_ = 0;
+  std::set<std::pair<TokenBytes, Bytes>> opening_;  // token and offset of what is being opened
+  std::condition_variable opened_;
+  std::map<Identity, std::shared_ptr<Link>> links_;
+  std::vector<std::shared_ptr<Link>> old_links_;  // broken ones that still have something to say
+  std::vector<std::pair<DevicePtr, Wait>> late_;
 };
 
 }  // namespace vpmm::ipc

@@ -1,6 +1,7 @@
 // ipc: what exporter and importer say to each other.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -50,7 +51,7 @@ struct Message {
   std::array<char, kTextSize> text{};                // ends with a zero
 
   void say(std::string_view why) { why.copy(text.data(), kTextSize - 1); }
-  std::string said() const { return {text.data(), std::string_view(text.data(), kTextSize).find('\0')}; }
+  std::string said() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
 };
 
 }  // namespace vpmm::ipc

@@ -140,6 +140,8 @@ class Pool {
   void fill(observe::Statistics& statistics) const;
   void for_each_region(const std::function<void(const region::Region&)>& visit) const { index_.for_each(visit); }
   std::vector<AddressRange> reservations() const { return reservations_; }
+  // Whether chunks can be handed to other processes.
+  bool can_export() { return mapper_.can_export(); }
   // The chunks behind `range`, by address.
   std::vector<vm::Mapping> mappings_around(AddressRange range) const;
   void reset_peaks();

@@ -60,6 +60,11 @@ Result<driver::ChunkHandle> Mapper::create(Bytes size) {
   }
 }
 
+bool Mapper::can_export() {
+  const MutexLock lock(mapping_);
+  return properties_.posix_file_descriptor;
+}
+
 Result<void> Mapper::release(driver::ChunkHandle chunk) {
   const MutexLock lock(mapping_);
   return driver::checked(Call::mem_release, retried([&] { return driver_.mem_release(chunk); }));

@@ -35,6 +35,8 @@ class Mapper {
   Result<void> free_reservation(AddressRange reservation);
   Result<driver::ChunkHandle> create(Bytes size);
   Result<void> release(driver::ChunkHandle chunk);
+  // Whether chunks are created with a file descriptor: the device says that it can, and it was never refused.
+  bool can_export();
   // Maps all placements, which tile `whole`, and makes it readable and writable. On failure nothing stays mapped but
   // what the outcome names.
   MapOutcome map_run(AddressRange whole, const std::vector<Placement>& placements);

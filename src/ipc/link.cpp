@@ -1,0 +1,122 @@
+// ipc: talking to one exporter.
+#include "ipc/link.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace vpmm::ipc {
+namespace {
+
+constexpr std::chrono::seconds kForClosing{1};
+
+Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
+
+// As vpmm_status numbers, from another process that may be newer.
+ErrorCode code_of(const Message& refusal) {
+  const auto code = static_cast<ErrorCode>(refusal.status);
+  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ? code : ErrorCode::not_shared;
+}
+
+}  // namespace
+
+Result<bool> Link::Turn::connect(const std::string& folder, Deadline deadline) {
+  if (link_.channel_) return true;
+  VPMM_TRY_ASSIGN(Channel channel, connect_to(socket_path(folder, link_.exporter_), deadline));
+  VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
+  if (peer.user != geteuid())
+    return not_shared(fmt::format("the socket of the process that exported the memory belongs to user {}, not to {}",
+                                  peer.user, geteuid()));
+  link_.channel_ = std::move(channel);
+  return false;
+}
+
+Result<void> Link::Turn::say(const Message& message, Deadline deadline) {
+  Result<void> said = link_.channel_.send(message, {}, deadline);
+  if (!said) link_.is_broken_ = true;
+  return said;
+}
+
+Result<Received> Link::Turn::hear(std::uint64_t number, Deadline deadline) {
+  for (;;) {
+    if (!link_.channel_.wait_to_receive(deadline))
+      return not_shared("the process that exported the memory does not answer");
+    Result<std::optional<Received>> received = link_.channel_.receive(deadline);
+    if (!received) {
+      link_.is_broken_ = received.error().code == ErrorCode::not_shared;
+      return std::move(received.error());
+    }
+    if (!received.value()) {
+      link_.is_broken_ = true;
+      return not_shared("the process that exported the memory is gone");
+    }
+    Received& heard = *received.value();
+    const bool is_refused = heard.message.kind == MessageKind::refused;
+    const bool is_for_all = is_refused && heard.message.number == 0;
+    if (heard.message.number != number && !is_for_all) continue;  // of an opening that was given up
+    if (is_for_all) link_.is_broken_ = true;
+    if (is_refused) return Error{code_of(heard.message), heard.message.said()};
+    return std::move(heard);
+  }
+}
+
+Link::Turn::Turn(Link& link) : link_(link) {
+  std::unique_lock lock(link.mutex_);
+  link.released_.wait(lock, [&] { return !link.is_taken_; });
+  link.is_taken_ = true;
+}
+
+Link::Turn::~Turn() {
+  link_.release();
+  link_.say_what_is_unsaid();
+}
+
+void Link::release() {
+  {
+    const std::lock_guard guard(mutex_);
+    is_taken_ = false;
+  }
+  released_.notify_one();
+}
+
+void Link::close(std::uint64_t number) {
+  {
+    const std::lock_guard guard(mutex_);
+    unsaid_.push_back(number);
+  }
+  say_what_is_unsaid();
+}
+
+bool Link::has_said_everything() {
+  const std::lock_guard guard(mutex_);
+  return unsaid_.empty();
+}
+
+void Link::say_what_is_unsaid() {
+  for (bool is_stuck = false; !is_stuck;) {
+    std::vector<std::uint64_t> numbers;
+    {
+      const std::lock_guard guard(mutex_);
+      if (unsaid_.empty() || is_taken_) return;
+      is_taken_ = true;
+      numbers.swap(unsaid_);
+    }
+    const Deadline deadline = Clock::now() + kForClosing;
+    std::size_t said = 0;
+    while (said < numbers.size() && !is_stuck) {
+      Message message;
+      message.kind = MessageKind::close;
+      message.number = numbers[said];
+      const Channel::Sent sent = channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
+      is_stuck = sent == Channel::Sent::not_now;
+      if (sent == Channel::Sent::yes) ++said;
+      if (sent == Channel::Sent::gone) said = numbers.size();
+    }
+    if (is_stuck) {
+      const std::lock_guard guard(mutex_);
+      unsaid_.insert(unsaid_.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(said), numbers.end());
+    }
+    release();
+  }
+}
+
+}  // namespace vpmm::ipc
