@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "driver/context_scope.hpp"
 #include "property/world.hpp"
 
 namespace vpmm::property {
@@ -72,7 +73,7 @@ void World::check_shared() {
         fail("memory that was freed is live again while another process holds it");
     }
     const Bytes told = devices_[number].pool->statistics().leased_bytes;
-    if (told != kept) fail(fmt::format("{} leased bytes, and {} are freed and held", told, kept));
+    if (told != kept) fail(fmt::format("leased: {} bytes are told, and {} are freed and held", told, kept));
   }
 }
 
@@ -159,16 +160,15 @@ void World::operator()(const ReadLease& o) {
   if (!shared.importers.empty()) read(shared, shared.importers[o.importer % shared.importers.size()]);
 }
 
-// An importer is done with the memory when it says so. It may wait for that whatever happens here, but the simulator
-// takes it for a wait of this process, which is not for times of capture.
+// An importer is done with the memory when it says so, whatever captures here.
 void World::operator()(const EndLease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
   Device& at = devices_[shared.device];
   if (o.holder == Holder::importer && !shared.importers.empty()) {
-    if (is_capturing_anywhere()) return;
     const auto importer = shared.importers.begin() + static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
     read(shared, *importer);
+    const driver::RelaxedCaptureScope relaxed(sim_);
     make_current(shared.device);
     expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
     shared.importers.erase(importer);

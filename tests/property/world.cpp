@@ -263,15 +263,16 @@ void World::finish() {
   }
   for (Allocation& allocation : allocations_) free_unnamed(allocation, false);
   check();
-  end_leases(1);
+  const bool ends_held = scene_.sim.seed % 4 == 0;  // the pool, while others still have memory of it
+  if (!ends_held) end_leases(1);
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
     const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
     if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
     const observe::Statistics now = pool.statistics();
-    if (now.live_allocations != 0)
+    if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));
-    if ((now.live_bytes | now.allocated_bytes) != 0)
+    if (!ends_held && (now.live_bytes | now.allocated_bytes) != 0)
       fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes, now.allocated_bytes));
     check();
     for (Stream& stream : devices_[number].streams) stream.bound.reset();
