@@ -57,6 +57,17 @@ bool FaultWorld::done(const Result<T>& result, const char* what) {
 void FaultWorld::check_pool(const char* what) {
   if (std::string broken = pool_->validate(); !broken.empty())
     fail(fmt::format("invariant after {}: {}", what, broken));
+  check_leases(what);
+}
+
+// What is freed and held keeps its address, so that nobody else is live there.
+void FaultWorld::check_leases(const char* what) {
+  Bytes kept = 0;
+  for (const Shared& shared : shared_)
+    if (shared.is_held() && !pool_->query(shared.of.ptr).ok()) kept += shared.usable;
+  if (pool_->statistics().leased_bytes != kept)
+    fail(fmt::format("{} leased bytes after {}, and {} are freed and held", pool_->statistics().leased_bytes, what,
+                     kept));
 }
 
 // --- what scenarios are made of -------------------------------------------------------------------------------------
@@ -177,6 +188,47 @@ void FaultWorld::write_on_peer(std::size_t number) {
   write(*allocations_[number], *peer_stream_);
 }
 
+std::size_t FaultWorld::share(std::size_t number) {
+  shared_.emplace_back();
+  if (pool_ == nullptr || !allocations_[number]) return shared_.size() - 1;
+  const Live& live = *allocations_[number];
+  const auto shared = pool_->share({live.ptr, live.bytes});
+  if (!done(shared, "share")) fail("share: " + shared.error().message);
+  if (shared) shared_.back() = {shared.value().share, live, pool_->query(live.ptr).value().usable, {}, 1, 0};
+  return shared_.size() - 1;
+}
+
+void FaultWorld::lease(std::size_t number) {
+  Shared& shared = shared_[number];
+  if (!shared.is_held()) return;
+  const auto leased = pool_->lease(shared.id, 0, shared.of.bytes);
+  if (!done(leased, "lease")) return fail("lease: " + leased.error().message);
+  const driver::ChunkHandle first = leased.value().chunks.front().handle;
+  if (shared.first_chunk != driver::ChunkHandle{} && shared.first_chunk != first) fail("another chunk than before");
+  shared.first_chunk = first;
+  ++shared.importers;
+}
+
+void FaultWorld::end_lease(std::size_t number, context::Holder holder) {
+  Shared& shared = shared_[number];
+  std::uint64_t& count = holder == context::Holder::handle ? shared.handles : shared.importers;
+  if (count == 0) return;
+  if (!is_poisoned_) {
+    must(sim_.ctx_synchronize(), "wait for what was written");
+    check_contents(shared.of);
+  }
+  --count;
+  pool_->end_lease(shared.id, holder);
+  check_pool("end_lease");
+}
+
+void FaultWorld::end_leases() {
+  for (std::size_t number = 0; number < shared_.size(); ++number) {
+    while (shared_[number].handles > 0) end_lease(number, context::Holder::handle);
+    while (shared_[number].importers > 0) end_lease(number, context::Holder::importer);
+  }
+}
+
 void FaultWorld::trim(Bytes bytes_to_keep) {
   if (pool_ != nullptr) done(pool_->trim(bytes_to_keep), "trim");
 }
@@ -263,13 +315,16 @@ void FaultWorld::check_aftermath() {
 void FaultWorld::check_contents() {
   if (sim_.ctx_synchronize() != CuResult::success) return fail("the user's context is broken");
   if (peer_stream_) must(sim_.stream_synchronize(*peer_stream_), "wait for the peer");
-  for (const std::optional<Live>& live : allocations_) {
-    if (!live || live->content == 0) continue;
-    for (const Bytes offset : {Bytes{0}, live->bytes / 2, live->bytes - 1}) {
-      std::uint8_t read = 0;
-      must(sim_.memcpy_device_to_host(&read, live->ptr + offset, 1), "read back");
-      if (read != live->content) fail("the contents of live memory changed");
-    }
+  for (const std::optional<Live>& live : allocations_)
+    if (live) check_contents(*live);
+}
+
+void FaultWorld::check_contents(const Live& live) {
+  if (live.content == 0) return;
+  for (const Bytes offset : {Bytes{0}, live.bytes / 2, live.bytes - 1}) {
+    std::uint8_t read = 0;
+    must(sim_.memcpy_device_to_host(&read, live.ptr + offset, 1), "read back");
+    if (read != live.content) fail("the contents of live or leased memory changed");
   }
 }
 
@@ -284,6 +339,7 @@ void FaultWorld::check_poison() {
   if (!is_poison(pool_->synchronize()) || !is_poison(pool_->trim(0)) || !is_poison(pool_->reset()))
     fail("poisoned, but it works");
   if (!is_poison(pool_->preallocate(kGiB)) || !is_poison(pool_->memory_info())) fail("poisoned, but it works");
+  end_leases();
   check_pool("poison");
   static_cast<void>(pool_->statistics());
   if (recorder_.total_count() != calls) fail("driver calls after poison");
@@ -291,6 +347,7 @@ void FaultWorld::check_poison() {
 
 // Everything works, and after the last free nothing is live or refused any more.
 void FaultWorld::check_use() {
+  end_leases();
   for (std::size_t number = 0; number < allocations_.size(); ++number) {
     if (allocations_[number]) deallocate(number, std::nullopt);
   }

@@ -40,6 +40,10 @@ class FaultWorld {
   void record_use(std::size_t number, driver::StreamHandle stream);
   void set_peer_access();                  // for device 1, whose context the user makes active
   void write_on_peer(std::size_t number);  // if access was given
+  // Another process: a number for the calls below; it has the handle. None of these calls the driver, so none may fail.
+  std::size_t share(std::size_t number);
+  void lease(std::size_t share);
+  void end_lease(std::size_t share, context::Holder holder);
   void trim(Bytes bytes_to_keep);
   void preallocate(Bytes bytes);
   void synchronize();
@@ -64,6 +68,15 @@ class FaultWorld {
     Bytes bytes = 0;
     std::uint8_t content = 0;
   };
+  struct Shared {
+    context::ShareId id{};
+    Live of;
+    Bytes usable = 0;
+    driver::ChunkHandle first_chunk{};  // as leases tell it
+    std::uint64_t handles = 0;
+    std::uint64_t importers = 0;
+    bool is_held() const { return handles + importers != 0; }
+  };
   void fail(std::string what);
   void must(driver::CuResult result, const char* what);  // of the user's own calls
   // Whether an operation succeeded; notes poison, and checks the pool.
@@ -75,6 +88,9 @@ class FaultWorld {
   void note_free(std::size_t number, const Result<void>& result);
   void write(Live& live, driver::StreamHandle stream);
   void check_contents();
+  void check_contents(const Live& live);
+  void check_leases(const char* what);
+  void end_leases();
   void check_poison();
   void check_use();
   void enter();         // retains the context, makes it current, creates streams
@@ -91,6 +107,7 @@ class FaultWorld {
   std::unique_ptr<context::Context> pool_;
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
+  std::vector<Shared> shared_;
   std::optional<driver::StreamHandle> peer_stream_;
   bool has_peer_access_ = false;
   std::uint64_t deferred_ = 0;

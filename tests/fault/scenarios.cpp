@@ -209,6 +209,35 @@ void sharing_with_a_peer(FaultWorld& w) {
   w.allocate(2 * kMiB, kAny);
 }
 
+// 32 MiB of device: memory runs out beside what is freed and held, and is enough when that is let go.
+void held_by_other_processes(FaultWorld& w) {
+  std::vector<std::size_t> live;
+  for (const Bytes bytes : {8 * kMiB, Bytes{3000}, 700 * kKiB, 6 * kMiB})
+    live.push_back(w.allocate(bytes, w.stream(1)));
+  std::vector<std::size_t> shared;
+  for (const std::size_t number : live) shared.push_back(w.share(number));
+  for (const std::size_t share : shared) w.lease(share);
+  w.deallocate(live[0], w.stream(1));
+  w.deallocate(live[1], kAny);
+  w.deallocate_deferred(live[2]);
+  w.allocate(14 * kMiB, w.stream(2));
+  w.allocate(8 * kMiB, w.stream(2));
+  for (const std::size_t share : shared) w.lease(share);
+  w.trim(0);
+  w.end_lease(shared[0], context::Holder::handle);
+  w.end_lease(shared[0], context::Holder::importer);
+  w.end_lease(shared[0], context::Holder::importer);
+  w.end_lease(shared[3], context::Holder::handle);
+  w.deallocate(live[3], w.stream(2));
+  w.allocate(8 * kMiB, w.stream(3));
+  w.reset();
+  w.end_lease(shared[1], context::Holder::handle);
+  w.reset_by_others();
+  for (const std::size_t share : shared) w.end_lease(share, context::Holder::importer);
+  w.allocate(1000, kAny);
+  w.trim(0);
+}
+
 void many_mappings(FaultWorld& w) {
   const auto first = w.allocate(20 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
@@ -241,6 +270,7 @@ std::vector<Scenario> scenarios() {
       {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
       {"sharing_with_a_peer", sharing_with_a_peer},
+      {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 

@@ -75,7 +75,10 @@ Scene Dice::scene() {
 std::vector<Operation> Dice::program(std::size_t length) {
   std::vector<Operation> operations;
   operations.reserve(length);
-  for (std::size_t i = 0; i < length; ++i) operations.push_back(operation());
+  for (std::size_t i = 0; i < length; ++i) {
+    operations.push_back(operation());
+    if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0) operations.push_back(with_others());
+  }
   return operations;
 }
 
@@ -116,6 +119,27 @@ Operation Dice::capturing() {
     case 2: return EndCapture{any(), !one_in(4)};
     case 3: return DestroyGraph{any(), one_in(2)};
     default: return Launch{any(), any()};
+  }
+}
+
+Operation Dice::with_others() {
+  const auto any = [this] { return below_for_others(1 << 16); };
+  switch (below_for_others(16)) {
+    case 0:
+    case 1:
+    case 2: return Share{any(), any(), any()};
+    case 3:
+    case 4: return Lease{any(), any(), any()};
+    case 5:
+    case 6: return ReadLease{any(), any()};
+    case 7:
+    case 8:
+    case 9: return EndLease{any(), any(), context::Holder::handle};
+    case 10:
+    case 11: return EndLease{any(), any(), context::Holder::importer};
+    case 12: return FreeTwice{any(), any()};
+    case 13: return SetPeerAccess{any(), any()};
+    default: return ReadOnPeer{any(), any(), any()};
   }
 }
 

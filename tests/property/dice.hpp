@@ -11,7 +11,8 @@ namespace vpmm::property {
 
 class Dice {
  public:
-  explicit Dice(std::uint64_t seed) : random_(seed) {}
+  explicit Dice(std::uint64_t seed)
+      : random_(seed), others_(seed), others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20) {}
 
   Scene scene();
   std::vector<Operation> program(std::size_t length);
@@ -19,6 +20,7 @@ class Dice {
  private:
   std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
+  std::uint64_t below_for_others(std::uint64_t n) { return others_() % n; }
   std::uint64_t any() { return below(1 << 16); }
   Bytes size(Bytes least, Bytes most);  // log-uniform
   Bytes border();                       // where another class, or another way, begins
@@ -29,9 +31,14 @@ class Dice {
   Operation usual();
   Operation rare();
   Operation capturing();
+  Operation with_others();
   Allocate allocate();
 
   std::mt19937_64 random_;
+  // What other processes and devices do comes in between and has numbers of its own: the rest of the program is the
+  // same with it as without, so that seeds that are known for something stay what they are.
+  std::mt19937_64 others_;
+  std::uint64_t others_one_in_;  // 0: they do nothing
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
   Bytes page_ = 2 * kMiB;

@@ -17,6 +17,8 @@ constexpr Bytes kFirstInCapture = 3 * kMiB;
 // --- captures and graphs --------------------------------------------------------------------------------------------
 
 // A capture that is not announced must be seen by the pool before anything else happens: an allocation on the stream.
+// The pool of another device, of which this is a peer, does not see it and must be told; so with peers all are
+// announced.
 void World::operator()(const BeginCapture& o) {
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
@@ -26,11 +28,12 @@ void World::operator()(const BeginCapture& o) {
     return other.capture && other.capture->is_announced;
   });
   if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations ||
-      (other_announced && !o.is_announced))
+      ((other_announced || has_peers()) && !o.is_announced))
     return;
   make_current(number);
   if (!o.is_announced) stream.bound.reset();
-  if (o.is_announced) expect(at.pool->capture_begin(), "capture_begin");
+  if (o.is_announced)
+    for (context::Context* const pool : pools_of(number)) expect(pool->capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
   stream.capture = Capture{next_key_++, o.is_announced};
   if (!o.is_announced) at.had_unannounced_capture = true;
@@ -38,11 +41,11 @@ void World::operator()(const BeginCapture& o) {
 }
 
 void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
-  Device& at = devices_[number];
   make_current(number);
   Graph made{stream.capture->key, number, {}, {}};
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
-  if (stream.capture->is_announced) expect(at.pool->capture_end(), "capture_end");
+  if (stream.capture->is_announced)
+    for (context::Context* const pool : pools_of(number)) expect(pool->capture_end(), "capture_end");
   stream.capture.reset();
   if (!failure_.empty()) return;
   if (!is_kept) return destroy(made, false);
@@ -145,8 +148,7 @@ void World::operator()(const Synchronize& o) {
 
 void World::operator()(const Reset& o) {
   const std::size_t number = o.device % devices_.size();
-  for (const Device& each : devices_)
-    if (is_capturing(each)) return;
+  if (is_capturing_anywhere()) return;
   Device& at = devices_[number];
   destroy_graphs(number);
   if (!o.is_foreign) {
@@ -155,7 +157,7 @@ void World::operator()(const Reset& o) {
     if (expect(result, "reset")) notice_reset(number, true);
     return;
   }
-  const bool is_idle = number % 2 == allocations_.size() % 2;
+  const bool is_idle = has_peers() || number % 2 == allocations_.size() % 2;  // others wait for what is queued here
   if (is_idle) sim_.run_until_idle();
   expect(sim_.device_primary_ctx_reset(static_cast<int>(number)), "reset by somebody else");
   notice_reset(number, is_idle);
@@ -168,6 +170,8 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
   const std::vector<Stream> dead = std::move(at.streams);
   open(number);
   at.had_unannounced_capture = false;
+  for (Shared& shared : shared_)
+    if (shared.device == number && !keeps_contents) shared.content.reset();
   if (has_drivers_pool() || next_key_ % 2 == 0) {
     expect(at.pool->memory_info(), "memory_info after a reset");
     for (const Stream& stream : dead)
@@ -184,7 +188,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
     if (!keeps_contents) allocation.content.reset();
     allocation.home = at.streams[2].key;
     allocation.covered.clear();
-    allocation.is_shared = false;
+    allocation.is_shared = find_shared(allocation) != nullptr;
   }
 }
 

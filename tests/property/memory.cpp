@@ -94,7 +94,8 @@ void World::judge_shortage(const Device& at, const Error& error, Bytes whole_pag
   if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
   const bool is_exact = has_pool() && scene_.config.page_chunks && scene_.config.max_mappings > 10'000;
-  if (!is_exact || has_drivers_pool() || at.had_unannounced_capture || is_capturing(at)) return;
+  if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
+  if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
   const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
   const Bytes used = needed_pages(at) + whole_pages;
   if (used <= limit)
@@ -113,6 +114,11 @@ Bytes World::needed_pages(const Device& at) const {
     if (!info || info.value().usable >= page()) continue;
     for (const Bytes offset : {Bytes{0}, info.value().usable - 1})
       cut_pages.insert(to_integer(allocation.ptr + offset) / page());
+  }
+  for (const Shared& shared : shared_) {
+    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared)) continue;
+    for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
+      cut_pages.insert(to_integer(byte) / page());
   }
   return whole + cut_pages.size() * page();
 }
@@ -151,11 +157,19 @@ void World::write(Allocation& allocation, const Stream& stream) {
 void World::read(const Allocation& allocation, const Stream& stream) {
   if (!allocation.content) return;
   make_current(allocation.device);
-  driver::sim::Kernel kernel = kernel_on({allocation.ptr, allocation.bytes}, MemoryAccess::Kind::read);
-  kernel.body = [this, ptr = allocation.ptr, bytes = allocation.bytes, value = *allocation.content] {
-    for (const std::uint8_t* byte : samples(ptr, bytes)) misread_ += *byte != value ? 1 : 0;
+  const AddressRange whole{allocation.ptr, allocation.bytes};
+  read(whole, whole, *allocation.content, stream.handle);
+}
+
+void World::read(AddressRange whole, AddressRange part, std::uint8_t content, driver::StreamHandle stream) {
+  driver::sim::Kernel kernel = kernel_on(part, MemoryAccess::Kind::read);
+  kernel.body = [this, whole, part, content] {
+    for (const std::uint8_t* byte : samples(whole.begin, whole.size)) {
+      const DevicePtr at{reinterpret_cast<std::uint64_t>(byte)};
+      misread_ += part.contains(at) && *byte != content ? 1 : 0;
+    }
   };
-  expect(sim_.launch(kernel, stream.handle), "launch");
+  expect(sim_.launch(kernel, stream), "launch");
 }
 
 void World::operator()(const Write& o) {
@@ -207,7 +221,8 @@ Result<void> World::free_on(Device& device, DevicePtr ptr, Stream& stream) {
   return device.pool->deallocate(ptr, stream.handle);
 }
 
-void World::remember_freed(const Allocation& allocation) {
+void World::note_freed(const Allocation& allocation) {
+  note_freed(allocation, Shared::Freed::yes);
   freed_.emplace_back(allocation.device, allocation.ptr);
   if (freed_.size() > kMostFreed) freed_.pop_front();
 }
@@ -220,7 +235,7 @@ void World::operator()(const Free& o) {
   if (home == nullptr) return;
   if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
   expect(free_on(at, allocation->ptr, *home), "deallocate");
-  remember_freed(*allocation);
+  note_freed(*allocation);
   forget(*allocation);
 }
 
@@ -247,7 +262,7 @@ void World::operator()(const FreeElsewhere& o) {
   Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!may_free_on(*allocation, stream, o.is_ordered)) return;
   expect(free_on(at, allocation->ptr, stream), "deallocate");
-  remember_freed(*allocation);
+  note_freed(*allocation);
   forget(*allocation);
 }
 
@@ -261,7 +276,7 @@ void World::operator()(const FreeMany& o) {
   for (std::size_t i = o.allocation % allocations_.size(); i < allocations_.size() && freed.size() < o.count; ++i) {
     if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
     freed.push_back(allocations_[i].ptr);
-    remember_freed(allocations_[i]);
+    note_freed(allocations_[i]);
   }
   expect(at.pool->deallocate_many(freed, stream.handle), "deallocate_many");
   std::erase_if(allocations_, [&](const Allocation& allocation) {
@@ -291,11 +306,13 @@ bool World::may_free_unnamed(const Allocation& allocation) const {
 
 void World::free_unnamed(Allocation& allocation, bool is_deferred) {
   context::Context& pool = *devices_[allocation.device].pool;
-  if (is_deferred)
+  if (is_deferred) {
     pool.deallocate_deferred(allocation.ptr);
-  else
+    note_freed(allocation, Shared::Freed::deferred);
+  } else {
     expect(pool.deallocate(allocation.ptr, std::nullopt), "deallocate");
-  if (!is_deferred) remember_freed(allocation);
+    note_freed(allocation);
+  }
   allocation.ptr = DevicePtr{};
 }
 
@@ -316,8 +333,11 @@ void World::operator()(const FreeWrongly& o) {
 }
 
 void World::operator()(const FreeTwice& o) {
-  if (freed_.empty()) return;
-  const auto [number, ptr] = freed_[o.freed % freed_.size()];
+  std::vector<std::pair<std::size_t, DevicePtr>> freed(freed_.begin(), freed_.end());
+  for (const Shared& shared : shared_)
+    if (is_kept(shared)) freed.emplace_back(shared.device, shared.range.begin);
+  if (freed.empty()) return;
+  const auto [number, ptr] = freed[o.freed % freed.size()];
   Device& at = devices_[number];
   if (at.pool->query(ptr).ok()) return;  // somebody else's by now
   const auto result = free_on(at, ptr, at.streams[o.stream % at.streams.size()]);

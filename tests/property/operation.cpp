@@ -21,6 +21,10 @@ const char* code(driver::CaptureMode mode) {
   return "";
 }
 
+const char* code(context::Holder holder) {
+  return holder == context::Holder::handle ? "context::Holder::handle" : "context::Holder::importer";
+}
+
 struct Printer {
   std::string operator()(const Allocate& o) const {
     return fmt::format("Allocate{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.alignment);
@@ -67,6 +71,20 @@ struct Printer {
   std::string operator()(const Launch& o) const { return fmt::format("Launch{{{}, {}}}", o.graph, o.stream); }
   std::string operator()(const DestroyGraph& o) const {
     return fmt::format("DestroyGraph{{{}, {}}}", o.graph, o.frees_first);
+  }
+  std::string operator()(const Share& o) const {
+    return fmt::format("Share{{{}, {}, {}}}", o.allocation, o.begin, o.size);
+  }
+  std::string operator()(const Lease& o) const { return fmt::format("Lease{{{}, {}, {}}}", o.share, o.begin, o.size); }
+  std::string operator()(const ReadLease& o) const { return fmt::format("ReadLease{{{}, {}}}", o.share, o.importer); }
+  std::string operator()(const EndLease& o) const {
+    return fmt::format("EndLease{{{}, {}, {}}}", o.share, o.importer, code(o.holder));
+  }
+  std::string operator()(const SetPeerAccess& o) const {
+    return fmt::format("SetPeerAccess{{{}, {}}}", o.device, o.peer);
+  }
+  std::string operator()(const ReadOnPeer& o) const {
+    return fmt::format("ReadOnPeer{{{}, {}, {}}}", o.allocation, o.peer, o.stream);
   }
   std::string operator()(const Trim& o) const { return fmt::format("Trim{{{}, {}}}", o.device, o.bytes_to_keep); }
   std::string operator()(const Preallocate& o) const { return fmt::format("Preallocate{{{}, {}}}", o.device, o.bytes); }

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/bytes.hpp"
+#include "context/context.hpp"
 #include "driver/types.hpp"
 
 namespace vpmm::property {
@@ -62,7 +63,7 @@ struct FreeAnyStream {
 struct FreeWrongly {  // an address inside an allocation
   std::uint64_t allocation = 0;
 };
-struct FreeTwice {  // what was freed a while ago and is nobody's now, on any stream
+struct FreeTwice {  // what was freed a while ago and is no user's now, on any stream
   std::uint64_t freed = 0;
   std::uint64_t stream = 0;
 };
@@ -104,6 +105,34 @@ struct DestroyGraph {
   std::uint64_t graph = 0;
   bool frees_first = false;  // what was allocated in its capture
 };
+struct Share {  // for another process: one handle more
+  std::uint64_t allocation = 0;
+  std::uint64_t begin = 0;  // see part_of()
+  std::uint64_t size = 0;
+};
+struct Lease {  // an importer more, also of what is not shared any more: that is refused
+  std::uint64_t share = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t size = 0;
+};
+struct ReadLease {  // by another process
+  std::uint64_t share = 0;
+  std::uint64_t importer = 0;
+};
+struct EndLease {  // or what is none, or not any more
+  std::uint64_t share = 0;
+  std::uint64_t importer = 0;
+  context::Holder holder = context::Holder::handle;
+};
+struct SetPeerAccess {
+  std::uint64_t device = 0;
+  std::uint64_t peer = 0;
+};
+struct ReadOnPeer {  // as ReadElsewhere, on a stream of another device
+  std::uint64_t allocation = 0;
+  std::uint64_t peer = 0;
+  std::uint64_t stream = 0;
+};
 struct Trim {
   std::uint64_t device = 0;
   Bytes bytes_to_keep = 0;
@@ -130,10 +159,10 @@ struct Reset {
   bool is_foreign = false;  // by somebody else, without a word to the pool
 };
 
-using Operation =
-    std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeMany, FreeAnyStream,
-                 FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream, BeginCapture, EndCapture, Launch,
-                 DestroyGraph, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
+using Operation = std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeMany,
+                               FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream, BeginCapture,
+                               EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease, SetPeerAccess,
+                               ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
 
 std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
 

@@ -136,6 +136,15 @@ TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream)
               "");
 }
 
+TEST(PoolRegression, what_the_last_holder_lets_go_of_waits_for_all_work_whatever_any_stream_means) {
+  Scene scene = scene_with();
+  scene.config.any_stream = pool::AnyStreamOrder::legacy;
+  for (const Bytes bytes : {Bytes{1000}, 6 * kMiB})
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Share{0, 0, 4}, Free{0},
+                                 EndLease{0, 0, context::Holder::handle}, AllocateMany{0, kAnyStream, bytes, 6}}),
+              "");
+}
+
 TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees_hold) {
   for (const auto order : {pool::AnyStreamOrder::context, pool::AnyStreamOrder::legacy, pool::AnyStreamOrder::park}) {
     Scene scene = scene_with();

@@ -1,5 +1,5 @@
 // property tests: several threads with a pool per device, streams of their own, memory that one allocates and another
-// frees, and resets while all of them pause.
+// frees, or that another process holds beyond that, and resets while all of them pause.
 //
 // VPMM_SOAK_OPERATIONS: a tenth of it is done here. VPMM_SEED: replays one seed.
 #include <gtest/gtest.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "driver/context_scope.hpp"
 #include "property/dice.hpp"
 
 namespace vpmm::property {
@@ -35,28 +36,37 @@ struct Loan {
   bool has_tenant = false;  // it was allocated for `home`
 };
 
+// Another process has it, whether it is freed or not.
+struct Lease {
+  Loan of;
+  context::ShareId id{};
+  context::Holder kept{};
+  driver::ChunkHandle first_chunk{};
+};
+
 // What one thread gives to whichever takes it next.
+template <typename T>
 class Exchange {
  public:
-  void give(const Loan& loan) VPMM_EXCLUDES(mutex_) {
+  void give(const T& given) VPMM_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    loans_.push_back(loan);
+    given_.push_back(given);
   }
-  std::optional<Loan> take() VPMM_EXCLUDES(mutex_) {
+  std::optional<T> take() VPMM_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    if (loans_.empty()) return std::nullopt;
-    const Loan loan = loans_.front();
-    loans_.pop_front();
-    return loan;
+    if (given_.empty()) return std::nullopt;
+    const T taken = given_.front();
+    given_.pop_front();
+    return taken;
   }
-  std::deque<Loan> take_all() VPMM_EXCLUDES(mutex_) {
+  std::deque<T> take_all() VPMM_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    return std::exchange(loans_, {});
+    return std::exchange(given_, {});
   }
 
  private:
   Mutex mutex_;
-  std::deque<Loan> loans_ VPMM_GUARDED_BY(mutex_);
+  std::deque<T> given_ VPMM_GUARDED_BY(mutex_);
 };
 
 class Crew {
@@ -91,7 +101,8 @@ class Crew {
   struct Device {
     driver::ContextHandle context{};
     std::unique_ptr<context::Context> pool;
-    Exchange exchange;
+    Exchange<Loan> exchange;
+    Exchange<Lease> leases;
   };
 
   class Worker {
@@ -119,7 +130,7 @@ class Crew {
     StreamHandle stream() { return streams_[below(streams_.size())]; }
 
     void step() {
-      const std::uint64_t what = below(100);
+      const std::uint64_t what = below(108);
       if (what < 36) return allocate();
       if (what < 40) return allocate_many();
       if (what < 56) return free_mine();
@@ -127,6 +138,8 @@ class Crew {
       if (what < 70) return hand_over();
       if (what < 90) return free_taken();
       if (what < 94) return capture();
+      if (what >= 104) return share();
+      if (what >= 100) return end_lease();
       rare(what);
     }
 
@@ -228,6 +241,43 @@ class Crew {
       if (const auto loan = draw_mine()) device_.exchange.give(*loan);
     }
 
+    // Whoever comes to it frees the memory, and anybody ends the lease, in any order.
+    void share() {
+      const auto loan = draw_mine();
+      if (!loan) return;
+      const auto shared = pool().share({loan->ptr, loan->bytes});
+      if (!shared) crew_.expect(shared.error().code == ErrorCode::unsupported, shared.error().message.c_str());
+      if (shared) lease(*loan, shared.value().share);
+      if (below(2) == 0) return device_.exchange.give(*loan);
+      mine_.push_back(*loan);
+    }
+
+    void lease(const Loan& loan, context::ShareId id) {
+      const auto leased = pool().lease(id, 0, loan.bytes);
+      crew_.expect(leased.ok(), "a lease of live memory");
+      if (!leased) return;
+      const auto ended = below(2) == 0 ? context::Holder::handle : context::Holder::importer;
+      const auto kept = ended == context::Holder::handle ? context::Holder::importer : context::Holder::handle;
+      pool().end_lease(id, ended);
+      device_.leases.give({loan, id, kept, leased.value().chunks.front().handle});
+    }
+
+    void end_lease() {
+      auto lease = device_.leases.take();
+      if (!lease) return;
+      const StreamHandle own = stream();
+      if (lease->of.home != own) order(lease->of.home, own);
+      lease->of.home = own;
+      read(lease->of);
+      wait(own);  // an importer is done with the memory when it says so
+      if (lease->kept == context::Holder::handle) {
+        const auto leased = pool().lease(lease->id, 0, lease->of.bytes);
+        crew_.expect(leased && leased.value().chunks.front().handle == lease->first_chunk, "another chunk than before");
+        if (leased) pool().end_lease(lease->id, context::Holder::importer);
+      }
+      pool().end_lease(lease->id, lease->kept);
+    }
+
     void free_taken() {
       const auto loan = device_.exchange.take();
       if (!loan) return;
@@ -241,6 +291,12 @@ class Crew {
         default: break;  // the pool waits for the stream of the allocation by itself
       }
       freed(pool().deallocate(loan->ptr, own));
+    }
+
+    // Others may be capturing.
+    void wait(StreamHandle stream) {
+      const driver::RelaxedCaptureScope relaxed(sim());
+      crew_.expect(sim().stream_synchronize(stream) == CuResult::success, "synchronize a stream");
     }
 
     void freed(const Result<void>& result) { crew_.expect(result.ok(), result ? "" : result.error().message.c_str()); }
@@ -349,18 +405,24 @@ class Crew {
       loan.has_tenant = false;
       at.exchange.give(loan);
     }
+    for (Lease lease : at.leases.take_all()) {
+      lease.of.home = home;
+      at.leases.give(lease);
+    }
   }
 
   void finish() {
     for (Device& at : devices_) {
       expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
       while (const auto loan = at.exchange.take()) expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
+      while (const auto lease = at.leases.take()) at.pool->end_lease(lease->id, lease->kept);
       sim_.run_until_idle();
       expect(at.pool->synchronize().ok(), "synchronize");
       expect(at.pool->trim(0).ok(), "trim");
       const std::string broken = at.pool->validate();
       expect(broken.empty(), broken.c_str());
       expect(at.pool->statistics().live_allocations == 0, "allocations are left");
+      expect(at.pool->statistics().leased_bytes == 0, "leases are left");
       at.pool.reset();
     }
     const driver::sim::Census census = sim_.census();

@@ -116,6 +116,7 @@ void World::open(std::size_t number) {
 }
 
 void World::make_streams(Device& device) {
+  device.other_process.reset();
   device.streams.clear();
   device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}, {}});
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
@@ -148,6 +149,10 @@ bool World::is_usable(const Device& device, const Stream& stream) const {
 bool World::is_capturing(const Device& device) const {
   return std::any_of(device.streams.begin(), device.streams.end(),
                      [](const Stream& stream) { return stream.capture.has_value(); });
+}
+
+bool World::is_capturing_anywhere() const {
+  return std::any_of(devices_.begin(), devices_.end(), [this](const Device& each) { return is_capturing(each); });
 }
 
 World::Stream* World::find_stream(Device& device, std::uint64_t key) {
@@ -236,6 +241,7 @@ void World::check() {
       if (std::string broken = each.pool->validate(); !broken.empty()) fail("invariant: " + broken);
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
+  check_shared();
 }
 
 void World::finish() {
@@ -244,6 +250,7 @@ void World::finish() {
     destroy_graphs(number);
   }
   if (!failure_.empty()) return;
+  end_leases(2);
   for (Allocation& allocation : allocations_)
     if (may_free_unnamed(allocation)) free_unnamed(allocation, false);
   allocations_.erase(
@@ -256,14 +263,16 @@ void World::finish() {
   }
   for (Allocation& allocation : allocations_) free_unnamed(allocation, false);
   check();
+  const bool ends_held = scene_.sim.seed % 4 == 0;  // the pool, while others still have memory of it
+  if (!ends_held) end_leases(1);
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
     const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
     if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
     const observe::Statistics now = pool.statistics();
-    if (now.live_allocations != 0)
+    if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));
-    if ((now.live_bytes | now.allocated_bytes) != 0)
+    if (!ends_held && (now.live_bytes | now.allocated_bytes) != 0)
       fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes, now.allocated_bytes));
     check();
     for (Stream& stream : devices_[number].streams) stream.bound.reset();

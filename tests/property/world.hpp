@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -60,6 +61,8 @@ class World {
     std::vector<Stream> streams;  // 0: legacy, 1: per thread, the rest created
     std::optional<Bytes> capacity;
     bool had_unannounced_capture = false;  // since the context began: the pool may not have heard of its end
+    std::optional<Stream> other_process;   // the work of all importers; the pool never hears of it
+    std::set<std::size_t> peers;
   };
   struct Allocation {
     std::size_t device = 0;
@@ -71,6 +74,20 @@ class World {
     std::optional<std::uint8_t> content;
     bool is_shared = false;                // others read it, unordered with home: no more writes
     std::optional<std::uint64_t> capture;  // key of the capture it was allocated in, while its graph exists
+  };
+  // An allocation that was exported: alive, freed and held, or of the past.
+  struct Shared {
+    context::ShareId id{};
+    std::size_t device = 0;
+    AddressRange range;
+    Bytes bytes = 0;                      // that were asked for
+    std::optional<std::uint8_t> content;  // of every sample, written before importers read it
+    enum class Freed { no, deferred, yes };
+    Freed freed = Freed::no;
+    std::uint64_t handles = 0;
+    std::vector<AddressRange> importers;              // what each of them maps
+    std::map<DevicePtr, driver::ChunkHandle> chunks;  // as leases told them
+    bool is_held() const { return handles != 0 || !importers.empty(); }
   };
   struct Graph {
     std::uint64_t key = 0;  // of its capture
@@ -99,6 +116,12 @@ class World {
   void operator()(const EndCapture& o);
   void operator()(const Launch& o);
   void operator()(const DestroyGraph& o);
+  void operator()(const Share& o);
+  void operator()(const Lease& o);
+  void operator()(const ReadLease& o);
+  void operator()(const EndLease& o);
+  void operator()(const SetPeerAccess& o);
+  void operator()(const ReadOnPeer& o);
   void operator()(const Trim& o);
   void operator()(const Preallocate& o);
   void operator()(const SetCapacity& o);
@@ -120,6 +143,7 @@ class World {
   context::BoundStream* bound(Stream& stream);                       // for this call; null: it goes by the handle
   bool is_usable(const Device& device, const Stream& stream) const;  // ordinary work may be queued on it
   bool is_capturing(const Device& device) const;
+  bool is_capturing_anywhere() const;
   Stream* find_stream(Device& device, std::uint64_t key);
   void order(const Stream& first, const Stream& second);
 
@@ -139,15 +163,30 @@ class World {
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
+  // Samples of `whole` inside `part`.
+  void read(AddressRange whole, AddressRange part, std::uint8_t content, driver::StreamHandle stream);
   bool may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
-  void remember_freed(const Allocation& allocation);
+  void note_freed(const Allocation& allocation);
   bool must_name_home() const { return scene_.config.unnamed_free == pool::UnnamedFree::allocating_stream; }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
   bool frees_one();
 
   bool is_covered(const Allocation& allocation) const { return allocation.covered.count(allocation.home) != 0; }
+
+  // sharing.cpp
+  Shared* find_shared(const Allocation& allocation);  // none where no handle was ever made
+  bool make_room_for_shared();
+  void note_freed(const Allocation& allocation, Shared::Freed how);
+  bool is_freed(const Shared& shared) const;
+  bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
+  void read(const Shared& shared, AddressRange part);
+  const Stream& other_process(Device& device);
+  void end_leases(std::size_t one_in);
+  bool has_peers() const;
+  std::vector<context::Context*> pools_of(std::size_t device);  // whose memory its work may use
+  void check_shared();
 
   // life.cpp
   void end_capture(std::size_t device, Stream& stream, bool is_kept);
@@ -163,6 +202,8 @@ class World {
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>> freed_;  // lately, by device; perhaps somebody else's by now
   std::vector<Graph> graphs_;
+  std::vector<Shared> shared_;
+  std::set<context::ShareId> share_ids_;  // that were ever given
   std::uint64_t next_key_ = 1;
   std::uint8_t next_content_ = 1;
   std::uint64_t misread_ = 0;  // by simulated kernels

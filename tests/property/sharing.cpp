@@ -1,0 +1,233 @@
+// property tests: memory that other processes hold, and another GPU that uses memory of the pool.
+//
+// The other process is a stream that the pool never hears of. It reads what it has leased, also after the exporter's
+// free; the samples in there and the simulator's hazard checker tell whether anybody took the memory away from it.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "driver/context_scope.hpp"
+#include "property/world.hpp"
+
+namespace vpmm::property {
+
+using context::Holder;
+
+namespace {
+
+constexpr std::size_t kMostShared = 24;
+
+// A quarter of `whole`, the rest of it, all of it, and so on: as often as not with the first or the last byte. Perhaps
+// empty.
+AddressRange part_of(AddressRange whole, std::uint64_t begin, std::uint64_t size) {
+  const Bytes offset = whole.size * (begin % 4) / 4;
+  return {whole.begin + offset, (whole.size - offset) * (size % 5) / 4};
+}
+
+AddressRange common(AddressRange a, AddressRange b) {
+  if (!a.overlaps(b)) return {};
+  const DevicePtr begin = std::max(a.begin, b.begin);
+  return {begin, std::min(a.end(), b.end()) - begin};
+}
+
+}  // namespace
+
+// --- what is shared -------------------------------------------------------------------------------------------------
+
+World::Shared* World::find_shared(const Allocation& allocation) {
+  for (Shared& shared : shared_)
+    if (shared.freed == Shared::Freed::no && shared.device == allocation.device && shared.range.begin == allocation.ptr)
+      return &shared;
+  return nullptr;
+}
+
+// The oldest of the past is forgotten. False: there is none.
+bool World::make_room_for_shared() {
+  if (shared_.size() < kMostShared) return true;
+  const auto past = std::find_if(shared_.begin(), shared_.end(), [](const Shared& shared) {
+    return shared.freed != Shared::Freed::no && !shared.is_held();
+  });
+  if (past == shared_.end()) return false;
+  shared_.erase(past);
+  return true;
+}
+
+void World::note_freed(const Allocation& allocation, Shared::Freed how) {
+  if (Shared* const shared = find_shared(allocation)) shared->freed = how;
+}
+
+// A deferred free is carried out by some later call, and what is held keeps its address.
+bool World::is_freed(const Shared& shared) const {
+  if (shared.freed == Shared::Freed::deferred) return !devices_[shared.device].pool->query(shared.range.begin).ok();
+  return shared.freed == Shared::Freed::yes;
+}
+
+void World::check_shared() {
+  for (std::size_t number = 0; number < devices_.size(); ++number) {
+    if (devices_[number].pool == nullptr) continue;
+    Bytes kept = 0;
+    for (const Shared& shared : shared_) {
+      if (shared.device != number || !is_kept(shared)) continue;
+      kept += shared.range.size;
+      if (devices_[number].pool->query(shared.range.begin).ok())
+        fail("memory that was freed is live again while another process holds it");
+    }
+    const Bytes told = devices_[number].pool->statistics().leased_bytes;
+    if (told != kept) fail(fmt::format("leased: {} bytes are told, and {} are freed and held", told, kept));
+  }
+}
+
+void World::operator()(const Share& o) {
+  Allocation* const allocation = pick(o.allocation);
+  if (allocation == nullptr || !make_room_for_shared()) return;
+  Device& at = devices_[allocation->device];
+  const auto info = at.pool->query(allocation->ptr);
+  if (!info) return fail("query: " + info.error().message);
+  const AddressRange whole{allocation->ptr, info.value().usable};
+  const AddressRange part = part_of(whole, o.begin, o.size);
+  const auto result = at.pool->share(part);
+  const bool may_be_drivers = !has_pool() || (has_drivers_pool() && allocation->bytes < page());
+  if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
+  if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
+  if (!result) return fail("share: " + result.error().message);
+  if (part.empty() || result.value().allocation != whole.begin || result.value().offset != part.begin - whole.begin)
+    return fail("share tells another range");
+  Shared* shared = find_shared(*allocation);
+  if (shared == nullptr) {
+    if (!share_ids_.insert(result.value().share).second) return fail("a number of the past was given again");
+    shared = &shared_.emplace_back();
+    shared->id = result.value().share;
+    shared->device = allocation->device;
+    shared->range = whole;
+    shared->bytes = allocation->bytes;
+  }
+  if (shared->id != result.value().share) return fail("one allocation has two numbers");
+  ++shared->handles;
+  const Stream* const home = work_stream(*allocation);
+  if (home != nullptr && !allocation->capture && allocation->content) {
+    make_current(allocation->device);
+    order(*home, other_process(at));
+    shared->content = allocation->content;
+  }
+  allocation->is_shared = true;
+  check();
+}
+
+// --- the other process ----------------------------------------------------------------------------------------------
+
+const World::Stream& World::other_process(Device& at) {
+  if (!at.other_process) at.other_process = created_stream(driver::StreamFlags::non_blocking);
+  return *at.other_process;
+}
+
+void World::read(const Shared& shared, AddressRange part) {
+  const AddressRange whole{shared.range.begin, shared.bytes};
+  const AddressRange used = common(whole, part);
+  if (!shared.content || used.empty()) return;
+  make_current(shared.device);
+  read(whole, used, *shared.content, other_process(devices_[shared.device]).handle);
+}
+
+void World::operator()(const Lease& o) {
+  if (shared_.empty()) return;
+  Shared& shared = shared_[o.share % shared_.size()];
+  const AddressRange part = part_of(shared.range, o.begin, o.size);
+  const auto result = devices_[shared.device].pool->lease(shared.id, part.begin - shared.range.begin, part.size);
+  const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
+  const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
+  if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {
+    shared.freed = Shared::Freed::yes;
+    return;
+  }
+  if (is_over) return fail("a lease of what was freed and has no handle");
+  if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
+  if (!result) return fail("lease: " + result.error().message);
+  DevicePtr at = part.begin - result.value().offset;
+  for (const auto& chunk : result.value().chunks) {
+    if (shared.chunks.try_emplace(at, chunk.handle).first->second != chunk.handle)
+      fail("a chunk of shared memory is another one than before");
+    at = at + chunk.size;
+  }
+  if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
+  shared.importers.push_back(part);
+  read(shared, part);
+  check();
+}
+
+void World::operator()(const ReadLease& o) {
+  if (shared_.empty()) return;
+  const Shared& shared = shared_[o.share % shared_.size()];
+  if (!shared.importers.empty()) read(shared, shared.importers[o.importer % shared.importers.size()]);
+}
+
+// An importer is done with the memory when it says so, whatever captures here.
+void World::operator()(const EndLease& o) {
+  if (shared_.empty()) return;
+  Shared& shared = shared_[o.share % shared_.size()];
+  Device& at = devices_[shared.device];
+  if (o.holder == Holder::importer && !shared.importers.empty()) {
+    const auto importer = shared.importers.begin() + static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
+    read(shared, *importer);
+    const driver::RelaxedCaptureScope relaxed(sim_);
+    make_current(shared.device);
+    expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
+    shared.importers.erase(importer);
+  } else if (o.holder == Holder::handle && shared.handles > 0) {
+    --shared.handles;
+  }
+  at.pool->end_lease(shared.id, o.holder);
+  check();
+}
+
+// Those of one in `one_in` allocations.
+void World::end_leases(std::size_t one_in) {
+  for (std::size_t i = 0; i < shared_.size(); i += one_in) {
+    while (shared_[i].handles > 0 && failure_.empty()) (*this)(EndLease{i, 0, Holder::handle});
+    while (!shared_[i].importers.empty() && failure_.empty()) (*this)(EndLease{i, 0, Holder::importer});
+  }
+}
+
+// --- another GPU ----------------------------------------------------------------------------------------------------
+
+bool World::has_peers() const {
+  return std::any_of(devices_.begin(), devices_.end(), [](const Device& each) { return !each.peers.empty(); });
+}
+
+std::vector<context::Context*> World::pools_of(std::size_t number) {
+  std::vector<context::Context*> pools{devices_[number].pool.get()};
+  for (const Device& each : devices_)
+    if (each.peers.contains(number)) pools.push_back(each.pool.get());
+  return pools;
+}
+
+void World::operator()(const SetPeerAccess& o) {
+  const std::size_t peer = o.peer % devices_.size();
+  Device& at = device(o.device);
+  if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
+  const auto result = at.pool->set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+  if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
+  if (!result && result.error().code == ErrorCode::unsupported && (!has_pool() || has_drivers_pool())) return;
+  if (expect(result, "set_peer_access")) at.peers.insert(peer);
+}
+
+void World::operator()(const ReadOnPeer& o) {
+  Allocation* const allocation = pick(o.allocation);
+  if (allocation == nullptr || allocation->capture) return;
+  Device& at = devices_[allocation->device];
+  const std::size_t peer = o.peer % devices_.size();
+  if (!at.peers.contains(peer)) return;
+  const Stream* const home = work_stream(*allocation);
+  const Stream& stream = devices_[peer].streams[2 + o.stream % (devices_[peer].streams.size() - 2)];
+  if (home == nullptr || stream.capture) return;
+  make_current(allocation->device);
+  order(*home, stream);
+  if (allocation->content) {
+    make_current(peer);
+    const AddressRange whole{allocation->ptr, allocation->bytes};
+    read(whole, whole, *allocation->content, stream.handle);
+  }
+  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  allocation->is_shared = true;
+}
+
+}  // namespace vpmm::property
