@@ -134,6 +134,8 @@ class Driver {
   virtual CuResult mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) = 0;  // freed with mem_free
   // The allocation that `inside` lies in; of mapped chunks the mapping.
   virtual CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) = 0;
+  // cuPointerGetAttribute(DEVICE_ORDINAL): the device whose memory it is, whatever is current. invalid_value: none's.
+  virtual CuResult pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) = 0;
 
   // --- memory: of other processes ---
   // `ptr` is the begin of what mem_alloc gave; nothing else can be shared this way. An allocation that is freed while

@@ -53,6 +53,7 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_host_get_device_pointer: return {invalid_value};
     case Call::mem_alloc_managed: return {out_of_memory, not_supported, illegal_address};
     case Call::mem_get_address_range: return {invalid_value, not_found};
+    case Call::pointer_get_device: return {invalid_value};
     case Call::ipc_get_mem_handle: return {out_of_memory, invalid_value, map_failed, not_supported};
     case Call::ipc_open_mem_handle:
       return {out_of_memory,  invalid_value,  invalid_context, map_failed,

@@ -1,6 +1,7 @@
 // pool: which other devices may use what is mapped.
 #include <algorithm>
 
+#include "base/scope_exit.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -20,11 +21,13 @@ Result<void> Pool::set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer) 
   wait_for_grant(lock);
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};
   is_granting_ = true;
+  const ScopeExit settle([this] {
+    is_granting_ = false;
+    access_settled_.notify_all();
+  });
   access_settled_.wait(lock, [this] { return unmappings_ == 0; });
   Result<void> granted = grant(lock, peer);
   if (granted) peers_.push_back(peer);
-  is_granting_ = false;
-  access_settled_.notify_all();
   return granted;
 }
 

@@ -205,6 +205,22 @@ TEST_P(AddressRangeContract, of_mapped_chunks_it_is_the_mapping) {
   EXPECT_EQ(around(second.end() - 1), second);
 }
 
+TEST_P(AddressRangeContract, memory_of_a_device_tells_which_one_it_is_on) {
+  DevicePtr plain{};
+  ASSERT_OK(driver().mem_alloc(kSize, plain));
+  for (const DevicePtr ptr : {plain, plain + kSize - 1, memory(granularity()).begin + 100}) {
+    driver::DeviceOrdinal device = -1;
+    EXPECT_OK(driver().pointer_get_device(ptr, device));
+    EXPECT_EQ(device, 0);
+  }
+  EXPECT_OK(driver().mem_free(plain));
+  driver::DeviceOrdinal device = -1;
+  int mine = 0;
+  EXPECT_EQ(driver().pointer_get_device(DevicePtr{reinterpret_cast<std::uintptr_t>(&mine)}, device),
+            CuResult::invalid_value);
+  EXPECT_EQ(device, -1);
+}
+
 TEST_P(AddressRangeContract, what_the_driver_did_not_give_is_not_found) {
   int mine = 0;
   AddressRange range;

@@ -127,6 +127,7 @@ TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
   EXPECT_EQ(number(DeviceAttribute::memory_pools_supported), number(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
   EXPECT_EQ(number(DeviceAttribute::gpu_direct_rdma_supported), number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
 
+  EXPECT_EQ(number(PointerAttribute::device_ordinal), number(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
   EXPECT_EQ(number(Granularity::minimum), number(CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   EXPECT_EQ(number(Granularity::recommended), number(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
   EXPECT_EQ(number(StreamFlags::blocking), number(CU_STREAM_DEFAULT));

@@ -49,6 +49,8 @@ struct MemPoolProps {  // CUmemPoolProps
   unsigned char reserved[54] = {};
 };
 
+enum class PointerAttribute : int { device_ordinal = 9 };  // CUpointer_attribute
+
 constexpr int kMemAllocationTypePinned = 1;            // CU_MEM_ALLOCATION_TYPE_PINNED
 constexpr int kMemHandleTypePosixFileDescriptor = 1;   // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 constexpr int kMemLocationTypeDevice = 1;              // CU_MEM_LOCATION_TYPE_DEVICE

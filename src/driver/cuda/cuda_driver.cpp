@@ -231,6 +231,11 @@ CuResult CudaDriver::mem_get_address_range(DevicePtr inside, AddressRange& range
   return fetch(range, [&](AddressRange* out) { return cuda_.mem_get_address_range(&out->begin, &out->size, inside); });
 }
 
+CuResult CudaDriver::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
+  return fetch(device,
+               [&](DeviceOrdinal* out) { return cuda_.pointer_get_device(out, PointerAttribute::device_ordinal, ptr); });
+}
+
 // --- memory: of other processes ---
 
 CuResult CudaDriver::ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) {

@@ -195,6 +195,14 @@ CuResult Machine::mem_get_address_range(DevicePtr inside, AddressRange& range) {
   return CuResult::success;
 }
 
+CuResult Machine::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
+  if (const CuResult error = caller_error(); error != CuResult::success) return error;
+  const Mapping* const mapping = memory_.find(ptr);
+  if (mapping == nullptr) return CuResult::invalid_value;
+  device = mapping->chunk->device;
+  return CuResult::success;
+}
+
 // Of the driver's own reservations only what is allocated counts, not what is mapped.
 AddressRange Machine::find_allocation(DevicePtr inside) {
   if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty()) return mapping;
