@@ -65,7 +65,7 @@ TEST(IpcLease, an_export_that_has_not_ended_holds_its_memory_and_opens) {
     expect_never_reused(exporter, shared.address, bytes);
     EXPECT_GE(exporter.leased(), bytes) << "the other export has not ended";
     exporter.end(again);
-    EXPECT_EQ(exporter.leased(), 0U);
+    expect_leases_to_end(exporter);
     exporter.trim();
     EXPECT_EQ(exporter.statistics().mapped_bytes, 0U);
   }
@@ -263,7 +263,7 @@ TEST(IpcLease, ending_the_export_of_live_memory_changes_nothing_for_the_others) 
   exporter.expect(shared.address, 3 * kMiB, kSeed);
   importer.close(opened);
   exporter.free(shared.address);
-  EXPECT_EQ(exporter.leased(), 0U);
+  expect_leases_to_end(exporter);
   expect_refused(importer.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "freed");
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "ipc/raw.hpp"
 
@@ -189,12 +190,37 @@ TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
       [](Parcel& asked) {
         Channel channel = connect_by_hand(asked.handle);
         const Message message = message_of(MessageKind::close, 1);
-        while (channel.send(message, {}, soon())) {
-        }
+        const auto talk = [&] {
+          while (channel.send(message, {}, soon())) {
+          }
+        };
+        std::array<std::thread, 6> mouths;
+        for (std::thread& mouth : mouths) mouth = std::thread(talk);
+        for (std::thread& mouth : mouths) mouth.join();
       },
       parcel);
-  expect_served();
+  for (int i = 0; i < 5; ++i) expect_served();
   talker.kill();
+}
+
+TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
+  const Shared large = exporter_.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  Channel channel = connect_by_hand(large.handle);
+  send_by_hand(channel, open_message(large.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  const auto take_all = [&] {
+    std::uint32_t taken = 0;
+    while (channel.wait_to_receive(ipc::Clock::now() + std::chrono::milliseconds(100)))
+      taken += next_from(channel)->count;
+    return taken;
+  };
+  EXPECT_EQ(take_all(), 32U);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 4));
+  EXPECT_EQ(take_all(), 4U);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 36));
+  EXPECT_EQ(take_all(), 14U);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 50));
+  send_by_hand(channel, message_of(MessageKind::close, 1));
 }
 
 // --- the importer ---------------------------------------------------------------------------------------------------

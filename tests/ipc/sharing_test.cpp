@@ -155,7 +155,7 @@ TEST(IpcSharing, a_staged_copy_is_the_importers_own) {
   exporter.expect(shared.address, 33 * kMiB, kMine);
   exporter.end(shared.handle);
   exporter.free(shared.address);
-  EXPECT_EQ(exporter.leased(), 0U) << "a staged copy holds nothing when it is made";
+  expect_leases_to_end(exporter);  // the copy holds nothing
   importer.free(copy);
 }
 
