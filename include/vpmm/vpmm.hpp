@@ -493,7 +493,7 @@ class ipc_handle {
   }
   // A destructor cannot report; close() and end_export() can.
   ~ipc_handle() {
-    if (opened_ != nullptr) (void)vpmm_ipc_close(opened_);
+    if (opened_ != nullptr) vpmm_ipc_close_deferred(opened_);
     if (is_export_) (void)vpmm_ipc_export_end(&value_);
   }
 

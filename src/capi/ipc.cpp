@@ -6,10 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "base/scope_exit.hpp"
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
@@ -53,45 +55,77 @@ Result<driver::Driver*> driver_of_process() {
   return context::process_driver(config.driver);
 }
 
-// Whoever the memory is of when no pool has it: CUDA's own IPC shares what cuMemAlloc gave.
-Result<ipc::IpcHandle> export_legacy(AddressRange range) {
-  VPMM_TRY_ASSIGN(driver::Driver* const driver, driver_of_process());
-  const auto foreign = [&](driver::Call call, driver::CuResult result) {
+// Captures that were announced to a pool of the device, or seen by one, are not broken by the wait for its work.
+Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device) {
+  Context* lasting = nullptr;
+  bool is_capturing = false;
+  for_each_pool([&](vpmm_pool& pool) {
+    if (pool.context->device() != device) return true;
+    if (pool.ownership == Ownership::process_wide) lasting = pool.context.get();
+    is_capturing = pool.context->is_capturing();
+    return !is_capturing;
+  });
+  if (is_capturing) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  return lasting != nullptr ? lasting->wait_for_work() : ipc::wait_for_primary(driver, device);
+}
+
+// The calling thread's context stays, if it has one on the device of the memory; else it is the primary one.
+Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal device, AddressRange range) {
+  using driver::Call;
+  using driver::checked;
+  const auto foreign = [&](Call call, driver::CuResult result) {
     return Error{ErrorCode::invalid_pointer,
                  fmt::format("{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
                              "shared: {}",
                              to_integer(range.begin), driver::driver_error(call, result).message)};
   };
-  using driver::Call;
-  using driver::CuResult;
   AddressRange allocation;
-  VPMM_TRY(driver::checked(Call::init, driver->init()));
-  CuResult result = driver->mem_get_address_range(range.begin, allocation);
-  if (result != CuResult::success) return foreign(Call::mem_get_address_range, result);
+  driver::CuResult result = driver.mem_get_address_range(range.begin, allocation);
+  if (result != driver::CuResult::success) return foreign(Call::mem_get_address_range, result);
   ipc::IpcHandle handle;
   handle.kind = ipc::Kind::legacy;
   handle.size = range.size;
   handle.offset = range.begin - allocation.begin;
-  result = driver->ipc_get_mem_handle(allocation.begin, handle.token);
-  if (result != CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
+  result = driver.ipc_get_mem_handle(allocation.begin, handle.token);
+  if (result != driver::CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
   if (range.size == 0 || range.size > allocation.end() - range.begin)
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
                              to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
-  driver::DeviceOrdinal device = 0;
-  VPMM_TRY(driver::checked(Call::ctx_get_device, driver->ctx_get_device(device)));
-  VPMM_TRY(driver::checked(Call::device_get_uuid, driver->device_get_uuid(device, handle.device)));
+  VPMM_TRY(checked(Call::device_get_uuid, driver.device_get_uuid(device, handle.device)));
   return handle;
 }
 
+// Whoever the memory is of when no pool has it: CUDA's own IPC shares what cuMemAlloc gave.
+Result<ipc::IpcHandle> export_legacy(AddressRange range) {
+  using driver::Call;
+  using driver::checked;
+  VPMM_TRY_ASSIGN(driver::Driver* const driver, driver_of_process());
+  VPMM_TRY(checked(Call::init, driver->init()));
+  driver::DeviceOrdinal device = 0;
+  const driver::CuResult known = driver->pointer_get_device(range.begin, device);
+  if (known != driver::CuResult::success)
+    return Error{ErrorCode::invalid_pointer,
+                 fmt::format("{:#x} is neither memory of a pool nor of the driver: {}", to_integer(range.begin),
+                             driver::driver_error(Call::pointer_get_device, known).message)};
+  driver::DeviceOrdinal current = 0;
+  if (driver->ctx_get_device(current) == driver::CuResult::success && current == device)
+    return export_from(*driver, device, range);
+  driver::ContextHandle context{};
+  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver->device_primary_ctx_retain(device, context)));
+  const ScopeExit release([&] { driver->device_primary_ctx_release(device); });
+  const driver::ContextScope scope(*driver, context);
+  VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
+  return export_from(*driver, device, range);
+}
+
 Result<ipc::IpcHandle> export_memory(AddressRange range) {
-  std::optional<Result<ipc::IpcHandle>> shared;
+  Context* owner = nullptr;
   for_each_pool([&](vpmm_pool& pool) {
-    if (!pool.context->query(range.begin)) return true;
-    shared = ipc::Exporter::of_process().share(*pool.context, range);
-    return false;
+    if (pool.context->query(range.begin)) owner = pool.context.get();
+    return owner == nullptr;
   });
-  return shared ? std::move(*shared) : export_legacy(range);
+  return owner != nullptr ? ipc::Exporter::of_process().share(*owner, range) : export_legacy(range);
 }
 
 }  // namespace
@@ -131,7 +165,7 @@ vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool,
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
     VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
-    VPMM_TRY_ASSIGN(const DevicePtr copy, ipc::open_staged(context, shared));
+    VPMM_TRY_ASSIGN(const DevicePtr copy, ipc::open_staged(context, shared, wait_for_work));
     *ptr = to_pointer(copy);
     return {};
   });
@@ -140,7 +174,14 @@ vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool,
 // While the process ends what is open is left to the system, which tells the exporter.
 vpmm_status vpmm_ipc_close(void* ptr) {
   return gated(WhenEnding::do_nothing,
-               [&]() -> Result<void> { return ipc::Importer::of_process().close(to_device_ptr(ptr)); });
+               [&]() -> Result<void> { return ipc::Importer::of_process().close(to_device_ptr(ptr), wait_for_work); });
+}
+
+void vpmm_ipc_close_deferred(void* ptr) {
+  static_cast<void>(gated(WhenEnding::do_nothing, [&]() -> Result<void> {
+    ipc::Importer::of_process().close_some_time(to_device_ptr(ptr), wait_for_work);
+    return {};
+  }));
 }
 
 vpmm_status vpmm_ipc_read_token(const unsigned char token[64], vpmm_ipc_handle* handle) {

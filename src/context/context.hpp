@@ -139,6 +139,8 @@ class Context {
   virtual Result<void> synchronize() = 0;
   // The same without settling anything: nothing that streams keep is taken from them. capture_active: not now.
   virtual Result<void> wait_for_work() = 0;
+  // Whether a capture is announced or was seen, so that wait_for_work() would not wait now.
+  virtual bool is_capturing() = 0;
   // Waits, gives up events, then resets the device's primary context. Chunks and addresses survive; streams do not.
   virtual Result<void> reset() = 0;
 

@@ -74,6 +74,7 @@ class DeviceContext final : public Context {
   void set_out_of_memory_callback(OutOfMemoryCallback callback) override;
   Result<void> synchronize() override;
   Result<void> wait_for_work() override;
+  bool is_capturing() override;
   Result<void> reset() override;
   Result<void> set_peer_access(driver::DeviceOrdinal peer) override;
   Result<driver::MemInfo> memory_info() override;

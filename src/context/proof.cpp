@@ -187,6 +187,11 @@ Result<void> DeviceContext::wait_for_work() {
   return noted(driver::checked(Call::ctx_synchronize, wait_for_contexts(visit.lock())));
 }
 
+bool DeviceContext::is_capturing() {
+  Visit visit(*this);
+  return visit.status() && !may_record_context_event();
+}
+
 // Waits, lets go of everything that dies with the context while it still may be touched, then resets.
 Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());

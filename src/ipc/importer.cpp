@@ -124,6 +124,7 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
     return Error{ErrorCode::invalid_argument, "an IPC handle of legacy memory must name its device"};
   close_late_ones();
   say_what_is_unsaid();
+  free_leftovers();
 
   const std::pair<TokenBytes, Bytes> what{handle.token, token ? token->offset : handle.offset};
   std::unique_lock lock(mutex_);
@@ -155,8 +156,10 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
     });
     opened = open_first(handle, token, device, made);
   }
-  if (!opened) return std::move(opened.error());
-  return made.ptr;
+  if (opened) return made.ptr;
+  made.link.reset();
+  say_what_is_unsaid();
+  return std::move(opened.error());
 }
 
 std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
@@ -252,6 +255,7 @@ Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<T
 // While it waits, others may open the memory, use it and close it again, and their work is not waited for. So the
 // memory goes only if nobody has opened or closed it since before the wait.
 Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
+  free_leftovers();
   std::unique_lock lock(mutex_);
   std::optional<std::uint64_t> waited_since;
   for (;;) {

@@ -1,7 +1,10 @@
 // ipc: importing, mapping and unmapping chunks of other processes.
 #include "ipc/mapping.hpp"
 
-#include "base/scope_exit.hpp"
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/importer.hpp"
@@ -18,6 +21,17 @@ namespace {
 
 Error disorder() {
   return {ErrorCode::not_shared, "the process that exported the memory does not keep to the protocol"};
+}
+
+// Address space that the driver would not take back.
+struct Leftovers {
+  std::mutex mutex;
+  std::vector<std::pair<Driver*, AddressRange>> list;
+};
+
+Leftovers& leftovers() {
+  static auto* const all = new Leftovers;
+  return *all;
 }
 
 }  // namespace
@@ -106,10 +120,16 @@ Result<void> unmap(Driver& driver, driver::ContextHandle context, AddressRange m
   const driver::ContextScope scope(driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   if (!mapped.empty()) VPMM_TRY(checked(Call::mem_unmap, driver.mem_unmap(mapped)));
-  if (const CuResult freed = driver.mem_address_free(reservation); freed != CuResult::success)
-    observe::log(observe::LogLevel::warning, "{} bytes of address space at {:#x} are lost: {}", reservation.size,
-                 to_integer(reservation.begin), driver::to_string(freed));
+  if (driver.mem_address_free(reservation) == CuResult::success) return {};
+  const std::lock_guard guard(leftovers().mutex);
+  leftovers().list.emplace_back(&driver, reservation);
   return {};
+}
+
+void free_leftovers() {
+  const std::lock_guard guard(leftovers().mutex);
+  std::erase_if(leftovers().list,
+                [](const auto& left) { return left.first->mem_address_free(left.second) == CuResult::success; });
 }
 
 Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context, const TokenBytes& token) {

@@ -45,10 +45,11 @@ class Opening {
   Bytes mapped_ = 0;  // from its begin
 };
 
-// Requires: nothing on the GPU uses it. An error means that all is as it was; what is left over when the memory is
-// unmapped is only logged.
+// Requires: nothing on the GPU uses it. An error means that all is as it was. Address space that the driver does not
+// take back then is left over, and free_leftovers() tries again.
 Result<void> unmap(driver::Driver& driver, driver::ContextHandle context, AddressRange mapped,
                    AddressRange reservation);
+void free_leftovers();
 
 // By CUDA's own IPC, in `context`.
 Result<DevicePtr> open_legacy(driver::Driver& driver, driver::ContextHandle context, const TokenBytes& token);

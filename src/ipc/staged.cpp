@@ -19,8 +19,8 @@ namespace {
 
 constexpr Bytes kBounce = 16 * kMiB;  // of page-locked host memory
 
-// A device's primary context, current while the function runs, and a stream of its own there, so that nothing but the copy
-// is waited for.
+// A device's primary context, current while the function runs, and a stream of its own there, so that nothing but the
+// copy is waited for.
 template <typename Work>
 Result<void> on_stream_of(Driver& driver, DeviceOrdinal device, Work&& work) {
   ContextHandle context{};
@@ -50,16 +50,18 @@ Result<void> copy_through_host(Driver& driver, DeviceOrdinal target, DevicePtr t
   });
   for (Bytes done = 0; done < size; done += piece) {
     const Bytes now = std::min(piece, size - done);
-    VPMM_TRY(on_stream_of(driver, source, [&](driver::StreamHandle stream) -> Result<void> {
+    Result<void> copied = on_stream_of(driver, source, [&](driver::StreamHandle stream) -> Result<void> {
       if (host == nullptr)
         VPMM_TRY(checked(Call::mem_host_alloc, driver.mem_host_alloc(piece, driver::kHostMemoryPortable, host)));
       return checked(Call::memcpy_device_to_host_async,
                      driver.memcpy_device_to_host_async(host, from + done, now, stream));
-    }));
-    VPMM_TRY(on_stream_of(driver, target, [&](driver::StreamHandle stream) {
-      return checked(Call::memcpy_host_to_device_async,
-                     driver.memcpy_host_to_device_async(to + done, host, now, stream));
-    }));
+    });
+    if (copied)
+      copied = on_stream_of(driver, target, [&](driver::StreamHandle stream) {
+        return checked(Call::memcpy_host_to_device_async,
+                       driver.memcpy_host_to_device_async(to + done, host, now, stream));
+      });
+    if (!copied) return copied;
   }
   return {};
 }

@@ -232,8 +232,8 @@ CuResult CudaDriver::mem_get_address_range(DevicePtr inside, AddressRange& range
 }
 
 CuResult CudaDriver::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
-  return fetch(device,
-               [&](DeviceOrdinal* out) { return cuda_.pointer_get_device(out, PointerAttribute::device_ordinal, ptr); });
+  return fetch(
+      device, [&](DeviceOrdinal* out) { return cuda_.pointer_get_device(out, PointerAttribute::device_ordinal, ptr); });
 }
 
 // --- memory: of other processes ---
