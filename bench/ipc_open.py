@@ -271,7 +271,7 @@ def main() -> int:
     print(table(rows))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        command = f"python3 bench/ipc_open.py --library build/release/libvpmm.so --rounds {options.rounds} --out RESULTS"
+        command = "python3 bench/ipc_open.py --library build/release/libvpmm.so --out RESULTS"
         raw = {"machine": machine.describe(), "command": command, "rows": rows}
         (options.out / "ipc-open.json").write_text(json.dumps(raw, indent=1) + "\n")
         (options.out / "ipc-open.md").write_text(page(rows, command))

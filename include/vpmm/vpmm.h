@@ -275,11 +275,11 @@ VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, vo
  * source closed, when it returns. The handle must name its device. */
 VPMM_API vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool, void** ptr);
 /* Waits for the work of the device's context, then gives the memory back: to be called once for each opening, with what
- * it gave. Memory of a process that ended meanwhile stays valid until then. VPMM_ERROR_CAPTURE_ACTIVE: not while a stream
- * is being captured, which the wait would break; the memory stays open. */
+ * it gave. Memory of a process that ended meanwhile stays valid until then. VPMM_ERROR_CAPTURE_ACTIVE: not while a
+ * stream is being captured, which the wait would break; the memory stays open. */
 VPMM_API vpmm_status vpmm_ipc_close(void* ptr);
-/* The same for destructors and finalizers: what cannot be closed now, because a stream is being captured, is closed by a
- * later call that opens or closes memory of other processes. */
+/* The same for destructors and finalizers: what cannot be closed now, because a stream is being captured, is closed by
+ * a later call that opens or closes memory of other processes. */
 VPMM_API void vpmm_ipc_close_deferred(void* ptr);
 /* The handle that a token of a pool's memory stands for, without its device. VPMM_ERROR_INVALID_ARGUMENT: it is none,
  * but perhaps a CUipcMemHandle, or it is damaged. Asks nobody. */
