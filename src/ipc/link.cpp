@@ -92,7 +92,7 @@ bool Link::has_said_everything() {
 }
 
 void Link::say_what_is_unsaid() {
-  for (bool is_stuck = false; !is_stuck;) {
+  for (bool goes_on = true; goes_on;) {
     std::vector<std::uint64_t> numbers;
     {
       const std::lock_guard guard(mutex_);
@@ -100,18 +100,19 @@ void Link::say_what_is_unsaid() {
       is_taken_ = true;
       numbers.swap(unsaid_);
     }
-    const Deadline deadline = Clock::now() + kForClosing;
     std::size_t said = 0;
-    while (said < numbers.size() && !is_stuck) {
+    while (said < numbers.size() && goes_on) {
       Message message;
       message.kind = MessageKind::close;
       message.number = numbers[said];
+      const Deadline deadline = is_stuck_ ? Clock::now() : Clock::now() + kForClosing;
       const Channel::Sent sent = channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
-      is_stuck = sent == Channel::Sent::not_now;
+      goes_on = sent != Channel::Sent::not_now;
+      is_stuck_ = !goes_on;
       if (sent == Channel::Sent::yes) ++said;
       if (sent == Channel::Sent::gone) said = numbers.size();
     }
-    if (is_stuck) {
+    if (!goes_on) {
       const std::lock_guard guard(mutex_);
       unsaid_.insert(unsaid_.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(said), numbers.end());
     }

@@ -15,7 +15,7 @@ namespace vpmm::ipc {
 // Note [Closings are said by whoever has the link]
 // An opening has the link to itself (Turn) from its first word to its last. A closing never waits for that: it leaves
 // its number, and whoever has the link then says it. What an exporter that does not listen cannot be told is told when
-// this process opens or closes something again; one that is gone needs no word.
+// this process opens or closes something again, and it is waited for once only; one that is gone needs no word.
 class Link {
  public:
   explicit Link(Identity exporter) : exporter_(exporter) {}
@@ -54,6 +54,7 @@ class Link {
   // --- of whoever has taken it ---
   Channel channel_;
   std::uint64_t last_number_ = 0;
+  bool is_stuck_ = false;  // the exporter did not take a closing in time: the next ones are not waited for
   // --- under mutex_ ---
   std::mutex mutex_;
   std::condition_variable released_;

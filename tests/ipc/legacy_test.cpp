@@ -131,5 +131,54 @@ TEST(IpcLegacy, a_range_beyond_an_allocation_and_a_nameless_device_are_refused) 
   EXPECT_EQ(vpmm_ipc_read_token(damaged.token, &read), VPMM_ERROR_INVALID_ARGUMENT);
 }
 
+// Whatever is current in the thread that asks stays so.
+TEST(IpcLegacy, memory_is_exported_by_a_thread_without_context) {
+  Process exporter;
+  Process importer;
+  const Address address = allocate_plain(exporter, 3 * kMiB);
+  exporter.fill(address, 3 * kMiB, kSeed);
+  const vpmm_ipc_handle expected = exporter.share(address, 3 * kMiB);
+  Parcel parcel;
+  parcel.words[0] = address;
+  const Parcel shared = exporter.call(
+      [](Parcel& asked) {
+        driver::Driver& driver = driver_of_actor();
+        driver.ctx_set_current({});
+        asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), 3 * kMiB, &asked.handle));
+        driver::ContextHandle current{};
+        driver.ctx_get_current(current);
+        asked.words[0] = current == driver::ContextHandle{} ? 1 : 0;
+      },
+      parcel);
+  expect_ok(shared);
+  EXPECT_EQ(shared.words[0], 1U) << "no context is current afterwards";
+  EXPECT_EQ(std::memcmp(&shared.handle, &expected, sizeof expected), 0);
+  const Address opened = importer.open(shared.handle);
+  importer.expect(opened, 3 * kMiB, kSeed);
+  importer.close(opened);
+}
+
+// The driver has closed what was open, and gives its address to others.
+TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) {
+  Process exporter;
+  Process importer;
+  const Address address = allocate_plain(exporter, 3 * kMiB);
+  exporter.fill(address, 3 * kMiB, kSeed);
+  const vpmm_ipc_handle handle = exporter.share(address, 3 * kMiB);
+  importer.open(handle);
+  expect_ok(importer.call([](Parcel&) {
+    driver::Driver& driver = driver_of_actor();
+    driver.device_primary_ctx_reset(0);
+    driver.ctx_set_current({});
+  }));
+  const Address opened = importer.open(handle);
+  importer.expect(opened, 3 * kMiB, kSeed);
+  EXPECT_EQ(importer.open(handle), opened);
+  importer.close(opened);
+  importer.expect(opened, 3 * kMiB, kSeed);
+  importer.close(opened);
+  expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
+}
+
 }  // namespace
 }  // namespace vpmm::ipc_test

@@ -157,6 +157,32 @@ TEST_F(IpcNoDescriptors, an_exporter_without_descriptors_says_so_and_recovers) {
   expect_leases_to_end(exporter);
 }
 
+// It could not be told from one that has ended.
+TEST_F(IpcNoDescriptors, an_exporter_that_cannot_watch_an_importer_turns_it_away_and_keeps_the_leases_of_others) {
+  Process exporter({"VPMM_CHUNK_MAX=page", "VPMM_IPC_GRACE=1"});
+  Process connected;
+  Process stranger;
+  const Shared shared = exporter.allocate_shared(4 * kMiB, kSeed);
+  const Address open = connected.open(shared.handle);
+  stranger.belongings();
+  const Belongings before = stranger.belongings();
+  exporter.limit_descriptors(kMost);
+  use_up_descriptors(exporter, 1);  // for the connection
+  for (int i = 0; i < 5; ++i)
+    expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many descriptors open as it may");
+  EXPECT_EQ(stranger.belongings(), before);
+  free_descriptors(exporter);
+  exporter.free(shared.address);
+  const Address opened = stranger.open(shared.handle);
+  exporter.end(shared.handle);
+  stranger.expect(opened, 4 * kMiB, kSeed);
+  connected.close(open);
+  for (int i = 0; i < 5; ++i) Process().open(exporter.allocate_shared(kMiB, kSeed).handle);
+  EXPECT_GE(exporter.leased(), 4 * kMiB);
+  stranger.close(opened);
+  expect_leases_to_end(exporter);
+}
+
 TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_one_works) {
   Process exporter;
   Process importer;

@@ -112,6 +112,22 @@ TEST_F(IpcProtocol, an_importer_that_acknowledges_what_it_never_got_is_hung_up_o
   expect_served();
 }
 
+TEST_F(IpcProtocol, an_importer_that_acknowledges_nothing_new_is_hung_up_on) {
+  const Shared large = exporter_.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  for (const std::uint32_t again : {0U, 4U, 8U}) {
+    SCOPED_TRACE(again);
+    Channel channel = connect_by_hand(large.handle);
+    send_by_hand(channel, open_message(large.handle, 1));
+    EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+    send_by_hand(channel, message_of(MessageKind::received, 1, 8));
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+    send_by_hand(channel, message_of(MessageKind::received, 1, again));
+    EXPECT_FALSE(next_from(channel).has_value());
+  }
+  expect_served();
+}
+
 TEST_F(IpcProtocol, words_about_openings_that_there_are_not_change_nothing) {
   Channel channel = connect_by_hand(shared_.handle);
   send_by_hand(channel, message_of(MessageKind::received, 5, 1000));
@@ -181,6 +197,17 @@ TEST_F(IpcProtocol, a_flood_of_openings_that_are_never_read_stops_nobody) {
   expect_served();
 }
 
+// Each asks for memory that there is not and so for an answer that waits for it.
+TEST_F(IpcProtocol, one_that_asks_and_asks_and_never_reads_an_answer_is_cut_off) {
+  const ipc::Token forged{parts_of(shared_.handle).process, 1, 999'999, 0, 1};
+  Channel flood = connect_by_hand(shared_.handle);
+  const Message message = open_message(handle_of(forged), 1);
+  int said = 0;
+  while (said < 10'000 && flood.send(message, {}, soon())) ++said;
+  EXPECT_LT(said, 10'000);
+  expect_served();
+}
+
 // It talks faster than it is listened to, and never stops.
 TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
   HandImporter talker;
@@ -221,6 +248,17 @@ TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
   EXPECT_EQ(take_all(), 14U);
   send_by_hand(channel, message_of(MessageKind::received, 1, 50));
   send_by_hand(channel, message_of(MessageKind::close, 1));
+}
+
+TEST(IpcMessage, text_that_does_not_end_ends_with_the_message) {
+  struct {
+    Message message;
+    std::array<char, 8> beyond{'b', 'e', 'y', 'o', 'n', 'd', '!', '\0'};
+  } sent;
+  sent.message.text.fill('x');
+  EXPECT_EQ(sent.message.said(), std::string(Message::kTextSize, 'x'));
+  sent.message.say(std::string(1000, 'y'));
+  EXPECT_EQ(sent.message.said(), std::string(Message::kTextSize - 1, 'y') + 'x');
 }
 
 // --- the importer ---------------------------------------------------------------------------------------------------

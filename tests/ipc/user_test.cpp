@@ -5,7 +5,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <vector>
 
 #include "ipc/raw.hpp"
 
@@ -93,6 +96,78 @@ TEST_F(IpcUser, a_socket_that_another_listens_at_is_not_believed) {
       parcel));
   expect_refused(importer.try_to_open(handle_of(token)), VPMM_ERROR_NOT_SHARED, "belongs to user 65534");
   EXPECT_EQ(importer.belongings().reservations, 0U);
+}
+
+// --- what a user who is not root may have on its way ----------------------------------------------------------------
+
+constexpr std::uint64_t kDescriptors = 256;  // of all that a user sends, as well
+constexpr std::size_t kSlowOnes = 12;        // with 32 each
+constexpr std::uint32_t kSlowChunks = 50;    // of each
+constexpr Bytes kSlowSize = kSlowChunks * 2 * kMiB;
+
+struct SlowOne {
+  ipc::Channel channel;
+  std::uint32_t taken = 0;
+};
+std::vector<SlowOne>& slow_ones_of_actor() {
+  static std::vector<SlowOne> all;
+  return all;
+}
+
+// One message from each in turn, for what one does not take may be what keeps another waiting. Out: words[0]: chunks.
+void take_everything(Parcel& parcel) {
+  constexpr std::uint32_t kAll = kSlowOnes * kSlowChunks;
+  std::uint32_t taken = 0;
+  for (const ipc::Deadline end = soon(); taken < kAll && ipc::Clock::now() < end;) {
+    for (SlowOne& one : slow_ones_of_actor()) {
+      if (one.taken == kSlowChunks || !one.channel.wait_to_receive(ipc::Clock::now())) continue;
+      const std::optional<ipc::Message> heard = next_from(one.channel);
+      if (!heard) return parcel.say("a connection was cut");
+      if (heard->kind == MessageKind::refused) return parcel.say(heard->said());
+      one.taken += heard->count;
+      taken += heard->count;
+      if (heard->count != 0) send_by_hand(one.channel, message_of(MessageKind::received, 1, one.taken));
+      if (one.taken == kSlowChunks) send_by_hand(one.channel, message_of(MessageKind::close, 1));
+    }
+  }
+  parcel.words[0] = taken;
+}
+
+TEST_F(IpcUser, who_has_too_many_descriptors_on_their_way_serves_everybody_in_the_end) {
+  std::string folder = "/tmp/vpmm-ipc-user-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ASSERT_EQ(chown(folder.c_str(), kNobody, kNobody), 0);
+  {
+    const std::string here = "VPMM_IPC_DIR=" + folder;
+    Process exporter({here, "VPMM_CHUNK_MAX=page", "VPMM_IPC_TIMEOUT=60000"});
+    Process importer({here});
+    for (Process* const process : {&exporter, &importer}) {
+      process->limit_descriptors(kDescriptors);
+      become_nobody(*process);
+    }
+    const Address address = exporter.allocate(kSlowSize);
+    Parcel parcel;
+    parcel.handle = exporter.share(address, kSlowSize);
+    expect_ok(importer.call(
+        [](Parcel& asked) {
+          for (std::size_t i = 0; i < kSlowOnes; ++i) {
+            slow_ones_of_actor().push_back({connect_by_hand(asked.handle), 0});
+            send_by_hand(slow_ones_of_actor().back().channel, open_message(asked.handle, 1));
+          }
+          // So that each has its part on the way, as far as that goes.
+          for (const SlowOne& one : slow_ones_of_actor())
+            if (!one.channel.wait_to_receive(soon())) asked.status = VPMM_ERROR_NOT_SHARED;
+        },
+        parcel));
+    parcel.words[0] = 0;
+    const Parcel taken = importer.call(take_everything, parcel);
+    EXPECT_EQ(taken.said(), "");
+    EXPECT_EQ(taken.words[0], kSlowOnes * kSlowChunks);
+    exporter.free(address);
+    exporter.end(parcel.handle);
+    expect_leases_to_end(exporter);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,0 +1,191 @@
+// ipc tests: who closes last unmaps when nothing on the GPU can use the memory any more; ends of exports are counted.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "driver/sim/sim_driver.hpp"
+#include "ipc/importer.hpp"
+#include "ipc/raw.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+using driver::sim::Kernel;
+using driver::sim::MemoryAccess;
+using driver::sim::SimDriver;
+
+constexpr std::uint64_t kSeed = 10;
+constexpr Bytes kSize = 3 * kMiB;
+
+SimDriver& sim_of_actor() { return dynamic_cast<SimDriver&>(driver_of_actor()); }
+
+void must(driver::CuResult result) {
+  if (result != driver::CuResult::success) std::abort();
+}
+
+// Takes a second of the simulator's time, so that it is queued when the memory is closed.
+void use_on_the_gpu(SimDriver& sim, DevicePtr begin, driver::StreamHandle stream) {
+  const Kernel kernel{"use", 1'000'000'000, {{{begin, kSize}, MemoryAccess::Kind::read}}, {}};
+  must(sim.launch(kernel, stream));
+}
+
+std::string hazards_of(const SimDriver& sim) {
+  std::string all;
+  for (const auto& hazard : sim.hazards()) all += hazard.describe() + "\n";
+  return all;
+}
+
+ipc::IpcHandle handle_in(const Parcel& parcel) {
+  ipc::IpcHandle handle;
+  handle.token = token_in(parcel.handle);
+  return handle;
+}
+
+// What others do while the last close waits: nothing, once it has waited again.
+struct Meanwhile {
+  ipc::IpcHandle handle;
+  std::uint64_t waits = 0;
+  bool uses_it = false;
+};
+Meanwhile& meanwhile_of_actor() {
+  static Meanwhile meanwhile;
+  return meanwhile;
+}
+
+Result<void> wait_while_others_come(driver::Driver& driver, driver::DeviceOrdinal device) {
+  VPMM_TRY(ipc::wait_for_primary(driver, device));
+  Meanwhile& meanwhile = meanwhile_of_actor();
+  if (++meanwhile.waits != 1) return {};
+  ipc::Importer& importer = ipc::Importer::of_process();
+  VPMM_TRY_ASSIGN(const DevicePtr opened, importer.open(driver, meanwhile.handle, std::nullopt));
+  if (meanwhile.uses_it) use_on_the_gpu(sim_of_actor(), opened, driver::kLegacyStream);
+  return importer.close(opened, wait_while_others_come);
+}
+
+// Out: words[0]: waits; words[1]: hazards.
+void close_while_others_come(Parcel& parcel) {
+  SimDriver& sim = sim_of_actor();
+  meanwhile_of_actor() = {handle_in(parcel), 0, parcel.words[0] != 0};
+  ipc::Importer& importer = ipc::Importer::of_process();
+  const Result<DevicePtr> opened = importer.open(sim, handle_in(parcel), std::nullopt);
+  const Result<void> closed = opened ? importer.close(opened.value(), wait_while_others_come) : opened.error();
+  if (!closed) {
+    parcel.status = static_cast<vpmm_status>(closed.error().code);
+    return parcel.say(closed.error().message);
+  }
+  parcel.words[2] = importer.close(opened.value()).ok() ? 1 : 0;
+  sim.run_until_idle();
+  parcel.words[0] = meanwhile_of_actor().waits;
+  parcel.words[1] = sim.hazard_count();
+  parcel.say(hazards_of(sim));
+}
+
+TEST(IpcClosing, the_last_close_waits_again_for_whoever_came_while_it_waited) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  for (const bool uses_it : {false, true}) {
+    SCOPED_TRACE(uses_it ? "to use it" : "to open and close it");
+    Process importer;
+    importer.close(importer.open(shared.handle));
+    importer.belongings();
+    const Belongings before = importer.belongings();
+    Parcel parcel;
+    parcel.handle = shared.handle;
+    parcel.words[0] = uses_it ? 1 : 0;
+    const Parcel closed = importer.call(close_while_others_come, parcel);
+    expect_ok(closed);
+    EXPECT_EQ(closed.words[0], 2U) << "waits";
+    EXPECT_EQ(closed.words[1], 0U) << closed.said();
+    EXPECT_EQ(closed.words[2], 0U) << "it is closed";
+    EXPECT_EQ(importer.belongings(), before);
+  }
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+// Each on a stream of its own, which only the closing waits for. Out: words[0]: failures; words[1]: hazards.
+void open_use_and_close_in_threads(Parcel& parcel) {
+  SimDriver& sim = sim_of_actor();
+  driver::ContextHandle context{};
+  must(sim.ctx_get_current(context));
+  std::atomic<std::uint64_t> failures{0};
+  const auto loop = [&] {
+    must(sim.ctx_set_current(context));
+    driver::StreamHandle stream{};
+    must(sim.stream_create(driver::StreamFlags::non_blocking, stream));
+    for (int i = 0; i < 300; ++i) {
+      void* ptr = nullptr;
+      if (vpmm_ipc_open(&parcel.handle, -1, &ptr) != VPMM_OK) {
+        ++failures;
+        continue;
+      }
+      use_on_the_gpu(sim, DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}, stream);
+      if (vpmm_ipc_close(ptr) != VPMM_OK) ++failures;
+    }
+    must(sim.stream_destroy(stream));
+  };
+  std::thread one(loop);
+  std::thread other(loop);
+  one.join();
+  other.join();
+  parcel.words[0] = failures;
+  parcel.words[1] = sim.hazard_count();
+  parcel.say(hazards_of(sim));
+}
+
+TEST(IpcClosing, threads_that_share_an_opening_never_unmap_under_each_others_kernels) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  importer.close(importer.open(shared.handle));
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  const Parcel done = importer.call(open_use_and_close_in_threads, parcel);
+  EXPECT_EQ(done.words[0], 0U) << "failures";
+  EXPECT_EQ(done.words[1], 0U) << done.said();
+  EXPECT_EQ(importer.belongings(), before);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+// --- ends of exports ------------------------------------------------------------------------------------------------
+
+TEST(IpcExports, of_one_allocation_end_each_for_itself) {
+  Process exporter;
+  Process importer;
+  const Address address = exporter.allocate(4 * kMiB);
+  exporter.fill(address, 4 * kMiB, kSeed);
+  const vpmm_ipc_handle whole = exporter.share(address, 4 * kMiB);
+  const vpmm_ipc_handle part = exporter.share(address + kMiB, kMiB);
+  exporter.free(address);
+  exporter.end(whole);
+  expect_refused(exporter.try_to_end(whole), VPMM_ERROR_INVALID_ARGUMENT, "ended already");
+  EXPECT_GE(exporter.leased(), 4 * kMiB) << "for the other export";
+  exporter.trim();
+  importer.close(importer.open(part));
+  EXPECT_GE(exporter.leased(), 4 * kMiB);
+  exporter.end(part);
+  expect_refused(exporter.try_to_end(part), VPMM_ERROR_INVALID_ARGUMENT, "ended already");
+  expect_leases_to_end(exporter);
+}
+
+TEST(IpcExports, of_one_range_end_as_often_as_they_were_made) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  const vpmm_ipc_handle again = exporter.share(shared.address, kSize);
+  exporter.free(shared.address);
+  exporter.end(again);
+  EXPECT_GE(exporter.leased(), kSize);
+  exporter.end(again);
+  EXPECT_EQ(exporter.leased(), 0U);
+  expect_refused(exporter.try_to_end(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "ended already");
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test

@@ -1,0 +1,84 @@
+// ipc tests: a pool that goes while its memory is being delivered, and another one in its place.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "context/config.hpp"
+#include "driver/recording.hpp"
+#include "ipc/exporter.hpp"
+#include "ipc/raw.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+using driver::Call;
+using driver::RecordingDriver;
+using ipc::MessageKind;
+
+constexpr Bytes kSize = 100 * kMiB;  // 50 chunks, more than are on their way at once
+
+RecordingDriver& recording_of_actor() {
+  static auto* const recording = new RecordingDriver(driver_of_actor());
+  return *recording;
+}
+
+std::unique_ptr<context::Context>& pool_of_its_own() {
+  static std::unique_ptr<context::Context> pool;
+  return pool;
+}
+
+// Out: the handle.
+void share_a_new_pool(Parcel& parcel) {
+  pool::Config config = context::config_from_environment().value();
+  config.page_chunks = true;
+  pool_of_its_own() = context::Context::create(recording_of_actor(), 0, config).value();
+  const DevicePtr memory = pool_of_its_own()->allocate({kSize, 0, std::nullopt}).value();
+  const ipc::IpcHandle handle = ipc::Exporter::of_process().share(*pool_of_its_own(), {memory, kSize}).value();
+  parcel.handle = handle_of(ipc::decode(handle.token).value());
+}
+
+void end_the_pool(Parcel&) {
+  ipc::Exporter::of_process().forget(*pool_of_its_own());
+  pool_of_its_own().reset();
+}
+
+// Mostly where the old one was.
+void replace_the_pool(Parcel& parcel) {
+  end_the_pool(parcel);
+  share_a_new_pool(parcel);
+  recording_of_actor().start_listing();
+}
+
+void say_what_was_exported(Parcel& parcel) {
+  for (const std::string& call : recording_of_actor().stop_listing())
+    if (call.starts_with(driver::to_string(Call::mem_export_to_shareable_handle))) parcel.say(call);
+}
+
+TEST(IpcPool, that_goes_in_the_middle_of_a_delivery_is_not_mixed_up_with_the_next_one) {
+  Process exporter;
+  HandImporter importer;
+  const vpmm_ipc_handle handle = exporter.call(share_a_new_pool).handle;
+  importer.connect(handle);
+  importer.say_open(handle);
+  EXPECT_EQ(importer.hear().kind, MessageKind::granted);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(importer.hear().kind, MessageKind::batch);
+  const vpmm_ipc_handle next = exporter.call(replace_the_pool).handle;
+  importer.say_received(ipc::kMostInFlight);
+  const ipc::Message heard = importer.hear();
+  EXPECT_EQ(heard.kind, MessageKind::refused);
+  EXPECT_EQ(heard.number, 1U);
+  EXPECT_NE(heard.said().find("the pool that the memory was of is gone"), std::string::npos) << heard.said();
+  EXPECT_EQ(exporter.call(say_what_was_exported).said(), "") << "of chunks that there are no more";
+  // The connection is as good as before, and what is let go of is nobody else's.
+  importer.say_close(1);
+  importer.say_open(handle, 2);
+  EXPECT_EQ(importer.hear().kind, MessageKind::refused);
+  Process other;
+  other.close(other.open(next));
+  importer.say_open(next, 3);
+  EXPECT_EQ(importer.hear().kind, MessageKind::granted);
+  exporter.call(end_the_pool);
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test
