@@ -59,9 +59,10 @@ Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
   message.kind = MessageKind::open;
   message.number = number_;
   message.token = bytes;
-  VPMM_TRY(turn_.say(message, deadline()));
-  is_asked_ = true;
-  VPMM_TRY_ASSIGN(const Received granted, turn_.hear(number_, deadline()));
+  // Who turns us away says why and hangs up, perhaps before the question is there.
+  const Result<void> said = turn_.say(message, deadline());
+  is_asked_ = said.ok();
+  VPMM_TRY_ASSIGN(const Received granted, turn_.hear(number_, said ? deadline() : Clock::now()));
   terms_ = granted.message;
   if (terms_.kind != MessageKind::granted || terms_.chunks == 0 || terms_.bytes < token.size ||
       terms_.offset > terms_.bytes - token.size)

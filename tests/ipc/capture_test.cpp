@@ -129,6 +129,21 @@ TEST_F(IpcCapture, that_was_announced_is_not_broken_by_a_close) {
   importer_.close(opened_);
 }
 
+TEST_F(IpcCapture, that_was_announced_to_a_pool_of_its_own_is_not_broken_by_a_close) {
+  static vpmm_pool* of_its_own = nullptr;
+  open_it();
+  importer_.allocate(kMiB);
+  expect_ok(importer_.call([](Parcel& parcel) {
+    parcel.take(vpmm_pool_create(0, nullptr, &of_its_own));
+    if (parcel.status == VPMM_OK) parcel.take(vpmm_capture_begin(of_its_own));
+  }));
+  begin_capture(importer_, StreamFlags::non_blocking);
+  expect_refused(importer_.try_to_close(opened_), VPMM_ERROR_CAPTURE_ACTIVE, "captured");
+  expect_capture_to_end_well(importer_);
+  expect_ok(importer_.call([](Parcel& parcel) { parcel.take(vpmm_capture_end(of_its_own)); }));
+  importer_.close(opened_);
+}
+
 TEST_F(IpcCapture, lets_memory_be_opened_that_is_open_already_and_closed_once_less) {
   open_it();
   begin_capture(importer_, StreamFlags::blocking);

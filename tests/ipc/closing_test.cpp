@@ -106,9 +106,17 @@ TEST(IpcClosing, the_last_close_waits_again_for_whoever_came_while_it_waited) {
   expect_leases_to_end(exporter);
 }
 
+// So that others come before it is looked again.
+Result<void> wait_and_linger(driver::Driver& driver, driver::DeviceOrdinal device) {
+  VPMM_TRY(ipc::wait_for_primary(driver, device));
+  std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return {};
+}
+
 // Each on a stream of its own, which only the closing waits for. Out: words[0]: failures; words[1]: hazards.
 void open_use_and_close_in_threads(Parcel& parcel) {
   SimDriver& sim = sim_of_actor();
+  ipc::Importer& importer = ipc::Importer::of_process();
   driver::ContextHandle context{};
   must(sim.ctx_get_current(context));
   std::atomic<std::uint64_t> failures{0};
@@ -116,21 +124,16 @@ void open_use_and_close_in_threads(Parcel& parcel) {
     must(sim.ctx_set_current(context));
     driver::StreamHandle stream{};
     must(sim.stream_create(driver::StreamFlags::non_blocking, stream));
-    for (int i = 0; i < 300; ++i) {
-      void* ptr = nullptr;
-      if (vpmm_ipc_open(&parcel.handle, -1, &ptr) != VPMM_OK) {
-        ++failures;
-        continue;
-      }
-      use_on_the_gpu(sim, DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}, stream);
-      if (vpmm_ipc_close(ptr) != VPMM_OK) ++failures;
+    for (int i = 0; i < 100; ++i) {
+      const Result<DevicePtr> opened = importer.open(sim, handle_in(parcel), std::nullopt);
+      if (opened) use_on_the_gpu(sim, opened.value(), stream);
+      if (!opened || !importer.close(opened.value(), wait_and_linger)) ++failures;
     }
     must(sim.stream_destroy(stream));
   };
-  std::thread one(loop);
-  std::thread other(loop);
-  one.join();
-  other.join();
+  std::array<std::thread, 4> threads;
+  for (std::thread& thread : threads) thread = std::thread(loop);
+  for (std::thread& thread : threads) thread.join();
   parcel.words[0] = failures;
   parcel.words[1] = sim.hazard_count();
   parcel.say(hazards_of(sim));
