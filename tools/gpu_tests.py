@@ -42,7 +42,8 @@ NEED_STREAMS_SIDE_BY_SIDE = "*destroyed_stream*:*outlives_its_stream*:*never_del
 # on devices with concurrent managed access, which CUDA allows it there.
 FALSE_ALARMS = "*attached_to_the_host*"
 # It also waits for the process of a death test, to which it cannot attach.
-MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:*DeathTest*"
+STARTS_A_PROCESS = "*DeathTest*:*SharingContract*"
+MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:{STARTS_A_PROCESS}"
 NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
 SUITE_SECONDS = 240
 NUMBA_SECONDS = 300  # each case starts processes that import Numba
