@@ -1,7 +1,6 @@
 // ipc: the side that uses memory of another process: opens it, counts the openings, gives it back.
 #pragma once
 
-#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -10,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "driver/driver.hpp"
@@ -46,7 +46,9 @@ class Importer {
     TokenBytes token{};
     Bytes offset = 0;  // legacy tokens do not have it
     driver::DeviceOrdinal device = 0;
-    friend auto operator<=>(const Key&, const Key&) = default;
+    friend bool operator<(const Key& a, const Key& b) {
+      return std::tie(a.token, a.offset, a.device) < std::tie(b.token, b.offset, b.device);
+    }
   };
   struct Import {
     driver::Driver* driver = nullptr;
