@@ -1,35 +1,22 @@
 // tests/gpu_peer: work of one GPU uses memory of another's pool, on two simulated and on two real GPUs.
 #include <algorithm>
 
-#include "context/context.hpp"
-#include "support/gpu_test.hpp"
+#include "gpu_peer/two_gpus.hpp"
 
 namespace vpmm::testing {
 namespace {
 
-class PeerAccessOnGpus : public ::testing::TestWithParam<WorldKind> {
+class PeerAccessOnGpus : public TwoGpus {
  protected:
   void SetUp() override {
-    auto world = GetParam() == WorldKind::sim ? open_sim_world(2) : open_cuda_world();
-    if (!world && world.error().code == ErrorCode::no_driver && !gpu_is_required())
-      GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
-    ASSERT_TRUE(world.ok()) << world.error().message;
-    world_ = std::move(world).value();
-    int count = 0;
-    ASSERT_OK(driver().device_get_count(count));
-    if (count < 2) GTEST_SKIP() << "two GPUs are needed, and there is " << count;
-    bool can_access = false;
-    ASSERT_OK(driver().device_can_access_peer(1, 0, can_access));
-    if (!can_access) GTEST_SKIP() << "GPU 1 has no peer access to GPU 0";
+    TwoGpus::SetUp();
+    if (world_ == nullptr) return;
     ASSERT_OK(world_->enter(1));
     ASSERT_OK(driver().stream_create(StreamFlags::non_blocking, far_));
     ASSERT_OK(world_->enter(0));
     ASSERT_OK(driver().stream_create(StreamFlags::non_blocking, near_));
-    pool::Config config;
-    config.va_size = 64_GiB;
-    auto created = context::Context::create(driver(), 0, config);
-    ASSERT_TRUE(created.ok()) << created.error().message;
-    pool_ = std::move(created).value();
+    pool_ = pool_of(driver(), 0);
+    ASSERT_NE(pool_, nullptr);
   }
   void TearDown() override {
     if (pool_ == nullptr) return;
@@ -39,7 +26,6 @@ class PeerAccessOnGpus : public ::testing::TestWithParam<WorldKind> {
     EXPECT_OK(driver().stream_destroy(far_));
     EXPECT_EQ(world_->complaints(), "");
   }
-  driver::Driver& driver() { return world_->driver(); }
   DevicePtr allocate(Bytes bytes, context::Stream stream) {
     auto result = pool_->allocate({bytes, 0, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
@@ -71,7 +57,6 @@ class PeerAccessOnGpus : public ::testing::TestWithParam<WorldKind> {
     EXPECT_OK(driver().stream_synchronize(far_));
   }
 
-  std::unique_ptr<GpuWorld> world_;
   std::unique_ptr<context::Context> pool_;  // of GPU 0
   StreamHandle near_{};                     // of GPU 0
   StreamHandle far_{};                      // of GPU 1

@@ -9,12 +9,11 @@
 #include <optional>
 #include <string>
 
-#include "context/context.hpp"
 #include "driver/forwarding.hpp"
+#include "gpu_peer/two_gpus.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/staged.hpp"
-#include "support/gpu_test.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -50,30 +49,11 @@ class NoPeers final : public driver::ForwardingDriver {
   }
 };
 
-class SharingBetweenGpus : public ::testing::TestWithParam<WorldKind> {
+class SharingBetweenGpus : public TwoGpus {
  protected:
   void SetUp() override {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
-    auto world = GetParam() == WorldKind::sim ? open_sim_world(2) : open_cuda_world();
-    if (!world && world.error().code == ErrorCode::no_driver && !gpu_is_required())
-      GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
-    ASSERT_TRUE(world.ok()) << world.error().message;
-    world_ = std::move(world).value();
-    int count = 0;
-    ASSERT_OK(driver().device_get_count(count));
-    if (count < 2) GTEST_SKIP() << "two GPUs are needed, and there is " << count;
-    bool can_access = false;
-    ASSERT_OK(driver().device_can_access_peer(1, 0, can_access));
-    if (!can_access) GTEST_SKIP() << "GPU 1 has no peer access to GPU 0";
-    is_ready_ = true;
-  }
-  driver::Driver& driver() { return world_->driver(); }
-  std::unique_ptr<context::Context> pool_of(driver::Driver& on, int device) {
-    pool::Config config;
-    config.va_size = 64_GiB;
-    auto created = context::Context::create(on, device, config);
-    EXPECT_TRUE(created.ok()) << created.error().message;
-    return created ? std::move(created).value() : nullptr;
+    TwoGpus::SetUp();
   }
   bool holds(int device, AddressRange range, std::uint32_t pattern) {
     std::vector<std::uint32_t> words(range.size / sizeof pattern);
@@ -94,7 +74,7 @@ class SharingBetweenGpus : public ::testing::TestWithParam<WorldKind> {
   }
   // Runs `import` in another process on memory of GPU 0 that holds kOurs, and expects it to hold `after` then.
   void expect_shared(const std::function<int(const ipc::IpcHandle&)>& import, std::uint32_t after) {
-    if (!is_ready_) return;
+    if (world_ == nullptr) return;
     // The other process begins this test anew, and finds the handle there.
     const char* const text = std::getenv(kHandle);
     std::unique_ptr<context::Context> pool;
@@ -126,11 +106,6 @@ class SharingBetweenGpus : public ::testing::TestWithParam<WorldKind> {
     return AddressRange{opened.value(), handle.size};
   }
   bool close(AddressRange range) { return ipc::Importer::of_process().close(range.begin).ok(); }
-
-  std::unique_ptr<GpuWorld> world_;
-
- private:
-  bool is_ready_ = false;
 };
 VPMM_ON_BOTH_DRIVERS(SharingBetweenGpus);
 
