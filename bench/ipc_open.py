@@ -66,6 +66,7 @@ CASES = [
         (64 * MIB, 20, ("4GiB", "16MiB", "page")),
         (GIB, 10, ("4GiB", "256MiB", "64MiB")),
         (4 * GIB, 5, ("4GiB", "1GiB", "384MiB", "64MiB")),
+        (32 * GIB, 5, ("4GiB", "256MiB")),
     )
     for chunk_max in (None, *chunk_maxima)
 ]
