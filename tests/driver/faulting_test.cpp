@@ -143,6 +143,7 @@ TEST(ErrorsThatMatter, pinning_and_managed_memory_can_run_out_or_be_missing_on_t
   EXPECT_THAT(errors_that_matter(Call::mem_host_register), Contains(CuResult::host_memory_already_registered));
   EXPECT_THAT(errors_that_matter(Call::mem_host_unregister), Contains(CuResult::host_memory_not_registered));
   EXPECT_THAT(errors_that_matter(Call::mem_get_address_range), Contains(CuResult::not_found));
+  EXPECT_THAT(errors_that_matter(Call::pointer_get_device), Contains(CuResult::invalid_value));
 }
 
 TEST(ErrorsThatMatter, opening_a_handle_can_meet_its_own_process_a_lost_exporter_and_no_room) {

@@ -32,7 +32,7 @@ TEST(DriverNames, time_in_mapping_and_allocation_counts_as_memory_time) {
     EXPECT_TRUE(is_memory_call(call)) << to_string(call);
   }
   for (const Call call : {Call::event_record, Call::event_query, Call::stream_wait_event, Call::memcpy_host_to_device,
-                          Call::mem_get_info, Call::mem_get_address_range}) {
+                          Call::mem_get_info, Call::mem_get_address_range, Call::pointer_get_device}) {
     EXPECT_FALSE(is_memory_call(call)) << to_string(call);
   }
 }

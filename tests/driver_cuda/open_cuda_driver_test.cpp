@@ -34,6 +34,12 @@ CuResult imitated_reserve(DevicePtr* ptr, std::size_t, std::size_t, DevicePtr, u
   *ptr = DevicePtr{0xdead};
   return CuResult::out_of_memory;
 }
+// The attribute is CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 9.
+CuResult imitated_pointer_attribute(int* value, int attribute, DevicePtr ptr) {
+  *value = attribute == 9 ? 3 : 7;
+  return ptr == DevicePtr{0x1005} ? CuResult::success : CuResult::invalid_value;
+}
+
 CuResult imitated_address_range(DevicePtr* begin, std::size_t* size, DevicePtr inside) {
   *begin = inside - 5;
   *size = 9;
@@ -61,6 +67,8 @@ CuResult old_get_proc_address(const char* symbol, void** function, int version, 
   if (std::strcmp(symbol, "cuInit") == 0) *function = reinterpret_cast<void*>(imitated_init);
   if (std::strcmp(symbol, "cuMemMap") == 0) *function = reinterpret_cast<void*>(imitated_map);
   if (std::strcmp(symbol, "cuMemAddressReserve") == 0) *function = reinterpret_cast<void*>(imitated_reserve);
+  if (std::strcmp(symbol, "cuPointerGetAttribute") == 0)
+    *function = reinterpret_cast<void*>(imitated_pointer_attribute);
   if (std::strcmp(symbol, "cuMemGetAddressRange") == 0) *function = reinterpret_cast<void*>(imitated_address_range);
   if (std::strcmp(symbol, "cuIpcOpenMemHandle") == 0) *function = reinterpret_cast<void*>(imitated_open_handle);
   if (std::strcmp(symbol, "cuMemHostGetDevicePointer") == 0) {
@@ -172,6 +180,11 @@ TEST_F(OpenCudaDriver, arguments_arrive_in_cudas_order_and_outputs_are_untouched
   EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
   EXPECT_EQ(door.mem_get_address_range(DevicePtr{0x2005}, range), CuResult::not_found);
   EXPECT_EQ(range, (AddressRange{DevicePtr{0x1000}, 9}));
+  DeviceOrdinal device = -1;
+  EXPECT_EQ(door.pointer_get_device(DevicePtr{0x1005}, device), CuResult::success);
+  EXPECT_EQ(device, 3);
+  EXPECT_EQ(door.pointer_get_device(DevicePtr{0x2005}, device), CuResult::invalid_value);
+  EXPECT_EQ(device, 3);
   IpcMemHandle handle{};
   handle.front() = std::byte{1};
   handle.back() = std::byte{2};

@@ -1,9 +1,10 @@
 // ipc tests: a pool that goes while its memory is being delivered, and another one in its place.
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <optional>
 
 #include "context/config.hpp"
+#include "context/device_context.hpp"
 #include "driver/recording.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
@@ -22,8 +23,9 @@ RecordingDriver& recording_of_actor() {
   return *recording;
 }
 
-std::unique_ptr<context::Context>& pool_of_its_own() {
-  static std::unique_ptr<context::Context> pool;
+// Always at the same address, as the heap may have it.
+std::optional<context::DeviceContext>& pool_of_its_own() {
+  static std::optional<context::DeviceContext> pool;
   return pool;
 }
 
@@ -31,7 +33,8 @@ std::unique_ptr<context::Context>& pool_of_its_own() {
 void share_a_new_pool(Parcel& parcel) {
   pool::Config config = context::config_from_environment().value();
   config.page_chunks = true;
-  pool_of_its_own() = context::Context::create(recording_of_actor(), 0, config).value();
+  pool_of_its_own().emplace(recording_of_actor(), 0, config,
+                            context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}});
   const DevicePtr memory = pool_of_its_own()->allocate({kSize, 0, std::nullopt}).value();
   const ipc::IpcHandle handle = ipc::Exporter::of_process().share(*pool_of_its_own(), {memory, kSize}).value();
   parcel.handle = handle_of(ipc::decode(handle.token).value());
@@ -42,7 +45,6 @@ void end_the_pool(Parcel&) {
   pool_of_its_own().reset();
 }
 
-// Mostly where the old one was.
 void replace_the_pool(Parcel& parcel) {
   end_the_pool(parcel);
   share_a_new_pool(parcel);

@@ -226,5 +226,54 @@ TEST_F(SimAddressRange, reserved_but_unmapped_and_freed_addresses_are_not_found)
   EXPECT_EQ(look_up(DevicePtr{}), CuResult::not_found);
 }
 
+// --- whose memory it is ---------------------------------------------------------------------------------------------
+
+class SimPointerDevice : public testing::Test {
+ protected:
+  static SimOptions two_devices() {
+    SimOptions options = Sim::manual();
+    options.device_count = 2;
+    return options;
+  }
+  DeviceOrdinal device_of(DevicePtr ptr) {
+    DeviceOrdinal device = -1;
+    EXPECT_EQ(sim.driver.pointer_get_device(ptr, device), CuResult::success);
+    return device;
+  }
+  void expect_nobodys(DevicePtr ptr) {
+    DeviceOrdinal device = -1;
+    EXPECT_EQ(sim.driver.pointer_get_device(ptr, device), CuResult::invalid_value);
+    EXPECT_EQ(device, -1);
+  }
+  Sim sim{two_devices()};
+};
+
+TEST_F(SimPointerDevice, is_the_one_that_has_the_memory_whatever_is_current) {
+  DevicePtr of_first{};
+  DevicePtr of_second{};
+  ok(sim.driver.mem_alloc(1000, of_first));
+  sim.use_device(1);
+  ok(sim.driver.mem_alloc(4 * kMiB, of_second));
+  const AddressRange range = sim.reserve(2 * kPage);
+  ChunkHandle chunk{};
+  ok(sim.driver.mem_create(kPage, {1, false, false}, chunk));
+  sim.map({range.begin, kPage}, chunk);
+  for (const ContextHandle current : {sim.context, ContextHandle{}}) {
+    ok(sim.driver.ctx_set_current(current));
+    EXPECT_EQ(device_of(of_first + 999), 0);
+    EXPECT_EQ(device_of(of_second + 4 * kMiB - 1), 1);
+    EXPECT_EQ(device_of(range.begin + kPage - 1), 1);
+    expect_nobodys(range.begin + kPage);
+  }
+}
+
+TEST_F(SimPointerDevice, is_nobodys_of_host_memory_that_is_not_pinned_and_of_memory_that_was_freed) {
+  int mine = 0;
+  DevicePtr ptr{};
+  ok(sim.driver.mem_alloc(4 * kMiB, ptr));
+  ok(sim.driver.mem_free(ptr));
+  for (const DevicePtr none : {ptr, DevicePtr{}, device_pointer(&mine)}) expect_nobodys(none);
+}
+
 }  // namespace
 }  // namespace vpmm::driver::sim
