@@ -413,6 +413,7 @@ void Exporter::lose(Importer& importer) {
     const Message& message = received.value()->message;
     if (message.kind == MessageKind::close) end_lease(importer, message.number);
   }
+  if (importer.leases.empty()) importer.process.reset();  // its end is nobody's concern
   importer.channel.reset();
   importer.grace = Clock::now() + std::chrono::milliseconds(settings_.grace_ms);
   if (!importer.leases.empty())

@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::array<Bytes, 4> kSizes = {64, 1000, 100 * kKiB, 4 * kMiB};
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kFirstThread = 2;  // brings one of the sanitizer's own along
-#else
-constexpr std::uint64_t kFirstThread = 1;
-#endif
-
 struct Costs {
   std::uint64_t driver_calls = 0;
   std::uint64_t hits = 0;

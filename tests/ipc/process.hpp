@@ -20,6 +20,12 @@ struct Descriptors {
   std::uint64_t sockets = 0;  // among them
 };
 
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kFirstThread = 2;  // brings one of the sanitizer's own along
+#else
+constexpr std::uint64_t kFirstThread = 1;
+#endif
+
 // What a process has that could leak.
 struct Belongings {
   std::uint64_t descriptors = 0;
