@@ -272,7 +272,8 @@ VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
  * `device` cannot reach it, and vpmm_ipc_open_staged can. */
 VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
 /* A copy in `pool`, on any device, which is the caller's to free: through peer access or host memory. Complete, and the
- * source closed, when it returns. The handle must name its device. */
+ * source closed, when it returns; while a stream is being captured the source is closed as by vpmm_ipc_close_deferred.
+ * The handle must name its device. */
 VPMM_API vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool, void** ptr);
 /* Waits for the work of the device's context, then gives the memory back: to be called once for each opening, with what
  * it gave. Memory of a process that ended meanwhile stays valid until then. VPMM_ERROR_CAPTURE_ACTIVE: not while a

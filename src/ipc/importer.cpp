@@ -46,8 +46,10 @@ bool is_reset(Driver& driver, driver::ContextHandle context, driver::ContextId k
 
 Result<void> retain(Driver& driver, DeviceOrdinal device, driver::ContextHandle& context, driver::ContextId& id) {
   VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
-  if (driver.has(Call::ctx_get_id)) static_cast<void>(driver.ctx_get_id(context, id));
-  return {};
+  if (!driver.has(Call::ctx_get_id)) return {};
+  Result<void> known = checked(Call::ctx_get_id, driver.ctx_get_id(context, id));
+  if (!known) driver.device_primary_ctx_release(device);
+  return known;
 }
 
 }  // namespace
@@ -219,7 +221,7 @@ Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<T
     bool was_connected = false;
     {
       Link::Turn turn(*made.link);
-      Opening opening(driver, turn, *made.link, std::chrono::milliseconds(settings.timeout_ms));
+      Opening opening(driver, turn, std::chrono::milliseconds(settings.timeout_ms));
       Result<bool> connected = turn.connect(folder, opening.deadline());
       opened = connected ? opening.ask(handle.token, *token) : Result<void>(std::move(connected.error()));
       was_connected = connected && connected.value();
@@ -242,7 +244,7 @@ Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<T
     }  // an opening that was not kept is closed
     if (opened) return {};
     const bool is_broken = made.link->is_broken();
-    if (is_broken || !was_connected) forget_link(token->process, made.link);
+    if (is_broken) forget_link(token->process, made.link);
     made.link.reset();
     // The link may have broken long ago.
     if (!is_broken || !was_connected) return opened;
@@ -280,12 +282,14 @@ Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
       lock.lock();
       continue;
     }
-    if (was_reset) VPMM_TRY(retain(*import.driver, import.key.device, import.context, import.context_id));
+    driver::ContextHandle context = import.context;
+    driver::ContextId context_id{};
+    if (was_reset) VPMM_TRY(retain(*import.driver, import.key.device, context, context_id));
     Result<void> gone;
     if (import.link != nullptr)
-      gone = unmap(*import.driver, import.context, {import.reservation.begin, import.mapped}, import.reservation);
+      gone = unmap(*import.driver, context, {import.reservation.begin, import.mapped}, import.reservation);
     else if (!was_reset)  // which closed it
-      gone = close_legacy(*import.driver, import.context, import.ptr - import.key.offset);
+      gone = close_legacy(*import.driver, context, import.ptr - import.key.offset);
     if (gone || was_reset) import.driver->device_primary_ctx_release(import.key.device);
     VPMM_TRY(std::move(gone));
     const Import closed = std::move(import);

@@ -36,6 +36,9 @@ class Link {
     // for what comes late is passed over by the next opening.
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
+    // Said when the turn is over.
+    void close(std::uint64_t number) { link_.close(number); }
+
    private:
     Link& link_;
   };

@@ -36,8 +36,8 @@ Leftovers& leftovers() {
 
 }  // namespace
 
-Opening::Opening(Driver& driver, Link::Turn& turn, Link& link, std::chrono::milliseconds patience)
-    : driver_(driver), turn_(turn), link_(link), patience_(patience), number_(turn.next_number()) {}
+Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience)
+    : driver_(driver), turn_(turn), patience_(patience), number_(turn.next_number()) {}
 
 Opening::~Opening() {
   if (is_kept_) return;
@@ -46,7 +46,7 @@ Opening::~Opening() {
     if (!undone)
       observe::log(observe::LogLevel::warning, "opening shared memory was not undone: {}", undone.error().message);
   }
-  if (is_asked_) link_.close(number_);
+  if (is_asked_) turn_.close(number_);
 }
 
 std::uint64_t Opening::keep() {

@@ -13,7 +13,7 @@ namespace vpmm::ipc {
 // answer never came: the exporter hears both, one after the other.
 class Opening {
  public:
-  Opening(driver::Driver& driver, Link::Turn& turn, Link& link, std::chrono::milliseconds patience);
+  Opening(driver::Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience);
   ~Opening();
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
@@ -33,7 +33,6 @@ class Opening {
 
   driver::Driver& driver_;
   Link::Turn& turn_;
-  Link& link_;
   const std::chrono::milliseconds patience_;
   const std::uint64_t number_;
   bool is_asked_ = false;
