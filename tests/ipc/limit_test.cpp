@@ -72,6 +72,14 @@ void free_descriptors(Process& process) {
   }));
 }
 
+// The exporter's thread has closed what it sent: it answers this importer again. Requires: they are connected.
+void wait_until_all_is_sent(Process& exporter, Process& importer) {
+  const Shared gone = exporter.allocate_shared(kMiB, kSeed);
+  exporter.free(gone.address);
+  exporter.end(gone.handle);
+  expect_refused(importer.try_to_open(gone.handle), VPMM_ERROR_NOT_SHARED, "freed");
+}
+
 class IpcNoDescriptors : public testing::Test {
  protected:
   void SetUp() override {
@@ -138,6 +146,7 @@ TEST_F(IpcNoDescriptors, an_exporter_without_descriptors_says_so_and_recovers) {
   const Address open = connected.open(kept.handle);
   exporter.limit_descriptors(kMost);
   const Belongings before = connected.belongings();
+  wait_until_all_is_sent(exporter, connected);
   use_up_descriptors(exporter, 0);
   const Parcel refused = connected.try_to_open(shared.handle);
   EXPECT_EQ(refused.status, VPMM_ERROR_NOT_SHARED) << refused.said();
@@ -167,6 +176,7 @@ TEST_F(IpcNoDescriptors, an_exporter_that_cannot_watch_an_importer_turns_it_away
   stranger.belongings();
   const Belongings before = stranger.belongings();
   exporter.limit_descriptors(kMost);
+  wait_until_all_is_sent(exporter, connected);
   use_up_descriptors(exporter, 1);  // for the connection
   for (int i = 0; i < 5; ++i)
     expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many descriptors open as it may");
