@@ -77,6 +77,7 @@ const char* name_of(int state) {
     case VPMM_REGION_ALLOCATED: return "allocated";
     case VPMM_REGION_ZOMBIE: return "zombie";
     case VPMM_REGION_IN_FLIGHT: return "in flight";
+    case VPMM_REGION_SHADOW: return "shadow";
   }
   return "unknown";
 }

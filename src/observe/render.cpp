@@ -30,6 +30,7 @@ const char* state_name(char kind) {
     case '*': return "hole";
     case '~': return "zombie";
     case '#': return "in flight";
+    case '^': return "shadow";
     default: return "unknown";
   }
 }
@@ -53,8 +54,12 @@ std::string picture_of(Regions regions, Bytes page_size) {
   return out.empty() ? "[]" : out;
 }
 
+bool has_stamp(const RegionSnapshot& region) {
+  return region.kind == '-' || region.kind == '~' || region.kind == '^';
+}
+
 std::string stamp_text(const RegionSnapshot& region) {
-  if (region.kind == '-' || region.kind == '~') {
+  if (has_stamp(region)) {
     if (region.complete) return "complete";
     return region.stamp.empty() ? "pending" : "pending: " + region.stamp;
   }
@@ -80,7 +85,7 @@ Json json_of(const RegionSnapshot& region) {
   json["state"] = state_name(region.kind);
   if (region.kind == ' ') json["requested_bytes"] = region.requested;
   if (region.small_allocations) json["small_allocations"] = *region.small_allocations;
-  if (region.kind == '-' || region.kind == '~') json["complete"] = region.complete;
+  if (has_stamp(region)) json["complete"] = region.complete;
   if (!region.stamp.empty()) json["stamp"] = region.stamp;
   return json;
 }

@@ -16,7 +16,7 @@ using region::RegionState;
 // find gets access before anybody sees it. What it does find may not be unmapped before the walk is over, also where a
 // plan has taken it out of the index, for an undone plan puts it back into use: sweeps and trims wait for the walk, and
 // the walk waits for those that had begun. Nothing else unmaps what is in the table. Zombies are left out: work of a
-// peer never saw their addresses.
+// peer never saw their addresses. So are shadows, for the rest of their chunk is found.
 Result<void> Pool::set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer) {
   wait_for_grant(lock);
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};
@@ -51,7 +51,7 @@ Result<void> Pool::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
 std::vector<AddressRange> Pool::mapped_runs() const {
   std::vector<AddressRange> runs;
   index_.for_each([&](const Region& region) {
-    if (region.state == RegionState::zombie) return;
+    if (region.state == RegionState::zombie || region.state == RegionState::shadow) return;
     AddressRange run;
     chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {
       if (!runs.empty() && mapping.at < runs.back().end()) return;

@@ -27,7 +27,9 @@ struct Pool::Flight {
   Region* kept = nullptr;
   Region* mapped = nullptr;      // part of a hole, to be filled
   std::vector<Region*> sources;  // one per move
-  std::vector<Piece> pieces;     // moved chunks, then created ones; they tile plan->mapped
+  Region* first = nullptr;       // the two ends of chunks, where they were
+  Region* last = nullptr;
+  std::vector<Piece> pieces;     // in the order of the plan; they tile plan->mapped
   std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;
@@ -99,9 +101,7 @@ Result<DevicePtr> Pool::build(MutexLock& lock, const PageRequest& request, const
   if (sets_record && !is_cleanup_held_ && relief_.shrink_caches(lock)) {
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, effort));
   }
-  std::uint64_t pieces = plan.creates.size();
-  for (const Move& move : plan.moves) pieces += move.chunks.size();
-  if (chunks_.mapping_count() + pieces > config_.max_mappings) {
+  if (chunks_.mapping_count() + plan.pieces() > config_.max_mappings) {
     VPMM_TRY(sweep(lock, chunks_.mapping_count()));
     VPMM_TRY_ASSIGN(plan, make_plan(lock, request, caller, Effort::grow_only));
   }
@@ -127,8 +127,9 @@ Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const 
 // The old mappings become zombies; one on the caller's own timeline needs an event before it can ever be unmapped.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   if (!caller.own()) return;
-  const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
-    return std::any_of(move.stamp.parts().begin(), move.stamp.parts().end(), [&](const time::StampPart& part) {
+  const std::vector<time::Stamp> stamps = plan.stamps();
+  const bool is_unproven = std::any_of(stamps.begin(), stamps.end(), [&](const time::Stamp& stamp) {
+    return std::any_of(stamp.parts().begin(), stamp.parts().end(), [&](const time::StampPart& part) {
       return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
     });
   });
@@ -170,16 +171,31 @@ Pool::Flight Pool::detach(const Plan& plan) {
   flight.plan = &plan;
   if (plan.kept != nullptr) flight.kept = index_.detach(plan.kept, plan.kept_range);
   flight.mapped = index_.detach(plan.hole, plan.mapped);
+  // A region may give several parts; what is left of it after each stands beside it.
+  const auto detach_part = [&](Region* near, const AddressRange& part) {
+    while (part.begin < near->range.begin) near = near->previous;
+    while (near->range.end() <= part.begin) near = near->next;
+    return index_.detach(near, part);
+  };
   DevicePtr at = plan.mapped.begin;
   const auto add = [&](vm::Chunk* chunk, driver::ChunkHandle handle, Bytes size) {
     flight.pieces.push_back({{handle, {at, size}}, chunk});
     at = at + size;
   };
+  const auto add_chunk = [&](vm::Chunk* chunk) { add(chunk, chunk->handle, chunk->size); };
+  if (plan.first) {
+    flight.first = detach_part(plan.first->from, plan.first->range);
+    add_chunk(plan.first->mapping.chunk);
+  }
   for (const Move& move : plan.moves) {
-    flight.sources.push_back(index_.detach(move.from, move.range));
-    for (const vm::Mapping& mapping : move.chunks) add(mapping.chunk, mapping.chunk->handle, mapping.chunk->size);
+    flight.sources.push_back(detach_part(move.from, move.range));
+    for (const vm::Mapping& mapping : move.chunks) add_chunk(mapping.chunk);
   }
   for (const Bytes size : plan.creates) add(nullptr, driver::ChunkHandle{}, size);
+  if (plan.last) {
+    flight.last = detach_part(plan.last->from, plan.last->range);
+    add_chunk(plan.last->mapping.chunk);
+  }
   return flight;
 }
 
@@ -235,8 +251,11 @@ void Pool::release_created(Flight& flight, std::size_t count) {
 
 // Everything goes back where it was.
 void Pool::undo(Flight& flight) {
-  for (Region* source : flight.sources) index_.attach_free(source, timelines_.reduce(source->stamp), source->age);
-  if (flight.kept != nullptr) index_.attach_free(flight.kept, timelines_.reduce(flight.kept->stamp), flight.kept->age);
+  const auto give_back = [this](Region* taken) {
+    if (taken != nullptr) index_.attach_free(taken, timelines_.reduce(taken->stamp), taken->age);
+  };
+  std::for_each(flight.sources.begin(), flight.sources.end(), give_back);
+  for (Region* taken : {flight.first, flight.last, flight.kept}) give_back(taken);
   bury_stuck(flight);
 }
 
@@ -281,9 +300,27 @@ time::Stamp Pool::surplus_stamp(const Plan& plan, const Caller& caller) {
 }
 
 bool Pool::is_complete(const Plan& plan) const {
-  const auto is_over = [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); };
-  return (plan.kept == nullptr || is_over(plan.kept_stamp)) &&
-         std::all_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) { return is_over(move.stamp); });
+  const std::vector<time::Stamp> stamps = plan.stamps();
+  return std::all_of(stamps.begin(), stamps.end(),
+                     [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); });
+}
+
+// What the two ends leave behind, and what of their new mappings is not theirs. Returns the rest of what was mapped.
+Region* Pool::cast_shadows(Flight& flight) {
+  const Plan& plan = *flight.plan;
+  Region* span = flight.mapped;
+  Region* shadow = nullptr;
+  if (plan.first) {
+    leave_shadow(flight.first, plan.first->mapping);
+    std::tie(shadow, span) = index_.split_in_flight(span, span->range.begin + plan.rest_before());
+    index_.attach_shadow(shadow, {});
+  }
+  if (plan.last) {
+    leave_shadow(flight.last, plan.last->mapping);
+    std::tie(span, shadow) = index_.split_in_flight(span, span->range.begin + (span->range.size - plan.rest_behind()));
+    index_.attach_shadow(shadow, {});
+  }
+  return span;
 }
 
 DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller& caller) {
@@ -299,7 +336,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
     chunks_.map(piece.chunk, piece.placement.range.begin);
   }
   for (Region* source : flight.sources) index_.attach_zombie(source, timelines_.reduce(source->stamp));
-  Region* span = flight.mapped;
+  Region* span = cast_shadows(flight);
   if (flight.kept != nullptr)
     span = flight.kept->range.begin < span->range.begin ? index_.join_in_flight(flight.kept, span)
                                                         : index_.join_in_flight(span, flight.kept);

@@ -16,6 +16,7 @@ class PagePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
+  Bytes least_end(Bytes) const override { return page_size_; }
   Waiting waiting() const override { return Waiting::before_moves; }
   std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
@@ -58,6 +59,9 @@ constexpr Bytes kLargestLaterChunk = 256 * kMiB;
 // one.
 constexpr Bytes kLittlePart = 64;
 
+// An end of a chunk is worth a mapping when it is at least this part of the least new chunk.
+constexpr Bytes kEndsPerLeastChunk = 5;
+
 // A request is small for a pool when it is at most this share of what is mapped.
 constexpr Bytes kSmallShare = 1024;
 
@@ -90,6 +94,9 @@ class AdaptivePolicy final : public ChunkPolicy {
     return sizes;
   }
 
+  Bytes least_end(Bytes mapped) const override {
+    return std::max(page_size_, mapped / (kEndsPerLeastChunk * taste_.least_divisor));
+  }
   Waiting waiting() const override { return taste_.waiting; }
   std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const override {
     return taste_.is_patient && breaks_budget(demand) ? std::min(chunks * kPatiencePerChunkNs, kMostPatienceNs) : 0;

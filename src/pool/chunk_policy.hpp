@@ -40,6 +40,8 @@ class ChunkPolicy {
   virtual Bytes grow_first(const Demand& demand) const = 0;
   // Sizes of new chunks that together cover `shortfall` exactly.
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
+  // The least end of a chunk in use that is worth a mapping of the chunk, where memory would be created instead.
+  virtual Bytes least_end(Bytes mapped) const = 0;
   virtual Waiting waiting() const = 0;
   // How long to look, before `chunks` of together `demand.missing` bytes are created, whether what other streams freed
   // becomes complete.

@@ -17,12 +17,29 @@ Bytes Plan::created_bytes() const {
   return bytes;
 }
 
+std::uint64_t Plan::pieces() const {
+  std::uint64_t pieces = creates.size() + (first ? 1U : 0U) + (last ? 1U : 0U);
+  for (const Move& move : moves) pieces += move.chunks.size();
+  return pieces;
+}
+
+std::vector<time::Stamp> Plan::stamps() const {
+  std::vector<time::Stamp> stamps;
+  if (kept != nullptr) stamps.push_back(kept_stamp);
+  if (first) stamps.push_back(first->stamp);
+  for (const Move& move : moves) stamps.push_back(move.stamp);
+  if (last) stamps.push_back(last->stamp);
+  return stamps;
+}
+
 std::string to_string(const Plan& plan, Bytes unit) {
   std::string text = fmt::format("{} =", plan.request / unit);
   if (plan.kept != nullptr) text += fmt::format(" keep {}", plan.kept_range.size / unit);
+  if (plan.first) text += fmt::format(" back {} of {}", plan.first->range.size / unit, plan.first->mapping.chunk->size / unit);
   for (const Move& move : plan.moves)
     text += fmt::format(" move {} of [-{}]", move.range.size / unit, move.from->range.size / unit);
   for (const Bytes size : plan.creates) text += fmt::format(" create {}", size / unit);
+  if (plan.last) text += fmt::format(" front {} of {}", plan.last->range.size / unit, plan.last->mapping.chunk->size / unit);
   if (!plan.waits.empty()) text += fmt::format(" after {} waits", plan.waits.size());
   return text;
 }

@@ -20,7 +20,18 @@ struct Move {
   std::vector<vm::Mapping> chunks;  // by address
 };
 
-// The new span is `kept` and `mapped` side by side; `mapped` is filled from moves, then creates, in that order.
+// The free back, or front, of a chunk that is partly in use. Note [Ends of chunks in use]
+struct End {
+  region::Region* from = nullptr;
+  AddressRange range;   // part of `from`
+  time::Stamp stamp;    // of `from`
+  vm::Mapping mapping;  // where the chunk is now
+
+  Bytes rest() const { return mapping.chunk->size - range.size; }
+};
+
+// The new span is `kept` and `mapped` side by side, without the rests of chunks of which only an end is used. `mapped`
+// is filled from `first`, moves, creates and `last`, in that order.
 struct Plan {
   Bytes request = 0;
   region::Region* kept = nullptr;  // a free region that is extended in place; none: all of the span is mapped anew
@@ -30,19 +41,21 @@ struct Plan {
   AddressRange mapped;     // part of the hole
   DevicePtr allocation{};  // where the request begins in the span
   std::vector<time::StampPart> waits;
+  std::optional<End> first;  // whose back the span begins with
   std::vector<Move> moves;
   std::vector<Bytes> creates;
+  std::optional<End> last;  // whose front the span ends with
 
-  AddressRange span() const {
-    if (kept == nullptr) return mapped;
-    const bool front = kept_range.begin < mapped.begin;
-    return {front ? kept_range.begin : mapped.begin, kept_range.size + mapped.size};
-  }
   Bytes moved_bytes() const;
   Bytes created_bytes() const;
+  std::uint64_t pieces() const;  // chunks that will be mapped
+  Bytes rest_before() const { return first ? first->rest() : 0; }
+  Bytes rest_behind() const { return last ? last->rest() : 0; }
+  // The stamps of all memory that is taken.
+  std::vector<time::Stamp> stamps() const;
 };
 
-// "11 = keep 3 + move 8 of [-10] + create 0, wait 0", in units of `unit`.
+// "11 = keep 3 back 1 of 2 move 4 of [-10] create 2 front 1 of 8 after 1 waits", in units of `unit`.
 std::string to_string(const Plan& plan, Bytes unit);
 
 }  // namespace vpmm::pool

@@ -131,24 +131,88 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
   return harvest;
 }
 
+// Note [Ends of chunks in use]
+// A chunk that is partly in use cannot move. But what is free at one end of it can be used elsewhere all the same: the
+// chunk is mapped a second time, whole, so that this end joins the new span. A free back begins the span, a free front
+// ends it, so there are two ends in a plan at most. The other addresses of the two mappings are shadows (Note [A chunk
+// may be in two places]). It costs what moving a chunk does, and takes the place of memory that would be created.
+
+namespace {
+
+// Of ends that are large enough the smallest is better, else the largest.
+bool is_better(Bytes size, const std::optional<End>& than, Bytes lacking) {
+  if (!than) return true;
+  const Bytes other = than->range.size;
+  return size < lacking ? size > other : other < lacking || size < other;
+}
+
+// Takes up to `surplus` from the side of `end` that is away from the chunk's border, and from `surplus`.
+void shorten(std::optional<End>& end, bool is_back, Bytes alignment, Bytes& surplus) {
+  if (!end) return;
+  const Bytes cut = round_down(std::min(surplus, end->range.size - 1), alignment);
+  if (is_back) end->range.begin = end->range.begin + cut;
+  end->range.size -= cut;
+  surplus -= cut;
+}
+
+}  // namespace
+
+// In place of some of the `lacking` bytes that would be created. Returns what is left to create, in whole pages.
+Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const {
+  const Bytes least = effort == Effort::by_policy ? policy_.least_end(need.mapped) : page_size_;
+  const bool grows_back = plan.kept == nullptr || is_hole(plan.kept->next);
+  const bool grows_front = plan.kept == nullptr || !grows_back;
+  index_.for_each_free_by_age([&](Region* free) {
+    const AddressRange& range = free->range;
+    if (range.size < least || free == plan.kept || !is_takeable(*free, need, effort)) return true;
+    const auto consider = [&](std::optional<End>& best, DevicePtr begin, DevicePtr end, const vm::Mapping& mapping) {
+      if (end - begin >= least && is_better(end - begin, best, lacking))
+        best = End{free, {begin, end - begin}, free->stamp, mapping};
+    };
+    chunks_.for_each_around({range.begin, 1}, [&](const vm::Mapping& mapping) {
+      const DevicePtr end = mapping.range().end();
+      if (!grows_front || mapping.at >= range.begin || end > range.end()) return;
+      if (is_multiple(range.begin - mapping.at, need.alignment)) consider(plan.first, range.begin, end, mapping);
+    });
+    chunks_.for_each_around({range.end() - 1, 1}, [&](const vm::Mapping& mapping) {
+      if (!grows_back || mapping.at < range.begin || mapping.range().end() <= range.end()) return;
+      consider(plan.last, mapping.at, range.end(), mapping);
+    });
+    return true;
+  });
+  if (plan.first && plan.last) {
+    const Bytes first = plan.first->range.size;
+    const Bytes last = plan.last->range.size;
+    const bool is_one_enough = std::max(first, last) >= lacking;
+    if (is_one_enough || plan.first->mapping.chunk == plan.last->mapping.chunk)
+      (is_better(first, plan.last, lacking) ? plan.last : plan.first).reset();
+  }
+  const Bytes found = (plan.first ? plan.first->range.size : 0) + (plan.last ? plan.last->range.size : 0);
+  const Bytes created = found < lacking ? round_up(lacking - found, page_size_) : 0;
+  Bytes surplus = found + created - std::min(lacking, found + created);
+  shorten(plan.last, false, index_.page_size(), surplus);
+  shorten(plan.first, true, std::max(need.alignment, index_.page_size()), surplus);
+  return created;
+}
+
 // Finds room for `bytes` of mapped space: next to the kept region, else in the smallest hole.
 bool Planner::place(Plan& plan, Bytes bytes, const Need& need) const {
   if (plan.kept == nullptr) {
     plan.hole = index_.smallest_hole(bytes, need.alignment);
     if (plan.hole == nullptr) return false;
     plan.mapped = {align_up(plan.hole->range.begin, need.alignment), bytes};
-    plan.allocation = plan.mapped.begin;
+    plan.allocation = plan.mapped.begin + plan.rest_before();
     return true;
   }
   Region* after = plan.kept->next;
-  if (is_hole(after) && after->range.size >= bytes) {
+  if (is_hole(after) && after->range.size >= bytes && !plan.first) {
     plan.hole = after;
     plan.mapped = {after->range.begin, bytes};
     plan.allocation = plan.kept_range.begin;
     return true;
   }
   Region* before = plan.kept->previous;
-  if (need.alignment > index_.page_size() || !is_hole(before) || before->range.size < bytes) return false;
+  if (need.alignment > index_.page_size() || !is_hole(before) || before->range.size < bytes || plan.last) return false;
   plan.hole = before;
   plan.mapped = {before->range.end() - bytes, bytes};
   plan.allocation = plan.kept_range.end() - need.size;
@@ -166,7 +230,6 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     plan.kept_stamp = kept->stamp;
     plan.kept_range = {start, kept->range.end() - start};
     missing -= std::min(missing, plan.kept_range.size);
-    add_waits(kept->stamp, need.own, plan.waits);
   }
   Bytes created = missing;
   const bool is_one_chunk = effort == Effort::grow_only || effort == Effort::apart;
@@ -174,14 +237,18 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     created = effort == Effort::by_policy ? policy_.grow_first(demand(need, missing)) : 0;
     Harvest found = harvest(missing - created, kept, need, effort);
     if (found.bytes < missing - created) created = missing - found.bytes;
-    for (const Move& move : found.moves) add_waits(move.stamp, need.own, plan.waits);
     plan.moves = std::move(found.moves);
+    const bool is_beyond_budget = effort != Effort::by_policy || policy_.grow_first(demand(need, missing)) == 0;
+    if (created > 0 && is_beyond_budget) created = take_ends(plan, created, need, effort);
   }
   created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
     plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
-  const Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
+  for (const time::Stamp& stamp : plan.stamps()) add_waits(stamp, need.own, plan.waits);
+  Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
+  for (const std::optional<End>& end : {plan.first, plan.last})
+    if (end) bytes += end->mapping.chunk->size;
   if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
 }

@@ -70,6 +70,7 @@ class Planner {
   void refit_last(Bytes wanted, const region::Region* except, const Need& need, Harvest& harvest) const;
   Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;
   std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort) const;
+  Bytes take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const;
   bool place(Plan& plan, Bytes bytes, const Need& need) const;
 
   const region::RegionIndex& index_;

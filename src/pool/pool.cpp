@@ -58,6 +58,7 @@ Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, con
   for (;;) {
     VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
     if (!is_null(served)) return served;
+    if (reunite()) continue;
     if (effort != Effort::by_policy) break;
     VPMM_TRY_ASSIGN(const bool has_more, wait_for_more(lock, request, caller, pause));
     if (!has_more) break;
@@ -401,11 +402,11 @@ void Pool::fill(observe::Statistics& statistics) const {
   statistics.largest_free_bytes = index_.largest_free();
   for (const AddressRange& reservation : reservations_) statistics.reserved_bytes += reservation.size;
   statistics.hole_bytes = index_.bytes(RegionState::hole);
-  statistics.zombie_bytes = index_.bytes(RegionState::zombie);
+  statistics.zombie_bytes = index_.bytes(RegionState::zombie) + index_.bytes(RegionState::shadow);
   statistics.quarantined_bytes = quarantined_bytes();
   statistics.live_allocations = index_.count(RegionState::allocated);
   statistics.free_regions = index_.count(RegionState::free);
-  statistics.zombie_regions = index_.count(RegionState::zombie);
+  statistics.zombie_regions = index_.count(RegionState::zombie) + index_.count(RegionState::shadow);
   statistics.chunks = chunks_.chunk_count();
   statistics.mappings = chunks_.mapping_count();
 }
@@ -431,7 +432,7 @@ std::string Pool::validate() const {
     if (any != is_mapped) broken = fmt::format("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
     if (is_mapped && broken.empty() && reached < region.range.end()) broken = "a mapped region ends unmapped";
   });
-  return broken;
+  return broken.empty() ? validate_shadows() : broken;
 }
 
 std::string Pool::shortage_report(const PageRequest& request) {

@@ -28,6 +28,8 @@
 
 namespace vpmm::pool {
 
+struct PartialMapping;  // two_places.cpp
+
 // Whether the caller's stream may be given work (events, waits) right now.
 enum class Standing {
   ordinary,
@@ -189,9 +191,15 @@ class Pool {
   void release_created(Flight& flight, std::size_t count);
   void undo(Flight& flight);
   void bury_stuck(Flight& flight);
+  region::Region* cast_shadows(Flight& flight);
   DevicePtr publish(Flight& flight, const PageRequest& request, const Caller& caller);
   time::Stamp surplus_stamp(const Plan& plan, const Caller& caller);
   bool is_complete(const Plan& plan) const;
+  // two_places.cpp: chunks in use at two addresses
+  void leave_shadow(region::Region* taken, const vm::Mapping& mapping);
+  void bring_home(const std::vector<PartialMapping>& mappings, const PartialMapping& home);
+  bool reunite();
+  std::string validate_shadows() const;
   // shortage.cpp: what is tried, in order, when memory runs out
   Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller,
                                    Result<DevicePtr> result);

@@ -101,6 +101,7 @@ Result<void> Pool::retry_orphans(MutexLock& lock) {
 
 // Oldest idle memory first; only complete memory, so nobody waits.
 Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
+  reunite();
   VPMM_TRY(sweep(lock, chunks_.mapping_count()));
   want_all_proof();
   Bytes released = 0;

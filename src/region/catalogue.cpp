@@ -64,23 +64,26 @@ Region* TimelineFile::oldest() const {
 
 // --- by age and sequence ---
 
+OrderedList<AgeLinks>* Catalogue::list_of(RegionState state) {
+  switch (state) {
+    case RegionState::free: return &free_by_age_;
+    case RegionState::zombie: return &zombies_;
+    case RegionState::shadow: return &shadows_;
+    default: return nullptr;
+  }
+}
+
 void Catalogue::enlist(Region* region) {
-  if (region->state == RegionState::free)
-    free_by_age_.add(region, region->age);
-  else if (region->state == RegionState::zombie)
-    zombies_.add(region, region->age);
-  else
-    return;
+  OrderedList<AgeLinks>* const list = list_of(region->state);
+  if (list == nullptr) return;
+  list->add(region, region->age);
   enlist_parts(region);
 }
 
 void Catalogue::delist(Region* region) {
-  if (region->state == RegionState::free)
-    free_by_age_.remove(region);
-  else if (region->state == RegionState::zombie)
-    zombies_.remove(region);
-  else
-    return;
+  OrderedList<AgeLinks>* const list = list_of(region->state);
+  if (list == nullptr) return;
+  list->remove(region);
   delist_parts(region);
 }
 
@@ -96,8 +99,9 @@ void Catalogue::delist_parts(Region* region) {
 }
 
 void Catalogue::enlist_behind(Region* region, Region* behind) {
-  if (region->state != RegionState::free && region->state != RegionState::zombie) return;
-  (region->state == RegionState::free ? free_by_age_ : zombies_).add_behind(region, behind);
+  OrderedList<AgeLinks>* const list = list_of(region->state);
+  if (list == nullptr) return;
+  list->add_behind(region, behind);
   for (int part = 0; part < 2; ++part) behind->parts[part].file = region->parts[part].file;
   if (TimelineFile* const file = region->parts[0].file) file->first_parts.add_behind(region, behind);
   if (TimelineFile* const file = region->parts[1].file) file->second_parts.add_behind(region, behind);
@@ -150,6 +154,7 @@ void Catalogue::enter(Region* region) {
       break;
     case RegionState::zombie: break;
     case RegionState::in_flight: break;
+    case RegionState::shadow: break;
   }
 }
 
@@ -166,6 +171,7 @@ void Catalogue::leave(Region* region) {
       break;
     case RegionState::zombie: break;
     case RegionState::in_flight: break;
+    case RegionState::shadow: break;
   }
 }
 

@@ -56,7 +56,7 @@ struct Expected {
 std::map<time::TimelineId, Expected> expected_files(const Regions& regions) {
   std::map<time::TimelineId, Expected> files;
   for (const Region* region : regions) {
-    if (region->state != RegionState::free && region->state != RegionState::zombie) continue;
+    if (!has_stamp(region->state)) continue;
     for (const time::StampPart& part : region->stamp.parts()) {
       Expected& file = files[part.timeline];
       file.by_sequence.push_back({part.sequence, region->range.begin, region});
@@ -85,6 +85,7 @@ std::string Catalogue::difference(const Regions& regions) const {
   if (auto found = size_difference(regions); !found.empty()) return found;
   if (!holds(free_by_age_, regions, RegionState::free)) return "free regions by age are not the free regions";
   if (!holds(zombies_, regions, RegionState::zombie)) return "zombies by age are not the zombies";
+  if (!holds(shadows_, regions, RegionState::shadow)) return "shadows by age are not the shadows";
   if (auto found = place_difference(regions); !found.empty()) return found;
   if (auto found = sum_difference(regions); !found.empty()) return found;
   return timeline_difference(regions);
@@ -132,7 +133,7 @@ std::string Catalogue::place_difference(const Regions& regions) const {
 }
 
 std::string Catalogue::sum_difference(const Regions& regions) const {
-  std::array<Sum, 5> sums{};
+  std::array<Sum, 6> sums{};
   Bytes pending = 0;
   Bytes requested = 0;
   for (const Region* region : regions) {

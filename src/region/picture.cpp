@@ -14,6 +14,7 @@ const char* sign(RegionState state) {
     case RegionState::allocated: return "";
     case RegionState::zombie: return "~";
     case RegionState::in_flight: return "#";
+    case RegionState::shadow: return "^";
   }
   return "?";
 }

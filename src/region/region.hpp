@@ -18,7 +18,13 @@ enum class RegionState : std::uint8_t {
   allocated,  // mapped, owned by a user                                    [n]
   zombie,     // the old mapping of chunks that moved, until its stamp allows unmapping  [~n]
   in_flight,  // taken out by a request that is mapping or unmapping it     [#n]
+  shadow,     // mapped, but its memory is another address's; the rest of the chunk is not   [^n]
 };
+
+// Whether a stamp of theirs means anything.
+constexpr bool has_stamp(RegionState state) {
+  return state == RegionState::free || state == RegionState::zombie || state == RegionState::shadow;
+}
 
 // Whose allocation it is.
 struct Tenant {
@@ -49,17 +55,17 @@ struct alignas(kCacheLine) Region {
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
   Reservation* reservation = nullptr;  // the one they share
-  std::uint64_t age = 0;               // free, zombie: order of becoming so, smaller is older
+  std::uint64_t age = 0;               // free, zombie, shadow: order of becoming so, smaller is older
   void* holder = nullptr;              // allocated: what a room above keeps about it
   RegionState state = RegionState::hole;
   std::uint32_t size_place = 0;  // free, hole: where in the heap of its size
 
-  time::Stamp stamp;  // free, zombie: what must have finished
-  Link by_age;        // free, zombie
+  time::Stamp stamp;  // free, zombie, shadow: what must have finished
+  Link by_age;        // likewise
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
     Link by_sequence;
-  } parts[2];  // free, zombie: the parts of the stamp, in any order
+  } parts[2];  // likewise: the parts of the stamp, in any order
 
   Tenant tenant;    // allocated
   Bytes asked = 0;  // allocated: what its present user asked for, where a room above passes it on; like holder

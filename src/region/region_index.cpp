@@ -216,6 +216,10 @@ void RegionIndex::for_each_zombie(const std::function<bool(Region*)>& visit) con
   private_->catalogue.zombies().visit_in_order(visit);
 }
 
+void RegionIndex::for_each_shadow(const std::function<bool(Region*)>& visit) const {
+  private_->catalogue.shadows().visit_in_order(visit);
+}
+
 void RegionIndex::for_each(const std::function<void(const Region&)>& visit) const {
   for (const auto& [begin, reservation] : private_->reservations)
     for (const Region* region = reservation.first; region != nullptr; region = region->next) visit(*region);
@@ -255,9 +259,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
 }
 
 Region* RegionIndex::detach(Region* region, AddressRange part) {
-  VPMM_CHECK(
-      region->state == RegionState::free || region->state == RegionState::hole || region->state == RegionState::zombie,
-      picture());
+  VPMM_CHECK(region->state == RegionState::hole || has_stamp(region->state), picture());
   check_part(*region, part);
   Region* const taken = private_->cut(region, part, RegionState::in_flight);
   private_->catalogue.file(taken);
@@ -278,11 +280,11 @@ Region* RegionIndex::attach_hole(Region* in_flight) {
 }
 
 Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
-  land(in_flight, RegionState::zombie);
-  in_flight->stamp = stamp;
-  in_flight->age = ++private_->last_age;
-  private_->catalogue.file(in_flight);
-  return in_flight;
+  return land_stamped(in_flight, RegionState::zombie, stamp);
+}
+
+Region* RegionIndex::attach_shadow(Region* in_flight, time::Stamp stamp) {
+  return land_stamped(in_flight, RegionState::shadow, stamp);
 }
 
 Region* RegionIndex::attach_allocated(Region* in_flight, Tenant tenant) {
@@ -340,6 +342,14 @@ void RegionIndex::land(Region* in_flight, RegionState state) {
   in_flight->state = state;
   in_flight->stamp = {};
   in_flight->age = 0;
+}
+
+Region* RegionIndex::land_stamped(Region* in_flight, RegionState state, time::Stamp stamp) {
+  land(in_flight, state);
+  in_flight->stamp = stamp;
+  in_flight->age = ++private_->last_age;
+  private_->catalogue.file(in_flight);
+  return in_flight;
 }
 
 // --- figures ---

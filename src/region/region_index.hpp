@@ -69,6 +69,8 @@ class RegionIndex {
   void for_each_free_by_age(const std::function<bool(Region*)>& visit) const;
   // Zombies in the order they became zombies. `visit` returns false to stop.
   void for_each_zombie(const std::function<bool(Region*)>& visit) const;
+  // Likewise.
+  void for_each_shadow(const std::function<bool(Region*)>& visit) const;
   // Every region in ascending address order, over all reservations.
   void for_each(const std::function<void(const Region&)>& visit) const;
 
@@ -79,7 +81,7 @@ class RegionIndex {
   void hand_over(Region* allocated, Tenant tenant);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
-  // Cuts `part` out of a free region, hole or zombie; the result is in flight and nobody else's. What is left stays as
+  // Cuts `part` out of a free region, hole, zombie or shadow; the result is in flight and nobody else's. What is left stays as
   // it was. The detached region remembers stamp and age, so attach_free(r, r->stamp, r->age) takes it back.
   Region* detach(Region* region, AddressRange part);
   // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is
@@ -87,14 +89,15 @@ class RegionIndex {
   Region* attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age = std::nullopt);
   Region* attach_hole(Region* in_flight);
   Region* attach_zombie(Region* in_flight, time::Stamp stamp);
+  Region* attach_shadow(Region* in_flight, time::Stamp stamp);
   Region* attach_allocated(Region* in_flight, Tenant tenant);
   // Splits an in-flight region at `at`; returns {front, back}, both in flight.
   std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
   // Joins two neighbouring in-flight regions into one, which remembers the front's stamp and the older age.
   Region* join_in_flight(Region* front, Region* back);
-  // All numbers up to `sequence` of `timeline` are complete: drops those parts from stamps (free and zombie), merges.
+  // All numbers up to `sequence` of `timeline` are complete: drops those parts from stamps, merges.
   void advance(time::TimelineId timeline, std::uint64_t sequence);
-  // The oldest number still pending on `timeline` in a free region or zombie; none: nothing pending.
+  // The oldest number of `timeline` that a stamp still waits for; none: nothing pending.
   std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
 
   // --- figures, all O(1) except largest_free ---
@@ -108,7 +111,7 @@ class RegionIndex {
   // The first broken invariant as text; empty when all hold.
   std::string validate() const;
   // "[4][-6][1][*10][~2]" in units of `unit` (none: pages), reservations concatenated; the hole at the very end of
-  // each reservation is left out. Zombies, allocated and in-flight regions stand one by one.
+  // each reservation is left out. All but holes and free regions stand one by one.
   std::string picture(Bytes unit) const;
   std::string picture() const { return picture(page_size_); }
 
@@ -118,6 +121,8 @@ class RegionIndex {
   void check_part(const Region& region, AddressRange part) const;
   // Takes an in-flight region out of the air; it is `state` now, but not filed.
   void land(Region* in_flight, RegionState state);
+  // The same, filed: a zombie or shadow.
+  Region* land_stamped(Region* in_flight, RegionState state, time::Stamp stamp);
 
   Bytes page_size_;
   std::unique_ptr<Private> private_;

@@ -13,7 +13,7 @@ std::string at(const Region& region, const char* what) {
 }
 
 std::string broken_fields(const Region& region) {
-  const bool stamped = region.state == RegionState::free || region.state == RegionState::zombie;
+  const bool stamped = has_stamp(region.state);
   const bool in_flight = region.state == RegionState::in_flight;
   if (!stamped && !in_flight && !region.stamp.is_complete()) return at(region, "has a stamp that means nothing");
   if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");

@@ -174,12 +174,140 @@ TEST_F(AdaptivePlans, chunks_are_moved_whole_so_the_span_may_be_larger_than_the_
   EXPECT_EQ(text(tight(10)), "10 = move 8 of [-8] move 4 of [-4] at 15");
 }
 
-TEST_F(AdaptivePlans, a_chunk_that_is_partly_in_use_stays_where_it_is) {
-  region::Region* whole = map_free(0, {4});
-  index.allocate(whole, {page(0), kPage}, region::Tenant{kPage, own.timeline->id, {}, 0});
-  allocated(4, 1);
-  EXPECT_EQ(text(tight(3)), "3 = create 1 create 1 create 1 at 5")
-      << "the three free pages fit, but as a plan nothing moves";
+// Chunks of which pages are in use from the beginning, or up to the end.
+class EndPlans : public AdaptivePlans {
+ protected:
+  // A chunk of `pages` at `first` with `used` pages in use: those in front, or else those at its end.
+  enum class Used { front, back };
+  region::Region* chunk_in_use(Bytes first, Bytes pages, Bytes used, Used where, const time::Stamp& stamp = {}) {
+    region::Region* whole = map_free(first, {pages}, stamp);
+    const Bytes begin = where == Used::front ? first : first + pages - used;
+    index.allocate(whole, {page(begin), used * kPage}, region::Tenant{used * kPage, own.timeline->id, {}, 0});
+    return at(where == Used::front ? first + used : first);
+  }
+  // Nothing borders on a hole but what a test puts there.
+  void wall(Bytes number) { allocated(number, 1); }
+};
+
+TEST_F(EndPlans, a_free_back_is_where_the_span_begins) {
+  chunk_in_use(0, 4, 1, Used::front);
+  wall(4);
+  EXPECT_EQ(text(tight(5)), "5 = back 3 of 4 create 1 create 1 at 6") << "behind a shadow of one page";
+  const Plan plan = std::get<Plan>(decide(tight(5)));
+  EXPECT_EQ(plan.mapped, (AddressRange{page(5), 6 * kPage}));
+  EXPECT_EQ(plan.rest_before(), kPage);
+}
+
+TEST_F(EndPlans, a_free_front_is_where_the_span_ends) {
+  wall(0);
+  chunk_in_use(1, 4, 1, Used::back);
+  EXPECT_EQ(text(tight(5)), "5 = create 1 create 1 front 3 of 4 at 5");
+  const Plan plan = std::get<Plan>(decide(tight(5)));
+  EXPECT_EQ(plan.mapped, (AddressRange{page(5), 6 * kPage}));
+  EXPECT_EQ(plan.rest_behind(), kPage);
+}
+
+TEST_F(EndPlans, between_two_ends_stands_what_moves_and_what_is_created) {
+  chunk_in_use(0, 4, 1, Used::front);
+  wall(4);
+  chunk_in_use(5, 4, 2, Used::back);
+  map_free(10, {2});
+  wall(9);
+  wall(12);
+  EXPECT_EQ(text(tight(9)), "9 = back 3 of 4 move 2 of [-2] create 1 create 1 front 2 of 4 at 14");
+  EXPECT_EQ(text(tight(7)), "7 = back 3 of 4 move 2 of [-2] front 2 of 4 at 14");
+}
+
+TEST_F(EndPlans, of_ends_that_are_large_enough_the_smallest_is_taken_and_else_the_largest) {
+  for (const Bytes first : {0, 10, 20}) wall(first + 8);
+  chunk_in_use(0, 8, 1, Used::front);
+  chunk_in_use(10, 8, 4, Used::front);
+  chunk_in_use(20, 8, 6, Used::front);
+  for (const Bytes first : {9, 19, 29}) wall(first);
+  EXPECT_EQ(text(tight(9)), "9 = back 7 of 8 create 1 create 1 at 31");
+  map_free(30, {2});
+  wall(32);
+  EXPECT_EQ(text(tight(8)), "8 = back 6 of 8 move 2 of [-2] at 35") << "no more of the end than is lacking";
+  EXPECT_EQ(std::get<Plan>(decide(tight(8))).first->range, (AddressRange{page(2), 6 * kPage}));
+}
+
+TEST_F(EndPlans, one_end_that_is_enough_is_all_that_is_taken) {
+  chunk_in_use(0, 8, 1, Used::front);
+  wall(8);
+  chunk_in_use(9, 8, 4, Used::back);
+  map_free(18, {5});
+  wall(17);
+  wall(23);
+  EXPECT_EQ(text(tight(8)), "8 = move 5 of [-5] front 3 of 8 at 24");
+}
+
+TEST_F(EndPlans, the_two_ends_of_one_chunk_are_not_both_taken) {
+  map_free(0, {9});
+  index.allocate(at(0), {page(3), 2 * kPage}, {});
+  wall(9);
+  EXPECT_EQ(text(tight(10)), "10 = back 4 of 9 create 1 create 1 create 1 create 1 create 1 create 1 at 15");
+}
+
+TEST_F(EndPlans, what_lies_in_the_middle_of_a_chunk_stays_there) {
+  map_free(0, {9});
+  index.allocate(at(0), {page(0), kPage}, {});
+  index.allocate(at(1), {page(8), kPage}, {});
+  wall(9);
+  EXPECT_EQ(text(tight(8)), "8 = create 1 create 1 create 1 create 1 create 1 create 1 create 1 create 1 at 10");
+}
+
+TEST_F(EndPlans, a_range_that_is_extended_upwards_takes_a_front_and_downwards_a_back) {
+  chunk_in_use(0, 8, 4, Used::front);
+  wall(8);
+  chunk_in_use(9, 8, 5, Used::back);
+  wall(17);
+  map_free(18, {2});
+  EXPECT_EQ(text(tight(5)), "5 = keep 2 front 3 of 8 at 18");
+  wall(20);
+  map_free(40, {2});
+  wall(42);
+  EXPECT_EQ(text(tight(6)), "6 = keep 2 back 2 of 8 move 2 of [-2] at 36");
+}
+
+TEST_F(EndPlans, while_growth_is_within_the_budget_chunks_in_use_are_left_alone) {
+  chunk_in_use(0, 4, 1, Used::front);
+  wall(4);
+  Need ample = need(5);
+  ample.peak_used = 100 * kPage;
+  EXPECT_EQ(text(ample), "5 = create 1 create 1 create 1 create 1 create 1 at 5");
+}
+
+TEST_F(EndPlans, an_end_that_is_little_beside_what_is_mapped_is_taken_only_when_memory_is_short) {
+  chunk_in_use(0, 4, 3, Used::front);
+  wall(4);
+  Need much = tight(2);
+  much.mapped = 4001 * kPage;
+  EXPECT_EQ(text(much), "2 = create 2 at 5");
+  EXPECT_EQ(text(much, Effort::move_first), "2 = back 1 of 4 create 1 at 8");
+}
+
+TEST_F(EndPlans, what_others_still_use_is_taken_behind_a_wait_or_not_at_all) {
+  chunk_in_use(0, 4, 1, Used::front, pending(other));
+  wall(4);
+  EXPECT_EQ(text(tight(4)), "4 = create 1 create 1 create 1 create 1 at 5");
+  EXPECT_EQ(text(tight(4), Effort::wait_too), "4 = back 3 of 4 create 1 after 1 waits at 6");
+}
+
+TEST_F(EndPlans, a_back_that_would_not_begin_aligned_is_left_alone) {
+  chunk_in_use(0, 4, 1, Used::front);
+  wall(4);
+  chunk_in_use(6, 4, 2, Used::front);
+  wall(10);
+  Need aligned = tight(4);
+  aligned.alignment = 2 * kPage;
+  EXPECT_EQ(text(aligned), "4 = back 2 of 4 create 1 create 1 at 14") << "the other has three pages";
+}
+
+TEST_F(EndPlans, a_new_chunk_for_the_request_alone_takes_no_end) {
+  chunk_in_use(0, 4, 1, Used::front);
+  wall(4);
+  EXPECT_EQ(text(tight(4), Effort::apart), "4 = create 4 at 5");
+  EXPECT_EQ(text(tight(4), Effort::grow_only), "4 = create 4 at 5");
 }
 
 TEST_F(AdaptivePlans, the_last_chunk_moved_is_the_one_that_fits_best) {

@@ -128,9 +128,9 @@ void ReferenceModel::attach_hole(std::uint64_t page) {
   merge();
 }
 
-void ReferenceModel::attach_zombie(std::uint64_t page, const Parts& parts) {
+void ReferenceModel::attach_stamped(std::uint64_t page, RegionState state, const Parts& parts) {
   const std::uint64_t age = ++last_age_;
-  change(page, [&](ModelRegion& region) { region = {{}, RegionState::zombie, parts, age, 0}; });
+  change(page, [&](ModelRegion& region) { region = {{}, state, parts, age, 0}; });
 }
 
 void ReferenceModel::attach_allocated(std::uint64_t page, Bytes requested) {
@@ -154,7 +154,7 @@ void ReferenceModel::join(std::uint64_t at) {
 
 void ReferenceModel::advance(time::TimelineId timeline, std::uint64_t sequence) {
   for (auto& [number, each] : pages_) {
-    if (each.what.state != RegionState::free && each.what.state != RegionState::zombie) continue;
+    if (each.what.state == RegionState::in_flight) continue;
     const auto part = each.what.parts.find(timeline);
     if (part != each.what.parts.end() && part->second <= sequence) each.what.parts.erase(part);
   }
@@ -223,7 +223,7 @@ std::vector<PageSpan> ReferenceModel::by_age(RegionState state) const {
 std::optional<std::uint64_t> ReferenceModel::oldest_pending(time::TimelineId timeline) const {
   std::optional<std::uint64_t> oldest;
   for (const auto& [number, each] : pages_) {
-    if (each.what.state != RegionState::free && each.what.state != RegionState::zombie) continue;
+    if (each.what.state == RegionState::in_flight) continue;
     const auto part = each.what.parts.find(timeline);
     if (part != each.what.parts.end() && (!oldest || part->second < *oldest)) oldest = part->second;
   }
@@ -240,7 +240,8 @@ std::string ReferenceModel::picture() const {
                                                    {RegionState::free, "-"},
                                                    {RegionState::allocated, ""},
                                                    {RegionState::zombie, "~"},
-                                                   {RegionState::in_flight, "#"}};
+                                                   {RegionState::in_flight, "#"},
+                                                   {RegionState::shadow, "^"}};
     text += "[" + signs.at(region.state) + std::to_string(region.span.count) + "]";
   }
   return text;

@@ -24,8 +24,8 @@ Parts parts_of(const time::Stamp& stamp);
 struct ModelRegion {
   PageSpan span;
   RegionState state = RegionState::hole;
-  Parts parts;            // free, zombie, in flight
-  std::uint64_t age = 0;  // free, zombie, in flight
+  Parts parts;            // all but holes and allocated
+  std::uint64_t age = 0;  // all but holes and allocated
   Bytes requested = 0;    // allocated
   friend bool operator==(const ModelRegion&, const ModelRegion&) = default;
 };
@@ -42,7 +42,8 @@ class ReferenceModel {
   void attach_free(std::uint64_t page, const Parts& parts);
   void take_back(std::uint64_t page);  // free again with the stamp and age it remembers
   void attach_hole(std::uint64_t page);
-  void attach_zombie(std::uint64_t page, const Parts& parts);
+  void attach_zombie(std::uint64_t page, const Parts& parts) { attach_stamped(page, RegionState::zombie, parts); }
+  void attach_shadow(std::uint64_t page, const Parts& parts) { attach_stamped(page, RegionState::shadow, parts); }
   void attach_allocated(std::uint64_t page, Bytes requested);
   void split(std::uint64_t at);  // `at`: first page of the back
   void join(std::uint64_t at);   // `at`: first page of the back
@@ -72,6 +73,7 @@ class ReferenceModel {
   std::uint64_t last_id_ = 0;
   std::uint64_t last_age_ = 0;
 
+  void attach_stamped(std::uint64_t page, RegionState state, const Parts& parts);
   void cut(PageSpan part);
   void renumber(std::uint64_t first, std::uint64_t end);
   template <typename Change>

@@ -43,6 +43,9 @@ struct Printer {
   std::string operator()(const AttachZombie& o) const {
     return fmt::format("AttachZombie{{{}, {}}}", o.page, code(o.stamp));
   }
+  std::string operator()(const AttachShadow& o) const {
+    return fmt::format("AttachShadow{{{}, {}}}", o.page, code(o.stamp));
+  }
   std::string operator()(const AttachAllocated& o) const {
     return fmt::format("AttachAllocated{{{}, {}}}", o.page, o.requested);
   }
@@ -64,6 +67,7 @@ struct OnModel {
   void operator()(const TakeBack& o) const { model.take_back(o.page); }
   void operator()(const AttachHole& o) const { model.attach_hole(o.page); }
   void operator()(const AttachZombie& o) const { model.attach_zombie(o.page, parts_of(o.stamp)); }
+  void operator()(const AttachShadow& o) const { model.attach_shadow(o.page, parts_of(o.stamp)); }
   void operator()(const AttachAllocated& o) const { model.attach_allocated(o.page, o.requested); }
   void operator()(const Split& o) const { model.split(o.at); }
   void operator()(const Join& o) const { model.join(o.at); }
@@ -94,6 +98,7 @@ struct OnIndex {
   }
   Region* operator()(const AttachHole& o) const { return index.attach_hole(at(o.page)); }
   Region* operator()(const AttachZombie& o) const { return index.attach_zombie(at(o.page), o.stamp); }
+  Region* operator()(const AttachShadow& o) const { return index.attach_shadow(at(o.page), o.stamp); }
   Region* operator()(const AttachAllocated& o) const {
     return index.attach_allocated(at(o.page), Tenant{o.requested, A, {}, 0});
   }
@@ -212,12 +217,15 @@ std::string Twins::search_difference(const Question& fit) const {
   if (by_age != model_.by_age(RegionState::free)) return "free regions by age are " + text(by_age);
   by_age.clear();
   index_.for_each_zombie(collect);
-  return by_age == model_.by_age(RegionState::zombie) ? "" : "zombies by age are " + text(by_age);
+  if (by_age != model_.by_age(RegionState::zombie)) return "zombies by age are " + text(by_age);
+  by_age.clear();
+  index_.for_each_shadow(collect);
+  return by_age == model_.by_age(RegionState::shadow) ? "" : "shadows by age are " + text(by_age);
 }
 
 std::string Twins::figure_difference(const std::vector<ModelRegion>& regions) const {
-  std::array<Bytes, 5> bytes{};
-  std::array<std::uint64_t, 5> counts{};
+  std::array<Bytes, 6> bytes{};
+  std::array<std::uint64_t, 6> counts{};
   std::map<time::TimelineId, Bytes> on_timeline;
   Bytes pending = 0;
   Bytes requested = 0;

@@ -44,6 +44,10 @@ struct AttachZombie {
   std::uint64_t page = 0;
   time::Stamp stamp;
 };
+struct AttachShadow {
+  std::uint64_t page = 0;
+  time::Stamp stamp;
+};
 struct AttachAllocated {
   std::uint64_t page = 0;
   Bytes requested = 0;
@@ -60,7 +64,7 @@ struct Advance {
 };
 
 using Operation = std::variant<Reserve, Unreserve, Allocate, Release, Detach, AttachFree, TakeBack, AttachHole,
-                               AttachZombie, AttachAllocated, Split, Join, Advance>;
+                               AttachZombie, AttachShadow, AttachAllocated, Split, Join, Advance>;
 
 // As a line for a regression test: `run(Release{3, on(A, 7)});`
 std::string to_code(const Operation& operation);

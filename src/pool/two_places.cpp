@@ -1,0 +1,157 @@
+// pool: chunks of which different parts are in use at different addresses.
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+#include "pool/pool.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+// Note [A chunk may be in two mappings]
+// Of a chunk one of whose ends was taken (Note [Ends of chunks in use]) every byte belongs to one of its mappings; in
+// the others the addresses of that byte are a shadow. A shadow lies inside one mapping, which cannot be unmapped in
+// parts. Where nothing but shadows is left of a mapping it is a zombie, with all their stamps. When all parts of a
+// chunk are free they come together in one mapping, without a driver call, so that the chunk can move, or be given
+// back, again. A free needs to know nothing of this: it is looked for when a request finds no memory, and at a trim.
+
+// A mapping of which some is a shadow.
+struct PartialMapping {
+  vm::Mapping mapping;
+  Region* near = nullptr;  // a shadow in it
+};
+
+namespace {
+
+// The regions of a mapping, by address. `near` is one of them.
+std::vector<Region*> regions_of(const vm::Mapping& mapping, Region* near) {
+  while (near->range.begin > mapping.at) near = near->previous;
+  std::vector<Region*> regions;
+  for (; near != nullptr && near->range.begin < mapping.range().end(); near = near->next) regions.push_back(near);
+  return regions;
+}
+
+bool is_shadow(const Region* region) { return region->state == RegionState::shadow; }
+bool is_free_or_shadow(const Region* region) { return region->state == RegionState::free || is_shadow(region); }
+
+AddressRange overlap(const AddressRange& a, const AddressRange& b) {
+  const DevicePtr begin = std::max(a.begin, b.begin);
+  return {begin, std::min(a.end(), b.end()) - begin};
+}
+
+// Where the chunk of `mappings`, all of whose parts are free, comes together: beside the most free memory. Null: some
+// part is in use.
+const PartialMapping* home_of(const std::vector<PartialMapping>& mappings) {
+  const PartialMapping* home = nullptr;
+  Bytes most = 0;
+  Bytes free = 0;
+  for (const PartialMapping& partial : mappings) {
+    const std::vector<Region*> regions = regions_of(partial.mapping, partial.near);
+    if (!std::all_of(regions.begin(), regions.end(), is_free_or_shadow)) return nullptr;
+    for (const Region* region : regions) {
+      if (is_shadow(region)) continue;
+      free += overlap(region->range, partial.mapping.range()).size;
+      if (region->range.size <= most) continue;
+      most = region->range.size;
+      home = &partial;
+    }
+  }
+  return free == mappings.front().mapping.chunk->size ? home : nullptr;
+}
+
+}  // namespace
+
+// `taken`, in flight, is a part of `mapping` whose memory is in use elsewhere from now on.
+void Pool::leave_shadow(Region* taken, const vm::Mapping& mapping) {
+  Region* const shadow = index_.attach_shadow(taken, timelines_.reduce(taken->stamp));
+  const std::vector<Region*> regions = regions_of(mapping, shadow);
+  if (!std::all_of(regions.begin(), regions.end(), is_shadow)) return;
+  std::vector<time::StampPart> parts;
+  Region* zombie = nullptr;
+  for (Region* region : regions) {
+    Planner::add_waits(region->stamp, std::nullopt, parts);
+    Region* const flying = index_.detach(region, region->range);
+    zombie = zombie == nullptr ? flying : index_.join_in_flight(zombie, flying);
+  }
+  VPMM_CHECK(zombie->range == mapping.range(), index_.picture());
+  time::Stamp stamp;
+  if (parts.size() == 1) stamp = time::Stamp(parts[0]);
+  if (parts.size() == 2) stamp = time::Stamp(parts[0], parts[1]);
+  if (parts.size() > 2) stamp = time::Stamp(timelines_.next(timelines_.every_stream(), 0));
+  index_.attach_zombie(zombie, stamp);
+}
+
+// All parts of a chunk, which are free, go to the mapping `home`.
+void Pool::bring_home(const std::vector<PartialMapping>& mappings, const PartialMapping& home) {
+  struct Part {
+    Region* taken = nullptr;
+    const vm::Mapping& from;
+  };
+  // All are taken before any is put back, where it becomes one with its neighbours.
+  std::vector<Part> parts;
+  for (const PartialMapping& partial : mappings) {
+    if (&partial == &home) continue;
+    for (Region* region : regions_of(partial.mapping, partial.near))
+      if (!is_shadow(region))
+        parts.push_back({index_.detach(region, overlap(region->range, partial.mapping.range())), partial.mapping});
+  }
+  Region* near = home.near;
+  for (const Part& part : parts) {
+    const DevicePtr begin = home.mapping.at + (part.taken->range.begin - part.from.at);
+    for (DevicePtr at = begin; at < begin + part.taken->range.size;) {
+      const std::vector<Region*> regions = regions_of(home.mapping, near);
+      Region* const shadow = *std::find_if(regions.begin(), regions.end(),
+                                           [&](const Region* region) { return region->range.contains(at); });
+      const AddressRange piece = overlap(shadow->range, {begin, part.taken->range.size});
+      near = index_.attach_free(index_.detach(shadow, piece), timelines_.reduce(part.taken->stamp), part.taken->age);
+      at = piece.end();
+    }
+  }
+  for (const Part& part : parts) leave_shadow(part.taken, part.from);
+}
+
+// True: some chunk whose parts are free came together.
+bool Pool::reunite() {
+  std::map<DevicePtr, PartialMapping> by_mapping;
+  index_.for_each_shadow([&](Region* shadow) {
+    chunks_.for_each_around({shadow->range.begin, 1}, [&](const vm::Mapping& mapping) {
+      by_mapping.try_emplace(mapping.at, PartialMapping{mapping, shadow});
+    });
+    return true;
+  });
+  std::map<const vm::Chunk*, std::vector<PartialMapping>> by_chunk;
+  for (const auto& [at, partial] : by_mapping) by_chunk[partial.mapping.chunk].push_back(partial);
+  bool any = false;
+  for (const auto& [chunk, mappings] : by_chunk) {
+    const PartialMapping* const home = home_of(mappings);
+    if (home == nullptr) continue;
+    bring_home(mappings, *home);
+    any = true;
+  }
+  return any;
+}
+
+// Requires: nothing is in flight.
+std::string Pool::validate_shadows() const {
+  std::string broken;
+  std::map<const vm::Chunk*, Bytes> owned;
+  index_.for_each([&](const Region& region) {
+    if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
+    bool is_inside = false;
+    chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      is_inside = mapping.range().contains(region.range) && mapping.chunk->size > region.range.size;
+      Bytes& bytes = owned[mapping.chunk];
+      if (!is_shadow(&region)) bytes += overlap(region.range, mapping.range()).size;
+    });
+    if (is_shadow(&region) && !is_inside) broken = "a shadow is not a part of one mapping";
+  });
+  for (const auto& [chunk, bytes] : owned)
+    if (bytes != chunk->size) broken = fmt::format("of a chunk of {} bytes {} belong to somebody", chunk->size, bytes);
+  return broken;
+}
+
+}  // namespace vpmm::pool
