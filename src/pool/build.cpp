@@ -340,6 +340,11 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   if (flight.kept != nullptr)
     span = flight.kept->range.begin < span->range.begin ? index_.join_in_flight(flight.kept, span)
                                                         : index_.join_in_flight(span, flight.kept);
+  if (plan.request == 0) {
+    index_.attach_free(span, {});
+    note_peaks();
+    return plan.allocation;
+  }
   was_complete_ = is_complete(plan);
   const time::Stamp rest = span->range.size > plan.request ? surplus_stamp(plan, caller) : time::Stamp{};
   Region* front = nullptr;
@@ -354,6 +359,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
   ++counters_.plans;
   moved_since_growth_ = plan.creates.empty() ? moved_since_growth_ + plan.moved_bytes() : 0;
+  if (!plan.creates.empty()) cut_since_growth_ = 0;
   observe::log(observe::LogLevel::debug, "plan: {}", to_string(plan, page_size()));
   note_peaks();
   return begin;

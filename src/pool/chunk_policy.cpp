@@ -16,7 +16,8 @@ class PagePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
-  Bytes least_end(Bytes) const override { return page_size_; }
+  Bytes least_part(Bytes) const override { return page_size_; }
+  bool cuts(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
   std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
@@ -46,7 +47,7 @@ struct Taste {
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
     case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, false};
-    case Prefer::balanced: return {15, 5, 20, 400, Placement::ends, Waiting::never, true};
+    case Prefer::balanced: return {15, 5, 16, 400, Placement::ends, Waiting::never, true};
     case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, false};
   }
   return {};
@@ -59,8 +60,8 @@ constexpr Bytes kLargestLaterChunk = 256 * kMiB;
 // one.
 constexpr Bytes kLittlePart = 64;
 
-// An end of a chunk is worth a mapping when it is at least this part of the least new chunk.
-constexpr Bytes kEndsPerLeastChunk = 5;
+// A part of a chunk is worth a mapping of its own when it is at least this share of the least new chunk.
+constexpr Bytes kPartsPerLeastChunk = 5;
 
 // A request is small for a pool when it is at most this share of what is mapped.
 constexpr Bytes kSmallShare = 1024;
@@ -94,8 +95,12 @@ class AdaptivePolicy final : public ChunkPolicy {
     return sizes;
   }
 
-  Bytes least_end(Bytes mapped) const override {
-    return std::max(page_size_, mapped / (kEndsPerLeastChunk * taste_.least_divisor));
+  Bytes least_part(Bytes mapped) const override {
+    return std::max(page_size_, mapped / (kPartsPerLeastChunk * taste_.least_divisor));
+  }
+  bool cuts(const Demand& demand, std::int64_t pinned) const override {
+    return pinned >= static_cast<std::int64_t>(least_part(demand.mapped)) &&
+           breaks_budget({0, 0, demand.mapped, demand.peak_used});
   }
   Waiting waiting() const override { return taste_.waiting; }
   std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const override {

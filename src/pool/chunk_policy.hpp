@@ -40,8 +40,11 @@ class ChunkPolicy {
   virtual Bytes grow_first(const Demand& demand) const = 0;
   // Sizes of new chunks that together cover `shortfall` exactly.
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
-  // The least end of a chunk in use that is worth a mapping of the chunk, where memory would be created instead.
-  virtual Bytes least_end(Bytes mapped) const = 0;
+  // The least part of a chunk that is worth a mapping of its own: where memory would be created, an end of a chunk in
+  // use; where an idle chunk would be partly used, what is left of it.
+  virtual Bytes least_part(Bytes mapped) const = 0;
+  // Is an idle chunk cut in two, because the best place of a request would pin `pinned` bytes of it?
+  virtual bool cuts(const Demand& demand, std::int64_t pinned) const = 0;
   virtual Waiting waiting() const = 0;
   // How long to look, before `chunks` of together `demand.missing` bytes are created, whether what other streams freed
   // becomes complete.

@@ -11,6 +11,9 @@ using region::Region;
 
 namespace {
 
+// What a larger chunk takes to be given back, a millisecond and more, is too much for one request.
+constexpr Bytes kLargestCut = 256 * kMiB;
+
 Bytes overlap(const AddressRange& a, const AddressRange& b) {
   const DevicePtr begin = std::max(a.begin, b.begin);
   const DevicePtr end = std::min(a.end(), b.end());
@@ -55,6 +58,27 @@ Place best_place(const vm::ChunkTable& chunks, Region* free, Bytes size, Bytes a
     if (to_integer(mapping.range().end()) > size) consider(mapping.range().end() - size);
     return true;
   });
+  return best;
+}
+
+std::optional<Cut> best_cut(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part,
+                            Bytes page_size, Bytes least) {
+  std::optional<Cut> best;
+  Bytes most = std::max<Bytes>(least, 1);
+  const auto consider = [&](const vm::Mapping& mapping) {
+    const AddressRange chunk = mapping.range();
+    if (!free.contains(chunk) || mapping.chunk->mappings > 1 || chunk.size > kLargestCut) return;
+    const bool is_front_used = part.begin <= chunk.begin;
+    if (is_front_used == (part.end() >= chunk.end())) return;
+    const Bytes at = is_front_used ? round_up(part.end() - chunk.begin, page_size)
+                                   : round_down(part.begin - chunk.begin, page_size);
+    const Bytes rest = is_front_used ? chunk.size - at : at;
+    if (rest < most) return;
+    most = rest + 1;
+    best = Cut{mapping, at};
+  };
+  chunks.for_each_around({part.begin, 1}, consider);
+  chunks.for_each_around({part.end() - 1, 1}, consider);
   return best;
 }
 

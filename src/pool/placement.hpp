@@ -28,4 +28,17 @@ struct Place {
 // Requires: `size` bytes at `alignment` fit; `where` is not the front.
 Place best_place(const vm::ChunkTable& chunks, region::Region* free, Bytes size, Bytes alignment, Placement where);
 
+// An idle chunk and where, from its beginning, it is cut so that the rest of it stays idle.
+struct Cut {
+  vm::Mapping chunk;
+  Bytes at = 0;
+};
+
+// Of the chunks inside the free range `free` that an allocation of `part` would break at one of its ends, the one of
+// which most is left, if that is at least `least`. A chunk in which `part` both begins and ends is cut only where one
+// of them is a border of it. Cuts are whole pages, and of chunks of 256 MiB
+// at most.
+std::optional<Cut> best_cut(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part,
+                            Bytes page_size, Bytes least);
+
 }  // namespace vpmm::pool

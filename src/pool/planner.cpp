@@ -159,7 +159,7 @@ void shorten(std::optional<End>& end, bool is_back, Bytes alignment, Bytes& surp
 
 // In place of some of the `lacking` bytes that would be created. Returns what is left to create, in whole pages.
 Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const {
-  const Bytes least = effort == Effort::by_policy ? policy_.least_end(need.mapped) : page_size_;
+  const Bytes least = effort == Effort::by_policy ? policy_.least_part(need.mapped) : page_size_;
   const bool grows_back = plan.kept == nullptr || is_hole(plan.kept->next);
   const bool grows_front = plan.kept == nullptr || !grows_back;
   index_.for_each_free_by_age([&](Region* free) {

@@ -75,6 +75,10 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
     if (made || made.error().code != ErrorCode::out_of_memory) return made;
     place = find_place(request, caller);
   }
+  if (const std::optional<Cut> cut = place && !is_short ? cut_for(request, *place) : std::nullopt) {
+    VPMM_TRY(recut(lock, place->free, *cut));
+    place = find_place(request, caller);
+  }
   while (!place && relief_.recall && relief_.recall(caller, request.size, is_short))
     place = find_place(request, caller);
   Region* found = place ? take_fit(*place, request, caller) : nullptr;
@@ -97,7 +101,7 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
 
 DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
   const std::optional<Place> place = find_place(request, caller);
-  if (!place || is_set_apart(request, caller, *place)) return {};
+  if (!place || is_set_apart(request, caller, *place) || cut_for(request, *place)) return {};
   ++counters_.hits;
   ++counters_.allocations;
   const DevicePtr begin = take_fit(*place, request, caller)->range.begin;
@@ -165,7 +169,7 @@ std::optional<Place> Pool::find_place(const PageRequest& request, const Caller& 
 
 bool Pool::is_hit(const PageRequest& request, const Caller& caller) const {
   const std::optional<Place> place = find_place(request, caller);
-  return place && !is_set_apart(request, caller, *place);
+  return place && !is_set_apart(request, caller, *place) && !cut_for(request, *place);
 }
 
 // Only where nothing has to be asked or given up for the new chunk.
@@ -173,6 +177,35 @@ bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const 
   const Need need = need_of(request, caller);
   return policy_->sets_apart({need.size, need.size, need.mapped, need.peak_used}, place.pinned) &&
          need.size <= std::min(need.growth_room, unasked_growth_) && chunks_.mapping_count() < config_.max_mappings;
+}
+
+// Note [Idle chunks are cut]
+// Beyond the budget, what is left of an idle chunk that a request would use in part is pinned as long as that lives. So
+// the chunk is given back first, and two that meet where the request ends are created in its place. Somebody may take
+// the memory in between; then the request finds another place or none, as though the GPU had had less from the start.
+// Before it grows again a pool cuts no more than it has, so a program that does the same again and again comes to rest.
+std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place) const {
+  const Demand demand{request.size, 0, chunks_.chunk_bytes(), peak_used_};
+  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped || !policy_->cuts(demand, place.pinned) || !place.free->stamp.is_complete()) return std::nullopt;
+  return best_cut(chunks_, place.free->range, {place.begin, request.size}, page_size(),
+                  policy_->least_part(demand.mapped));
+}
+
+Result<void> Pool::recut(MutexLock& lock, Region* free, const Cut& cut) {
+  const AddressRange range = cut.chunk.range();
+  const Result<Bytes> released = release_idle(lock, range, free);
+  Result<void> outcome;
+  if (released) {
+    unasked_growth_ += released.value();
+    cut_since_growth_ += range.size;
+    Region* const hole = index_.hole_around(range.begin);
+    const bool is_there = hole != nullptr && hole->range.contains(range) && released.value() == range.size;
+    if (is_there) outcome = fill_hole(lock, hole, range, {cut.at, range.size - cut.at});
+  } else {
+    outcome = released.error();
+  }
+  if (!outcome && outcome.error().code == ErrorCode::poisoned) return outcome;
+  return {};
 }
 
 Region* Pool::take_fit(const Place& place, const PageRequest& request, const Caller& caller) {

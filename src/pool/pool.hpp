@@ -167,6 +167,8 @@ class Pool {
   std::uint64_t patience_for(const PageRequest& request, const Caller& caller);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
+  std::optional<Cut> cut_for(const PageRequest& request, const Place& place) const;
+  Result<void> recut(MutexLock& lock, region::Region* free, const Cut& cut);
   region::Region* take_fit(const Place& place, const PageRequest& request, const Caller& caller);
   Place place_in(region::Region* best_fit, const PageRequest& request, const Caller& caller) const;
   enum class Waits { none, some };
@@ -219,6 +221,7 @@ class Pool {
   void want_all_proof();
   Result<Bytes> release_idle(MutexLock& lock, AddressRange idle, region::Region* free);
   Result<void> add_reservation(MutexLock& lock, Bytes at_least);
+  Result<void> fill_hole(MutexLock& lock, region::Region* hole, AddressRange part, std::vector<Bytes> chunks);
   Result<void> retry_orphans(MutexLock& lock);
 
   region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
@@ -262,6 +265,7 @@ class Pool {
   std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory begins before that time
   std::uint64_t returned_ = 0;         // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
+  Bytes cut_since_growth_ = 0;
   alignas(kCacheLine) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
   alignas(kCacheLine) observe::Statistics counters_;           // totals and peaks that only the pool knows
 };

@@ -225,16 +225,20 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (missing > unasked_growth_) return Error{ErrorCode::out_of_memory, "the GPU has less free"};
   Region* hole = nullptr;
   while ((hole = index_.smallest_hole(missing, page_alignment())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
+  VPMM_TRY(fill_hole(lock, hole, {hole->range.begin, missing}, policy_->chunk_sizes(missing, chunks_.chunk_bytes())));
+  peak_used_ = std::max(peak_used_, used_bytes() + missing);  // the program says that it will use as much
+  return {};
+}
+
+// New chunks, which are free at once.
+Result<void> Pool::fill_hole(MutexLock& lock, Region* hole, AddressRange part, std::vector<Bytes> chunks) {
   Plan plan;
-  plan.request = missing;
   plan.hole = hole;
-  plan.mapped = {hole->range.begin, missing};
-  plan.allocation = plan.mapped.begin;
-  plan.creates = policy_->chunk_sizes(missing, chunks_.chunk_bytes());
-  VPMM_TRY_ASSIGN(const DevicePtr begin, carry_out(lock, plan, {missing, missing, page_alignment()}, Caller{}));
-  Region* allocated = index_.owner(begin);
-  count_tenant(allocated->tenant, -1);
-  index_.release(allocated, {});
+  plan.mapped = part;
+  plan.allocation = part.begin;
+  plan.creates = std::move(chunks);
+  const Result<DevicePtr> filled = carry_out(lock, plan, {}, Caller{});
+  if (!filled) return filled.error();
   return {};
 }
 

@@ -1,0 +1,113 @@
+// pool: idle chunks are given back and created as two, beyond the budget.
+#include <optional>
+#include <string>
+
+#include "driver/forwarding.hpp"
+#include "pool/pool_fixture.hpp"
+
+namespace vpmm::pool {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+
+// Refuses one call, or all, of a kind.
+class RefusingDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  std::optional<Call> refused;
+  bool is_for_once = false;
+
+ private:
+  std::optional<CuResult> before(Call call) override {
+    if (call != refused) return std::nullopt;
+    if (is_for_once) refused.reset();
+    return call == Call::mem_create ? CuResult::out_of_memory : CuResult::invalid_value;
+  }
+};
+
+// [-8]: one idle chunk of eight pages, in a pool that holds more than its budget.
+class CutPool : public PoolFixture<RefusingDriver> {
+ protected:
+  CutPool() {
+    config.page_chunks = false;
+    open();
+    const DevicePtr chunk = take(8, a);
+    give_back(chunk);
+    pool->reset_peaks();
+    EXPECT_EQ(figures().chunks, 1u);
+  }
+  std::string picture() const { return pool->picture(); }
+};
+
+TEST_F(CutPool, what_a_request_leaves_of_an_idle_chunk_is_a_chunk_of_its_own) {
+  take(3, a);
+  EXPECT_EQ(picture(), "[3][-5]");
+  EXPECT_EQ(figures().chunks, 2u);
+  EXPECT_EQ(figures().mapped_bytes, 8 * kPage);
+  EXPECT_EQ(pool->trim(lock, 0).value(), 5 * kPage) << "nothing of it is pinned";
+}
+
+TEST_F(CutPool, within_the_budget_the_chunk_stays_whole) {
+  const DevicePtr all = take(8, a);
+  give_back(all);
+  take(3, a);
+  EXPECT_EQ(figures().chunks, 1u);
+}
+
+TEST_F(CutPool, before_it_grows_again_a_pool_cuts_no_more_than_it_has) {
+  for (Bytes pages = 7; pages > 0; --pages) {
+    give_back(take(pages, a));
+    pool->reset_peaks();
+  }
+  EXPECT_EQ(figures().chunks, 2u);
+}
+
+TEST_F(CutPool, memory_that_work_still_uses_is_not_given_back) {
+  give_back_pending(take(8, a), a, Closed::yes);
+  pool->reset_peaks();
+  take(3, a);
+  EXPECT_EQ(picture(), "[3][-5]");
+  EXPECT_EQ(figures().chunks, 1u);
+}
+
+TEST_F(CutPool, nothing_is_cut_while_cleaning_up_is_put_off) {
+  pool->hold_cleanup(true);
+  take(3, a);
+  EXPECT_EQ(figures().chunks, 1u);
+}
+
+TEST_F(CutPool, a_request_that_must_make_no_driver_call_leaves_it_to_one_that_may) {
+  const PageRequest request{3 * kPage, 3 * kPage, kPage};
+  EXPECT_FALSE(pool->is_hit(request, a));
+  EXPECT_TRUE(is_null(pool->allocate_hit(request, a)));
+  take(3, a);
+  EXPECT_FALSE(is_null(pool->allocate_hit({5 * kPage, 5 * kPage, kPage}, a)));
+}
+
+TEST_F(CutPool, a_chunk_that_the_driver_does_not_unmap_is_used_as_it_is) {
+  driver.refused = Call::mem_unmap;
+  take(3, a);
+  EXPECT_EQ(picture(), "[3][-5]");
+  EXPECT_EQ(figures().chunks, 1u);
+  driver.refused.reset();
+}
+
+TEST_F(CutPool, a_chunk_that_the_driver_does_not_take_back_is_quarantined_and_the_request_served) {
+  driver.refused = Call::mem_release;
+  take(3, a);
+  EXPECT_EQ(figures().quarantined_bytes, 8 * kPage);
+  driver.refused.reset();
+  EXPECT_TRUE(pool->settle(lock).ok());
+  EXPECT_EQ(figures().quarantined_bytes, 0u);
+}
+
+TEST_F(CutPool, where_the_memory_was_taken_by_others_meanwhile_the_request_creates_its_own) {
+  driver.refused = Call::mem_create;
+  driver.is_for_once = true;
+  take(3, a);
+  EXPECT_EQ(figures().mapped_bytes, 3 * kPage);
+}
+
+}  // namespace
+}  // namespace vpmm::pool
