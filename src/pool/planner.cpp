@@ -13,6 +13,9 @@ namespace {
 // Regions tried for extension in place, largest first; more would be a scan without a gain.
 constexpr std::size_t kExtensionCandidates = 8;
 
+// What is mapped over the most of it that may be shadows, while memory is to be had.
+constexpr Bytes kShadowDivisor = 32;
+
 Demand demand(const Need& need, Bytes missing) { return {need.size, missing, need.mapped, need.peak_used}; }
 
 bool is_hole(const Region* region) { return region != nullptr && region->state == RegionState::hole; }
@@ -135,7 +138,8 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
 // A chunk that is partly in use cannot move. But what is free at one end of it can be used elsewhere all the same: the
 // chunk is mapped a second time, whole, so that this end joins the new span. A free back begins the span, a free front
 // ends it, so there are two ends in a plan at most. The other addresses of the two mappings are shadows (Note [A chunk
-// may be in two places]). It costs what moving a chunk does, and takes the place of memory that would be created.
+// may be in two mappings]). It costs what moving a chunk does, and takes the place of memory that would be created. But
+// such a chunk is idle only when it is free in both places, so no more than a share of what is mapped becomes shadows.
 
 namespace {
 
@@ -159,6 +163,7 @@ void shorten(std::optional<End>& end, bool is_back, Bytes alignment, Bytes& surp
 
 // In place of some of the `lacking` bytes that would be created. Returns what is left to create, in whole pages.
 Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const {
+  if (effort == Effort::by_policy && index_.bytes(RegionState::shadow) > need.mapped / kShadowDivisor) return lacking;
   const Bytes least = effort == Effort::by_policy ? policy_.least_part(need.mapped) : page_size_;
   const bool grows_back = plan.kept == nullptr || is_hole(plan.kept->next);
   const bool grows_front = plan.kept == nullptr || !grows_back;
