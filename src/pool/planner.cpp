@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kExtensionCandidates = 8;
 
 // What is mapped over the most of it that may be shadows, while memory is to be had.
-constexpr Bytes kShadowDivisor = 32;
+constexpr Bytes kShadowDivisor = 8;
 
 Demand demand(const Need& need, Bytes missing) { return {need.size, missing, need.mapped, need.peak_used}; }
 

@@ -286,19 +286,19 @@ TEST_F(EndPlans, an_end_that_is_little_beside_what_is_mapped_is_taken_only_when_
   EXPECT_EQ(text(much, Effort::move_first), "2 = back 1 of 4 create 1 at 8");
 }
 
-TEST_F(EndPlans, when_a_32nd_of_what_is_mapped_is_shadows_ends_are_taken_only_when_memory_is_short) {
+TEST_F(EndPlans, when_an_eighth_of_what_is_mapped_is_shadows_ends_are_taken_only_when_memory_is_short) {
   chunk_in_use(0, 4, 1, Used::front);
   wall(4);
-  map_free(10, {64});
-  index.allocate(at(10), {page(10), 64 * kPage}, {});
+  map_free(10, {10});
+  index.allocate(at(10), {page(10), 10 * kPage}, {});
   const auto add_shadow = [&](Bytes first) {
     map_free(first, {1});
     index.attach_shadow(index.detach(at(first), {page(first), kPage}), {});
   };
   for (const Bytes first : {80, 82}) add_shadow(first);
-  EXPECT_EQ(text(tight(4)), "4 = back 3 of 4 create 1 at 6") << "two of 71 pages";
+  EXPECT_EQ(text(tight(4)), "4 = back 3 of 4 create 1 at 6") << "two of 17 pages";
   add_shadow(84);
-  EXPECT_EQ(text(tight(4)), "4 = create 1 create 1 create 1 create 1 at 5") << "three of 72";
+  EXPECT_EQ(text(tight(4)), "4 = create 1 create 1 create 1 create 1 at 5") << "three of 18";
   EXPECT_EQ(text(tight(4), Effort::move_first), "4 = back 3 of 4 create 1 at 6");
 }
 
