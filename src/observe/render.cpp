@@ -54,9 +54,7 @@ std::string picture_of(Regions regions, Bytes page_size) {
   return out.empty() ? "[]" : out;
 }
 
-bool has_stamp(const RegionSnapshot& region) {
-  return region.kind == '-' || region.kind == '~' || region.kind == '^';
-}
+bool has_stamp(const RegionSnapshot& region) { return region.kind == '-' || region.kind == '~' || region.kind == '^'; }
 
 std::string stamp_text(const RegionSnapshot& region) {
   if (has_stamp(region)) {

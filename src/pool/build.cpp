@@ -29,7 +29,7 @@ struct Pool::Flight {
   std::vector<Region*> sources;  // one per move
   Region* first = nullptr;       // the two ends of chunks, where they were
   Region* last = nullptr;
-  std::vector<Piece> pieces;     // in the order of the plan; they tile plan->mapped
+  std::vector<Piece> pieces;  // in the order of the plan; they tile plan->mapped
   std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;

@@ -70,8 +70,8 @@ std::optional<Cut> best_cut(const vm::ChunkTable& chunks, const AddressRange& fr
     if (!free.contains(chunk) || mapping.chunk->mappings > 1 || chunk.size > kLargestCut) return;
     const bool is_front_used = part.begin <= chunk.begin;
     if (is_front_used == (part.end() >= chunk.end())) return;
-    const Bytes at = is_front_used ? round_up(part.end() - chunk.begin, page_size)
-                                   : round_down(part.begin - chunk.begin, page_size);
+    const Bytes at =
+        is_front_used ? round_up(part.end() - chunk.begin, page_size) : round_down(part.begin - chunk.begin, page_size);
     const Bytes rest = is_front_used ? chunk.size - at : at;
     if (rest < most) return;
     most = rest + 1;

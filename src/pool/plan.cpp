@@ -35,11 +35,13 @@ std::vector<time::Stamp> Plan::stamps() const {
 std::string to_string(const Plan& plan, Bytes unit) {
   std::string text = fmt::format("{} =", plan.request / unit);
   if (plan.kept != nullptr) text += fmt::format(" keep {}", plan.kept_range.size / unit);
-  if (plan.first) text += fmt::format(" back {} of {}", plan.first->range.size / unit, plan.first->mapping.chunk->size / unit);
+  if (plan.first)
+    text += fmt::format(" back {} of {}", plan.first->range.size / unit, plan.first->mapping.chunk->size / unit);
   for (const Move& move : plan.moves)
     text += fmt::format(" move {} of [-{}]", move.range.size / unit, move.from->range.size / unit);
   for (const Bytes size : plan.creates) text += fmt::format(" create {}", size / unit);
-  if (plan.last) text += fmt::format(" front {} of {}", plan.last->range.size / unit, plan.last->mapping.chunk->size / unit);
+  if (plan.last)
+    text += fmt::format(" front {} of {}", plan.last->range.size / unit, plan.last->mapping.chunk->size / unit);
   if (!plan.waits.empty()) text += fmt::format(" after {} waits", plan.waits.size());
   return text;
 }

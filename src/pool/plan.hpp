@@ -33,7 +33,7 @@ struct End {
 // The new span is `kept` and `mapped` side by side, without the rests of chunks of which only an end is used. `mapped`
 // is filled from `first`, moves, creates and `last`, in that order.
 struct Plan {
-  Bytes request = 0;         // 0: nobody asked, all of the span is free
+  Bytes request = 0;               // 0: nobody asked, all of the span is free
   region::Region* kept = nullptr;  // a free region that is extended in place; none: all of the span is mapped anew
   AddressRange kept_range;
   time::Stamp kept_stamp;

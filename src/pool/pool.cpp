@@ -186,7 +186,9 @@ bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const 
 // Before it grows again a pool cuts no more than it has, so a program that does the same again and again comes to rest.
 std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place) const {
   const Demand demand{request.size, 0, chunks_.chunk_bytes(), peak_used_};
-  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped || !policy_->cuts(demand, place.pinned) || !place.free->stamp.is_complete()) return std::nullopt;
+  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped || !policy_->cuts(demand, place.pinned) ||
+      !place.free->stamp.is_complete())
+    return std::nullopt;
   return best_cut(chunks_, place.free->range, {place.begin, request.size}, page_size(),
                   policy_->least_part(demand.mapped));
 }

@@ -81,8 +81,8 @@ class RegionIndex {
   void hand_over(Region* allocated, Tenant tenant);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
-  // Cuts `part` out of a free region, hole, zombie or shadow; the result is in flight and nobody else's. What is left stays as
-  // it was. The detached region remembers stamp and age, so attach_free(r, r->stamp, r->age) takes it back.
+  // Cuts `part` out of a free region, hole, zombie or shadow; the result is in flight and nobody else's. What is left
+  // stays as it was. The detached region remembers stamp and age, so attach_free(r, r->stamp, r->age) takes it back.
   Region* detach(Region* region, AddressRange part);
   // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is
   // returned.

@@ -236,12 +236,9 @@ std::string ReferenceModel::picture() const {
     const std::uint64_t behind = region.span.first + region.span.count;
     const bool last = !pages_.contains(behind) || !one_reservation(behind - 1, behind);
     if (last && region.state == RegionState::hole) continue;
-    const std::map<RegionState, std::string> signs{{RegionState::hole, "*"},
-                                                   {RegionState::free, "-"},
-                                                   {RegionState::allocated, ""},
-                                                   {RegionState::zombie, "~"},
-                                                   {RegionState::in_flight, "#"},
-                                                   {RegionState::shadow, "^"}};
+    const std::map<RegionState, std::string> signs{{RegionState::hole, "*"},      {RegionState::free, "-"},
+                                                   {RegionState::allocated, ""},  {RegionState::zombie, "~"},
+                                                   {RegionState::in_flight, "#"}, {RegionState::shadow, "^"}};
     text += "[" + signs.at(region.state) + std::to_string(region.span.count) + "]";
   }
   return text;
