@@ -203,6 +203,7 @@ namespace {
 
 std::vector<vm::Placement> placements_of(const auto& pieces) {
   std::vector<vm::Placement> placements;
+  placements.reserve(pieces.size());
   for (const auto& piece : pieces) placements.push_back(piece.placement);
   return placements;
 }
