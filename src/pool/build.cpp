@@ -127,7 +127,7 @@ Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const 
 // The old mappings become zombies; one on the caller's own timeline needs an event before it can ever be unmapped.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   if (!caller.own()) return;
-  const std::vector<time::Stamp> stamps = plan.stamps();
+  const std::vector<time::Stamp> stamps = plan.moved_stamps();
   const bool is_unproven = std::any_of(stamps.begin(), stamps.end(), [&](const time::Stamp& stamp) {
     return std::any_of(stamp.parts().begin(), stamp.parts().end(), [&](const time::StampPart& part) {
       return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
@@ -301,9 +301,9 @@ time::Stamp Pool::surplus_stamp(const Plan& plan, const Caller& caller) {
 }
 
 bool Pool::is_complete(const Plan& plan) const {
-  const std::vector<time::Stamp> stamps = plan.stamps();
-  return std::all_of(stamps.begin(), stamps.end(),
-                     [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); });
+  const auto is_over = [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); };
+  const std::vector<time::Stamp> moved = plan.moved_stamps();
+  return (plan.kept == nullptr || is_over(plan.kept_stamp)) && std::all_of(moved.begin(), moved.end(), is_over);
 }
 
 // What the two ends leave behind, and what of their new mappings is not theirs. Returns the rest of what was mapped.

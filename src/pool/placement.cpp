@@ -14,12 +14,6 @@ namespace {
 // What a larger chunk takes to be given back, a millisecond and more, is too much for one request.
 constexpr Bytes kLargestCut = 256 * kMiB;
 
-Bytes overlap(const AddressRange& a, const AddressRange& b) {
-  const DevicePtr begin = std::max(a.begin, b.begin);
-  const DevicePtr end = std::min(a.end(), b.end());
-  return begin < end ? end - begin : 0;
-}
-
 // The last place in `free`; none below its begin.
 DevicePtr last_start(const Region& free, Bytes size, Bytes alignment) {
   return DevicePtr{round_down(to_integer(free.range.end()) - size, alignment)};
@@ -27,14 +21,20 @@ DevicePtr last_start(const Region& free, Bytes size, Bytes alignment) {
 
 }  // namespace
 
+AddressRange overlap(const AddressRange& a, const AddressRange& b) {
+  const DevicePtr begin = std::max(a.begin, b.begin);
+  const DevicePtr end = std::min(a.end(), b.end());
+  return {begin, begin < end ? end - begin : 0};
+}
+
 std::int64_t pinned_by(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part) {
   std::int64_t pinned = 0;
   DevicePtr counted{};
   const auto count = [&](const vm::Mapping& mapping) {
     if (mapping.at == counted) return;  // begins and ends in the same chunk
     counted = mapping.at;
-    const auto used = static_cast<std::int64_t>(overlap(mapping.range(), part));
-    const bool was_idle = overlap(mapping.range(), free) == mapping.chunk->size;
+    const auto used = static_cast<std::int64_t>(overlap(mapping.range(), part).size);
+    const bool was_idle = overlap(mapping.range(), free).size == mapping.chunk->size;
     pinned += was_idle ? static_cast<std::int64_t>(mapping.chunk->size) - used : -used;
   };
   chunks.for_each_around({part.begin, 1}, count);

@@ -14,6 +14,9 @@ namespace vpmm::pool {
 // request that fits, so every allocation that begins or ends inside an idle chunk costs footprint later. Which end of a
 // range a request takes is free of charge.
 
+// What both have; of no size where they have nothing.
+AddressRange overlap(const AddressRange& a, const AddressRange& b);
+
 // By how much an allocation of `part` in the free range `free` changes the free bytes of chunks partly in use.
 std::int64_t pinned_by(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part);
 
@@ -36,8 +39,7 @@ struct Cut {
 
 // Of the chunks inside the free range `free` that an allocation of `part` would break at one of its ends, the one of
 // which most is left, if that is at least `least`. A chunk in which `part` both begins and ends is cut only where one
-// of them is a border of it. Cuts are whole pages, and of chunks of 256 MiB
-// at most.
+// of them is a border of it. Cuts are whole pages, and of chunks of 256 MiB at most.
 std::optional<Cut> best_cut(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part,
                             Bytes page_size, Bytes least);
 

@@ -23,9 +23,8 @@ std::uint64_t Plan::pieces() const {
   return pieces;
 }
 
-std::vector<time::Stamp> Plan::stamps() const {
+std::vector<time::Stamp> Plan::moved_stamps() const {
   std::vector<time::Stamp> stamps;
-  if (kept != nullptr) stamps.push_back(kept_stamp);
   if (first) stamps.push_back(first->stamp);
   for (const Move& move : moves) stamps.push_back(move.stamp);
   if (last) stamps.push_back(last->stamp);

@@ -51,8 +51,8 @@ struct Plan {
   std::uint64_t pieces() const;  // chunks that will be mapped
   Bytes rest_before() const { return first ? first->rest() : 0; }
   Bytes rest_behind() const { return last ? last->rest() : 0; }
-  // The stamps of all memory that is taken.
-  std::vector<time::Stamp> stamps() const;
+  // The stamps of what leaves its place. That of `kept` comes in addition for whoever uses the span.
+  std::vector<time::Stamp> moved_stamps() const;
 };
 
 // "11 = keep 3 back 1 of 2 move 4 of [-10] create 2 front 1 of 8 after 1 waits", in units of `unit`.

@@ -235,6 +235,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     plan.kept_stamp = kept->stamp;
     plan.kept_range = {start, kept->range.end() - start};
     missing -= std::min(missing, plan.kept_range.size);
+    add_waits(kept->stamp, need.own, plan.waits);
   }
   Bytes created = missing;
   const bool is_one_chunk = effort == Effort::grow_only || effort == Effort::apart;
@@ -250,7 +251,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
     plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
-  for (const time::Stamp& stamp : plan.stamps()) add_waits(stamp, need.own, plan.waits);
+  for (const time::Stamp& stamp : plan.moved_stamps()) add_waits(stamp, need.own, plan.waits);
   Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
   for (const std::optional<End>& end : {plan.first, plan.last})
     if (end) bytes += end->mapping.chunk->size;

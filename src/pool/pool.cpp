@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "observe/log.hpp"
 
 namespace vpmm::pool {
 
@@ -186,28 +187,29 @@ bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const 
 // Before it grows again a pool cuts no more than it has, so a program that does the same again and again comes to rest.
 std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place) const {
   const Demand demand{request.size, 0, chunks_.chunk_bytes(), peak_used_};
-  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped || !policy_->cuts(demand, place.pinned) ||
-      !place.free->stamp.is_complete())
-    return std::nullopt;
+  if (!policy_->cuts(demand, place.pinned) || !place.free->stamp.is_complete()) return std::nullopt;
+  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped) return std::nullopt;
+  if (chunks_.mapping_count() >= config_.max_mappings) return std::nullopt;
   return best_cut(chunks_, place.free->range, {place.begin, request.size}, page_size(),
                   policy_->least_part(demand.mapped));
 }
 
 Result<void> Pool::recut(MutexLock& lock, Region* free, const Cut& cut) {
   const AddressRange range = cut.chunk.range();
+  cut_since_growth_ += range.size;  // also where it fails, so that it is not tried without end
   const Result<Bytes> released = release_idle(lock, range, free);
   Result<void> outcome;
   if (released) {
     unasked_growth_ += released.value();
-    cut_since_growth_ += range.size;
     Region* const hole = index_.hole_around(range.begin);
     const bool is_there = hole != nullptr && hole->range.contains(range) && released.value() == range.size;
     if (is_there) outcome = fill_hole(lock, hole, range, {cut.at, range.size - cut.at});
   } else {
     outcome = released.error();
   }
-  if (!outcome && outcome.error().code == ErrorCode::poisoned) return outcome;
-  return {};
+  if (outcome) return outcome;
+  observe::log(observe::LogLevel::info, "a chunk of {} bytes was not cut: {}", range.size, outcome.error().message);
+  return outcome.error().code == ErrorCode::poisoned ? outcome : Result<void>();
 }
 
 Region* Pool::take_fit(const Place& place, const PageRequest& request, const Caller& caller) {

@@ -199,6 +199,7 @@ class Pool {
   bool is_complete(const Plan& plan) const;
   // two_places.cpp: chunks in use at two addresses
   void leave_shadow(region::Region* taken, const vm::Mapping& mapping);
+  bool retire(const PartialMapping& partial);
   void bring_home(const std::vector<PartialMapping>& mappings, const PartialMapping& home);
   bool reunite();
   std::string validate_shadows() const;

@@ -15,7 +15,7 @@ using region::RegionState;
 // Note [A chunk may be in two mappings]
 // Of a chunk one of whose ends was taken (Note [Ends of chunks in use]) every byte belongs to one of its mappings; in
 // the others the addresses of that byte are a shadow. A shadow lies inside one mapping, which cannot be unmapped in
-// parts. Where nothing but shadows is left of a mapping it is a zombie, with all their stamps. When all parts of a
+// parts. Where nothing but shadows is left of a mapping it becomes a zombie, with all their stamps. When all parts of a
 // chunk are free they come together in one mapping, without a driver call, so that the chunk can move, or be given
 // back, again. A free needs to know nothing of this: it is looked for when a request finds no memory, and at a trim.
 
@@ -37,11 +37,6 @@ std::vector<Region*> regions_of(const vm::Mapping& mapping, Region* near) {
 
 bool is_shadow(const Region* region) { return region->state == RegionState::shadow; }
 bool is_free_or_shadow(const Region* region) { return region->state == RegionState::free || is_shadow(region); }
-
-AddressRange overlap(const AddressRange& a, const AddressRange& b) {
-  const DevicePtr begin = std::max(a.begin, b.begin);
-  return {begin, std::min(a.end(), b.end()) - begin};
-}
 
 // Where the chunk of `mappings`, all of whose parts are free, comes together: beside the most free memory. Null: some
 // part is in use.
@@ -67,22 +62,31 @@ const PartialMapping* home_of(const std::vector<PartialMapping>& mappings) {
 
 // `taken`, in flight, is a part of `mapping` whose memory is in use elsewhere from now on.
 void Pool::leave_shadow(Region* taken, const vm::Mapping& mapping) {
-  Region* const shadow = index_.attach_shadow(taken, timelines_.reduce(taken->stamp));
-  const std::vector<Region*> regions = regions_of(mapping, shadow);
-  if (!std::all_of(regions.begin(), regions.end(), is_shadow)) return;
+  retire({mapping, index_.attach_shadow(taken, timelines_.reduce(taken->stamp))});
+}
+
+// True: the mapping is nothing but shadows, and a zombie now. A stamp has two parts at most, so shadows that wait for
+// more timelines stay until some of them are done; whoever reunites asks again.
+bool Pool::retire(const PartialMapping& partial) {
+  const std::vector<Region*> shadows = regions_of(partial.mapping, partial.near);
+  if (!std::all_of(shadows.begin(), shadows.end(), is_shadow)) return false;
   std::vector<time::StampPart> parts;
+  for (const Region* shadow : shadows) Planner::add_waits(shadow->stamp, std::nullopt, parts);
+  if (parts.size() > 2) return false;
   Region* zombie = nullptr;
-  for (Region* region : regions) {
-    Planner::add_waits(region->stamp, std::nullopt, parts);
-    Region* const flying = index_.detach(region, region->range);
+  for (Region* shadow : shadows) {
+    Region* const flying = index_.detach(shadow, shadow->range);
     zombie = zombie == nullptr ? flying : index_.join_in_flight(zombie, flying);
   }
-  VPMM_CHECK(zombie->range == mapping.range(), index_.picture());
+  VPMM_CHECK(zombie->range == partial.mapping.range(), index_.picture());
   time::Stamp stamp;
-  if (parts.size() == 1) stamp = time::Stamp(parts[0]);
-  if (parts.size() == 2) stamp = time::Stamp(parts[0], parts[1]);
-  if (parts.size() > 2) stamp = time::Stamp(timelines_.next(timelines_.every_stream(), 0));
+  for (const time::StampPart& part : parts) {
+    stamp = stamp.is_complete() ? time::Stamp(part) : time::Stamp(stamp.parts().front(), part);
+    time::Timeline* const timeline = timelines_.find(part.timeline);
+    if (timeline != nullptr && timeline->provable < part.sequence) timeline->wanted = true;  // else it stays for ever
+  }
   index_.attach_zombie(zombie, stamp);
+  return true;
 }
 
 // All parts of a chunk, which are free, go to the mapping `home`.
@@ -114,19 +118,25 @@ void Pool::bring_home(const std::vector<PartialMapping>& mappings, const Partial
   for (const Part& part : parts) leave_shadow(part.taken, part.from);
 }
 
-// True: some chunk whose parts are free came together.
+// True: some chunk whose parts are free came together. By address, so that the same calls give the same plans.
 bool Pool::reunite() {
-  std::map<DevicePtr, PartialMapping> by_mapping;
+  std::map<DevicePtr, PartialMapping> by_address;
   index_.for_each_shadow([&](Region* shadow) {
     chunks_.for_each_around({shadow->range.begin, 1}, [&](const vm::Mapping& mapping) {
-      by_mapping.try_emplace(mapping.at, PartialMapping{mapping, shadow});
+      by_address.try_emplace(mapping.at, PartialMapping{mapping, shadow});
     });
     return true;
   });
-  std::map<const vm::Chunk*, std::vector<PartialMapping>> by_chunk;
-  for (const auto& [at, partial] : by_mapping) by_chunk[partial.mapping.chunk].push_back(partial);
+  std::vector<std::vector<PartialMapping>> chunks;
+  std::map<const vm::Chunk*, std::size_t> number_of;
+  for (const auto& [at, partial] : by_address) {
+    if (retire(partial)) continue;
+    const auto [number, is_new] = number_of.try_emplace(partial.mapping.chunk, chunks.size());
+    if (is_new) chunks.emplace_back();
+    chunks[number->second].push_back(partial);
+  }
   bool any = false;
-  for (const auto& [chunk, mappings] : by_chunk) {
+  for (const std::vector<PartialMapping>& mappings : chunks) {
     const PartialMapping* const home = home_of(mappings);
     if (home == nullptr) continue;
     bring_home(mappings, *home);

@@ -29,8 +29,9 @@ class RefusingDriver final : public driver::ForwardingDriver {
 // [-8]: one idle chunk of eight pages, in a pool that holds more than its budget.
 class CutPool : public PoolFixture<RefusingDriver> {
  protected:
-  CutPool() {
+  explicit CutPool(std::uint64_t max_mappings = Config{}.max_mappings) {
     config.page_chunks = false;
+    config.max_mappings = max_mappings;
     open();
     const DevicePtr chunk = take(8, a);
     give_back(chunk);
@@ -75,6 +76,25 @@ TEST_F(CutPool, nothing_is_cut_while_cleaning_up_is_put_off) {
   pool->hold_cleanup(true);
   take(3, a);
   EXPECT_EQ(figures().chunks, 1u);
+}
+
+TEST_F(CutPool, a_chunk_that_the_driver_never_unmaps_is_tried_once_before_the_pool_grows_again) {
+  driver.refused = Call::mem_unmap;
+  give_back(take(3, a));
+  driver.refused.reset();
+  take(3, a);
+  EXPECT_EQ(figures().chunks, 1u);
+}
+
+class CutAtLimit : public CutPool {
+ protected:
+  CutAtLimit() : CutPool(1) {}
+};
+
+TEST_F(CutAtLimit, nothing_is_cut_where_there_may_be_no_mapping_more) {
+  take(3, a);
+  EXPECT_EQ(picture(), "[3][-5]");
+  EXPECT_EQ(figures().mappings, 1u);
 }
 
 TEST_F(CutPool, a_request_that_must_make_no_driver_call_leaves_it_to_one_that_may) {

@@ -121,6 +121,33 @@ TEST_F(TwoPlaces, a_mapping_goes_when_all_work_that_used_any_part_of_it_is_done)
   EXPECT_EQ(picture(), "[*8][1][-12]");
 }
 
+// The page of each is freed on a stream of its own, and so is what the end was taken from.
+TEST_F(TwoPlaces, shadows_of_three_streams_become_a_zombie_when_one_of_them_is_done) {
+  const Caller c = make_caller();
+  give_back(lives);
+  const DevicePtr first = take(1, a);
+  const DevicePtr second = take(1, a);
+  give_back_pending(take(6, a), a, Closed::no, kSecondNs);
+  const DevicePtr ten = take(10, a);
+  ASSERT_EQ(picture(), "[1][1][^6][1][^2][10]");
+  give_back_pending(first, b, Closed::no, 2 * kSecondNs);
+  give_back_pending(second, c, Closed::yes, 3 * kSecondNs);
+  give_back(ten);
+  ASSERT_TRUE(pool->trim(lock, kGiB).ok());
+  EXPECT_EQ(picture(), "[^1][^1][^6][1][-1][-1][-10]");
+  EXPECT_EQ(pool->validate(), "");
+  sim.advance_host_ns(kSecondNs + kSecondNs / 2);
+  ASSERT_TRUE(pool->learn(16).ok());
+  ASSERT_TRUE(pool->trim(lock, kGiB).ok());
+  EXPECT_EQ(picture(), "[~8][1][-1][-1][-10]");
+  EXPECT_TRUE(b.timeline->wanted) << "or its number would never be proven";
+  EXPECT_TRUE(timelines.close(*b.timeline, *b.stream).ok());
+  sim.run_until_idle();
+  ASSERT_TRUE(pool->learn(16).ok());
+  ASSERT_TRUE(pool->settle(lock).ok());
+  EXPECT_EQ(picture(), "[*8][1][-12]");
+}
+
 TEST_F(TwoPlaces, a_call_that_fails_leaves_the_end_where_it_was) {
   for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_set_access}) {
     driver.refused = call;
