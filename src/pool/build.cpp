@@ -360,7 +360,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
   ++counters_.plans;
   moved_since_growth_ = plan.creates.empty() ? moved_since_growth_ + plan.moved_bytes() : 0;
-  if (!plan.creates.empty()) cut_since_growth_ = 0;
+  if (!plan.creates.empty()) spared_since_growth_ = 0;
   observe::log(observe::LogLevel::debug, "plan: {}", to_string(plan, page_size()));
   note_peaks();
   return begin;

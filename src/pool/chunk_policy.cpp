@@ -17,7 +17,7 @@ class PagePolicy final : public ChunkPolicy {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
   Bytes least_part(Bytes) const override { return page_size_; }
-  bool cuts(const Demand&, std::int64_t) const override { return false; }
+  bool spares(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
   std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
@@ -47,7 +47,7 @@ struct Taste {
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
     case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, false};
-    case Prefer::balanced: return {15, 5, 16, 400, Placement::ends, Waiting::never, true};
+    case Prefer::balanced: return {15, 5, 14, 500, Placement::ends, Waiting::never, true};
     case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, false};
   }
   return {};
@@ -98,7 +98,7 @@ class AdaptivePolicy final : public ChunkPolicy {
   Bytes least_part(Bytes mapped) const override {
     return std::max(page_size_, mapped / (kPartsPerLeastChunk * taste_.least_divisor));
   }
-  bool cuts(const Demand& demand, std::int64_t pinned) const override {
+  bool spares(const Demand& demand, std::int64_t pinned) const override {
     return pinned >= static_cast<std::int64_t>(least_part(demand.mapped)) &&
            breaks_budget({0, 0, demand.mapped, demand.peak_used});
   }

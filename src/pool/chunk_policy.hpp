@@ -43,8 +43,8 @@ class ChunkPolicy {
   // The least part of a chunk that is worth a mapping of its own: where memory would be created, an end of a chunk in
   // use; where an idle chunk would be partly used, what is left of it.
   virtual Bytes least_part(Bytes mapped) const = 0;
-  // Is an idle chunk cut in two, because the best place of a request would pin `pinned` bytes of it?
-  virtual bool cuts(const Demand& demand, std::int64_t pinned) const = 0;
+  // Is it worth driver calls that a request is not put where it would pin `pinned` bytes of idle chunks?
+  virtual bool spares(const Demand& demand, std::int64_t pinned) const = 0;
   virtual Waiting waiting() const = 0;
   // How long to look, before `chunks` of together `demand.missing` bytes are created, whether what other streams freed
   // becomes complete.

@@ -1,7 +1,10 @@
-// pool: planning: extend in place where that moves fewest pages, harvest idle chunks oldest first, create the rest.
+// pool: planning: extend in place where that moves fewest pages, harvest idle chunks, large ones first, create the
+// rest.
 #include "pool/planner.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace vpmm::pool {
 
@@ -118,19 +121,45 @@ void Planner::refit_last(Bytes wanted, const Region* except, const Need& need, H
   harvest.moves.push_back({from, best.range(), from->stamp, {best}});
 }
 
-Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort) const {
-  Harvest harvest;
-  const auto collect = [&](auto&& admits) {
-    index_.for_each_free_by_age([&](Region* free) {
-      if (harvest.bytes >= wanted) return false;
-      if (free != except && admits(*free)) take_chunks(free, wanted - harvest.bytes, harvest);
+// Note [Large chunks move first]
+// A moved chunk costs the same whatever its size, and small chunks are what small requests are best put together from.
+// So ranges give in the order of the mean size of their chunks, sizes between two powers of two being alike; among
+// those the oldest first.
+std::vector<Region*> Planner::by_chunk_size(const Region* except, const Need& need) const {
+  std::vector<std::pair<int, Region*>> ranked;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (free == except || free->range.size < page_size_ || !is_usable(*free, need.own)) return true;
+    Bytes bytes = 0;
+    std::uint64_t chunks = 0;
+    chunks_.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
+      bytes += mapping.chunk->size;
+      ++chunks;
       return true;
     });
-  };
-  collect([&](const Region& free) { return is_usable(free, need.own); });
+    if (chunks > 0) ranked.emplace_back(std::bit_width(bytes / chunks), free);
+    return true;
+  });
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<Region*> ranges;
+  ranges.reserve(ranked.size());
+  for (const auto& [rank, free] : ranked) ranges.push_back(free);
+  return ranges;
+}
+
+Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort) const {
+  Harvest harvest;
+  if (wanted == 0) return harvest;
+  for (Region* free : by_chunk_size(except, need)) {
+    if (harvest.bytes >= wanted) break;
+    take_chunks(free, wanted - harvest.bytes, harvest);
+  }
   refit_last(wanted, except, need, harvest);
-  if (harvest.bytes < wanted && may_wait(need, effort))
-    collect([&](const Region& free) { return !is_usable(free, need.own) && is_waitable(free, need.own); });
+  if (harvest.bytes >= wanted || !may_wait(need, effort)) return harvest;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (free != except && !is_usable(*free, need.own) && is_waitable(*free, need.own))
+      take_chunks(free, wanted - harvest.bytes, harvest);
+    return harvest.bytes < wanted;
+  });
   return harvest;
 }
 
@@ -138,8 +167,9 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
 // A chunk that is partly in use cannot move. But what is free at one end of it can be used elsewhere all the same: the
 // chunk is mapped a second time, whole, so that this end joins the new span. A free back begins the span, a free front
 // ends it, so there are two ends in a plan at most. The other addresses of the two mappings are shadows (Note [A chunk
-// may be in two mappings]). It costs what moving a chunk does, and takes the place of memory that would be created. But
-// such a chunk is idle only when it is free in both places, so no more than a share of what is mapped becomes shadows.
+// may be in two mappings]). It costs what moving a chunk does, and takes the place of memory that would be created, or
+// of an idle chunk that would be partly used. But such a chunk is idle only when it is free in both places, so no more
+// than a share of what is mapped becomes shadows.
 
 namespace {
 
@@ -161,10 +191,13 @@ void shorten(std::optional<End>& end, bool is_back, Bytes alignment, Bytes& surp
 
 }  // namespace
 
-// In place of some of the `lacking` bytes that would be created. Returns what is left to create, in whole pages.
-Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const {
-  if (effort == Effort::by_policy && index_.bytes(RegionState::shadow) > need.mapped / kShadowDivisor) return lacking;
-  const Bytes least = effort == Effort::by_policy ? policy_.least_part(need.mapped) : page_size_;
+bool Planner::has_many_shadows(const Need& need) const {
+  return index_.bytes(RegionState::shadow) > need.mapped / kShadowDivisor;
+}
+
+// Ends of at least `least` bytes, in place of some of the `lacking` ones. Returns what is left to create, in whole
+// pages.
+Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort, Bytes least) const {
   const bool grows_back = plan.kept == nullptr || is_hole(plan.kept->next);
   const bool grows_front = plan.kept == nullptr || !grows_back;
   index_.for_each_free_by_age([&](Region* free) {
@@ -245,18 +278,34 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
     if (found.bytes < missing - created) created = missing - found.bytes;
     plan.moves = std::move(found.moves);
     const bool is_beyond_budget = effort != Effort::by_policy || policy_.grow_first(demand(need, missing)) == 0;
-    if (created > 0 && is_beyond_budget) created = take_ends(plan, created, need, effort);
+    const bool is_short = effort != Effort::by_policy;
+    if (created > 0 && is_beyond_budget && (is_short || !has_many_shadows(need)))
+      created = take_ends(plan, created, need, effort, is_short ? page_size_ : policy_.least_part(need.mapped));
   }
   created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
   if (created > 0)
     plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
+  return laid_out(std::move(plan), need);
+}
+
+std::variant<Plan, NoPlan> Planner::laid_out(Plan plan, const Need& need) const {
   for (const time::Stamp& stamp : plan.moved_stamps()) add_waits(stamp, need.own, plan.waits);
-  Bytes bytes = plan.moved_bytes() + created;  // whole chunks move, so it may be more than the request
+  Bytes bytes = plan.moved_bytes() + plan.created_bytes();  // whole chunks move, so it may be more than the request
   for (const std::optional<End>& end : {plan.first, plan.last})
     if (end) bytes += end->mapping.chunk->size;
   if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
+}
+
+std::optional<Plan> Planner::join(const Need& need) const {
+  Plan ends;
+  ends.request = need.size;
+  if (has_many_shadows(need) || take_ends(ends, need.size, need, Effort::move_first, page_size_) > 0)
+    return std::nullopt;
+  std::variant<Plan, NoPlan> joined = laid_out(std::move(ends), need);
+  Plan* const plan = std::get_if<Plan>(&joined);
+  return plan == nullptr ? std::nullopt : std::optional<Plan>(std::move(*plan));
 }
 
 std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const {

@@ -47,6 +47,8 @@ class Planner {
       : index_(index), chunks_(chunks), timelines_(timelines), policy_(policy), page_size_(page_size) {}
 
   std::variant<Plan, NoPlan> plan(const Need& need, Effort effort) const;
+  // From two ends of chunks in use alone, which the caller may use without any wait. None: there are no such two.
+  std::optional<Plan> join(const Need& need) const;
   // Usable by the caller at once, without any wait.
   static bool is_usable(const region::Region& free, std::optional<time::TimelineId> own) {
     return free.stamp.is_complete() || (own && free.stamp.is_only_on(*own));
@@ -65,13 +67,16 @@ class Planner {
     Bytes bytes = 0;
   };
   bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
+  std::vector<region::Region*> by_chunk_size(const region::Region* except, const Need& need) const;
   std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
   void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
   void refit_last(Bytes wanted, const region::Region* except, const Need& need, Harvest& harvest) const;
   Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;
   std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort) const;
-  Bytes take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort) const;
+  bool has_many_shadows(const Need& need) const;
+  Bytes take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort, Bytes least) const;
   bool place(Plan& plan, Bytes bytes, const Need& need) const;
+  std::variant<Plan, NoPlan> laid_out(Plan plan, const Need& need) const;
 
   const region::RegionIndex& index_;
   const vm::ChunkTable& chunks_;

@@ -22,7 +22,8 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
 // Note [Patience]
 constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
-constexpr std::uint64_t kBetweenPauses = 20;        // times as long as the pause was
+constexpr std::uint64_t kMostBetweenPauses = 20;    // times as long as the last pause was
+constexpr Bytes kPausesPerGrowth = 8;               // share of the time over the share by which the pool would grow
 constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
 
 }  // namespace
@@ -76,6 +77,12 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
     if (made || made.error().code != ErrorCode::out_of_memory) return made;
     place = find_place(request, caller);
   }
+  if (const std::optional<Plan> joint = place && !is_short ? joint_for(request, caller, *place) : std::nullopt) {
+    spared_since_growth_ += request.size;
+    Result<DevicePtr> joined = carry_out(lock, *joint, request, caller);
+    if (joined || joined.error().code == ErrorCode::poisoned) return joined;
+    place = find_place(request, caller);
+  }
   if (const std::optional<Cut> cut = place && !is_short ? cut_for(request, *place) : std::nullopt) {
     VPMM_TRY(recut(lock, place->free, *cut));
     place = find_place(request, caller);
@@ -102,7 +109,7 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
 
 DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
   const std::optional<Place> place = find_place(request, caller);
-  if (!place || is_set_apart(request, caller, *place) || cut_for(request, *place)) return {};
+  if (!place || is_worth_calls(request, caller, *place)) return {};
   ++counters_.hits;
   ++counters_.allocations;
   const DevicePtr begin = take_fit(*place, request, caller)->range.begin;
@@ -113,25 +120,32 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // Note [Patience]
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
-// kernel delays nobody by more than that moment. One call pauses at a time, and all pauses together take a twentieth of
-// the time at most, so a program that grows on and on beside a busy stream does not pause each time.
+// kernel delays nobody by more than that moment. One call pauses at a time. A program that grows on and on beside a
+// busy stream does not pause each time: all pauses together take a twentieth of the time, and more only where much is
+// at stake: eight times the share by which the pool would grow.
+bool Pool::may_pause(std::uint64_t now_ns, Bytes created) const {
+  const std::uint64_t length = last_pause_.end_ns - last_pause_.begin_ns;
+  const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kPausesPerGrowth) / created;
+  return now_ns >= last_pause_.end_ns + std::min(kMostBetweenPauses * length, at_stake);
+}
+
 Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
   const std::uint64_t begin = driver_.now_ns();
-  if (!pause.has_begun() && begin < patient_from_ns_) return false;
-  const std::uint64_t patience = patience_for(request, caller);
+  const std::uint64_t patience = patience_for(request, caller, pause);
   if (patience == 0) return false;
   if (!pause.has_begun()) {
     pause = {begin, begin + patience};
     ++counters_.pauses;
   }
+  pause.end_ns = std::max(pause.end_ns, pause.begin_ns + patience);
   const std::uint64_t returned = returned_;
   for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
-    patient_from_ns_ = pause.end_ns + kBetweenPauses * patience;
+    last_pause_ = pause;
     lock.leave();
     driver_.sleep_ns(kBetweenLooksNs);
     lock.enter();
     now = driver_.now_ns();
-    patient_from_ns_ = now + kBetweenPauses * (std::min(now, pause.end_ns) - pause.begin_ns);
+    last_pause_ = {pause.begin_ns, std::min(now, pause.end_ns)};
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
     if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
     if (!learned) break;
@@ -140,7 +154,9 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
 }
 
 // How long a pause is worth while; 0: not at all.
-std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller) {
+std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller, const Pause& pause) {
+  const auto may_begin = [&](Bytes created) { return pause.has_begun() || may_pause(driver_.now_ns(), created); };
+  if (!may_begin(request.size)) return 0;  // not for all of it, so not for a part
   const Need need = need_of(request, caller);
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
     return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
@@ -150,6 +166,7 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
   if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
+  if (!may_begin(plan->created_bytes())) return 0;
   want_proof(request, caller);
   Bytes on_its_way = 0;  // pending on others, and an event will tell of it
   timelines_.for_each([&](const time::Timeline& timeline) {
@@ -170,7 +187,12 @@ std::optional<Place> Pool::find_place(const PageRequest& request, const Caller& 
 
 bool Pool::is_hit(const PageRequest& request, const Caller& caller) const {
   const std::optional<Place> place = find_place(request, caller);
-  return place && !is_set_apart(request, caller, *place) && !cut_for(request, *place);
+  return place && !is_worth_calls(request, caller, *place);
+}
+
+// Whether driver calls are better than the place that was found.
+bool Pool::is_worth_calls(const PageRequest& request, const Caller& caller, const Place& place) const {
+  return is_set_apart(request, caller, place) || cut_for(request, place) || joint_for(request, caller, place);
 }
 
 // Only where nothing has to be asked or given up for the new chunk.
@@ -180,23 +202,33 @@ bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const 
          need.size <= std::min(need.growth_room, unasked_growth_) && chunks_.mapping_count() < config_.max_mappings;
 }
 
-// Note [Idle chunks are cut]
+// Note [Idle chunks are spared]
 // Beyond the budget, what is left of an idle chunk that a request would use in part is pinned as long as that lives. So
-// the chunk is given back first, and two that meet where the request ends are created in its place. Somebody may take
-// the memory in between; then the request finds another place or none, as though the GPU had had less from the start.
-// Before it grows again a pool cuts no more than it has, so a program that does the same again and again comes to rest.
-std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place) const {
+// two ends of chunks that are in use anyway serve the request, where they suffice (Note [Ends of chunks in use]). Else
+// the chunk is cut: it is given back, and two that meet where the request ends are created in its place. Somebody may
+// take the memory in between; then the request finds another place or none, as though the GPU had had less from the
+// start. Before it grows again a pool does this with no more than it has, so a program that does the same again and
+// again comes to rest.
+bool Pool::spares(const PageRequest& request, const Place& place) const {
   const Demand demand{request.size, 0, chunks_.chunk_bytes(), peak_used_};
-  if (!policy_->cuts(demand, place.pinned) || !place.free->stamp.is_complete()) return std::nullopt;
-  if (is_cleanup_held_ || is_granting_ || cut_since_growth_ >= demand.mapped) return std::nullopt;
-  if (chunks_.mapping_count() >= config_.max_mappings) return std::nullopt;
+  return policy_->spares(demand, place.pinned) && !is_cleanup_held_ && spared_since_growth_ < demand.mapped;
+}
+
+std::optional<Plan> Pool::joint_for(const PageRequest& request, const Caller& caller, const Place& place) const {
+  if (!spares(request, place) || chunks_.mapping_count() + 2 > config_.max_mappings) return std::nullopt;
+  return planner_.join(need_of(request, caller));
+}
+
+std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place) const {
+  if (!spares(request, place) || !place.free->stamp.is_complete()) return std::nullopt;
+  if (is_granting_ || chunks_.mapping_count() >= config_.max_mappings) return std::nullopt;
   return best_cut(chunks_, place.free->range, {place.begin, request.size}, page_size(),
-                  policy_->least_part(demand.mapped));
+                  policy_->least_part(chunks_.chunk_bytes()));
 }
 
 Result<void> Pool::recut(MutexLock& lock, Region* free, const Cut& cut) {
   const AddressRange range = cut.chunk.range();
-  cut_since_growth_ += range.size;  // also where it fails, so that it is not tried without end
+  spared_since_growth_ += range.size;  // also where it fails, so that it is not tried without end
   const Result<Bytes> released = release_idle(lock, range, free);
   Result<void> outcome;
   if (released) {

@@ -164,10 +164,14 @@ class Pool {
   };
   // True: something came back, so serve() may find more. False: memory is to be created now.
   Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
-  std::uint64_t patience_for(const PageRequest& request, const Caller& caller);
+  bool may_pause(std::uint64_t now_ns, Bytes created) const;
+  std::uint64_t patience_for(const PageRequest& request, const Caller& caller, const Pause& pause);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
+  bool spares(const PageRequest& request, const Place& place) const;
+  std::optional<Plan> joint_for(const PageRequest& request, const Caller& caller, const Place& place) const;
   std::optional<Cut> cut_for(const PageRequest& request, const Place& place) const;
+  bool is_worth_calls(const PageRequest& request, const Caller& caller, const Place& place) const;
   Result<void> recut(MutexLock& lock, region::Region* free, const Cut& cut);
   region::Region* take_fit(const Place& place, const PageRequest& request, const Caller& caller);
   Place place_in(region::Region* best_fit, const PageRequest& request, const Caller& caller) const;
@@ -263,10 +267,10 @@ class Pool {
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
   bool is_cleanup_held_ = false;
-  std::uint64_t patient_from_ns_ = 0;  // no pause for pending memory begins before that time
-  std::uint64_t returned_ = 0;         // what was freed, or became complete, so far
+  Pause last_pause_;            // of any call; while it lasts, until when at the latest
+  std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
-  Bytes cut_since_growth_ = 0;
+  Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]
   alignas(kCacheLine) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
   alignas(kCacheLine) observe::Statistics counters_;           // totals and peaks that only the pool knows
 };

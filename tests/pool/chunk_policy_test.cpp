@@ -41,7 +41,7 @@ TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
 TEST(AdaptivePolicy, growth_by_64_times_what_is_mapped_is_one_chunk_too) {
   for (const Bytes mapped : {kPage, 16 * kPage})
     EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * mapped, mapped), std::vector<Bytes>{64 * mapped});
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(63 * 16 * kPage, 16 * kPage).size(), 16u);
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(63 * 16 * kPage, 16 * kPage).size(), 14u);
   EXPECT_EQ(adaptive_policy(kGiB)->chunk_sizes(3 * kGiB, kPage), std::vector<Bytes>(3, kGiB));
 }
 
@@ -109,18 +109,18 @@ TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
 
 TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
   EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 512 * kMiB), std::vector<Bytes>(8, 2 * kMiB));
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 3200 * kMiB), std::vector<Bytes>(2, 8 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 4000 * kMiB), std::vector<Bytes>(2, 8 * kMiB));
 }
 
-TEST(AdaptivePolicy, cuts_a_chunk_of_which_much_would_be_pinned_beyond_the_budget) {
-  const auto cuts = [](Bytes mapped, Bytes pinned) {
+TEST(AdaptivePolicy, spares_idle_chunks_of_which_much_would_be_pinned_beyond_the_budget) {
+  const auto spares = [](Bytes mapped, Bytes pinned) {
     const auto policy = adaptive_policy();
-    return policy->cuts({kPage, 0, mapped * kPage, 10'000 * kPage}, static_cast<std::int64_t>(pinned * kPage));
+    return policy->spares({kPage, 0, mapped * kPage, 10'000 * kPage}, static_cast<std::int64_t>(pinned * kPage));
   };
-  EXPECT_TRUE(cuts(10'200, 6));
-  EXPECT_FALSE(cuts(10'200, 5)) << "a 2000th of what is mapped is more";
-  EXPECT_FALSE(cuts(10'100, 6)) << "within the budget";
-  EXPECT_FALSE(page_policy()->cuts({kPage, 0, 10'200 * kPage, 10'000 * kPage}, 1000 * kPage));
+  EXPECT_TRUE(spares(10'200, 5));
+  EXPECT_FALSE(spares(10'200, 4)) << "a 2500th of what is mapped is more";
+  EXPECT_FALSE(spares(10'100, 5)) << "within the budget";
+  EXPECT_FALSE(page_policy()->spares({kPage, 0, 10'200 * kPage, 10'000 * kPage}, 1000 * kPage));
 }
 
 TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_waits) {
@@ -134,10 +134,10 @@ TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_w
   EXPECT_EQ(preferring(Prefer::balanced)->grow_first(demand), 0u);
   EXPECT_EQ(preferring(Prefer::latency)->grow_first(demand), 5 * kPage);
   EXPECT_EQ(preferring(Prefer::footprint)->chunk_sizes(kGiB, kGiB).size(), 32u);
-  EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 16u);
+  EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 14u);
   EXPECT_EQ(preferring(Prefer::latency)->chunk_sizes(kGiB, kGiB).size(), 8u);
   EXPECT_EQ(preferring(Prefer::footprint)->least_part(40 * kGiB), kPage);
-  EXPECT_EQ(preferring(Prefer::balanced)->least_part(40 * kGiB), 40 * kGiB / 2000);
+  EXPECT_EQ(preferring(Prefer::balanced)->least_part(40 * kGiB), 40 * kGiB / 2500);
   EXPECT_EQ(preferring(Prefer::latency)->least_part(40 * kGiB), 40 * kGiB / 500);
   EXPECT_EQ(preferring(Prefer::footprint)->waiting(), Waiting::after_moves);
   EXPECT_EQ(preferring(Prefer::balanced)->waiting(), Waiting::never);

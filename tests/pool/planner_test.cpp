@@ -174,6 +174,33 @@ TEST_F(AdaptivePlans, chunks_are_moved_whole_so_the_span_may_be_larger_than_the_
   EXPECT_EQ(text(tight(10)), "10 = move 8 of [-8] move 4 of [-4] at 15");
 }
 
+TEST_F(AdaptivePlans, ranges_of_large_chunks_give_before_older_ones_of_small_chunks) {
+  map_free(0, {2, 1, 1});
+  allocated(4, 1);
+  map_free(5, {2, 6});
+  allocated(13, 1);
+  EXPECT_EQ(text(tight(8)), "8 = move 8 of [-8] at 14");
+  EXPECT_EQ(text(tight(10)), "10 = move 8 of [-8] move 2 of [-4] at 14");
+}
+
+TEST_F(AdaptivePlans, between_two_powers_of_two_the_oldest_range_gives_first) {
+  map_free(0, {2, 2});
+  allocated(4, 1);
+  map_free(5, {3, 3});
+  allocated(11, 1);
+  EXPECT_EQ(text(tight(5)), "5 = move 4 of [-4] move 3 of [-6] at 12");
+}
+
+TEST_F(AdaptivePlans, a_range_without_a_whole_chunk_gives_nothing) {
+  map_free(0, {4});
+  index.allocate(at(0), {page(0), kPage}, {});
+  index.allocate(at(1), {page(3), kPage}, {});
+  allocated(4, 1);
+  map_free(5, {2});
+  allocated(7, 1);
+  EXPECT_EQ(text(tight(3)), "3 = move 2 of [-2] create 1 at 8");
+}
+
 // Chunks of which pages are in use from the beginning, or up to the end.
 class EndPlans : public AdaptivePlans {
  protected:
@@ -324,6 +351,61 @@ TEST_F(EndPlans, a_new_chunk_for_the_request_alone_takes_no_end) {
   wall(4);
   EXPECT_EQ(text(tight(4), Effort::apart), "4 = create 4 at 5");
   EXPECT_EQ(text(tight(4), Effort::grow_only), "4 = create 4 at 5");
+}
+
+// What two ends are together, in place of an idle chunk.
+class JointPlans : public EndPlans {
+ protected:
+  // [2][-6] [-5][3], and an idle chunk.
+  JointPlans() {
+    chunk_in_use(0, 8, 2, Used::front);
+    wall(8);
+    chunk_in_use(9, 8, 3, Used::back);
+    wall(17);
+    map_free(18, {20});
+    wall(38);
+  }
+  std::string joint(const Need& need) const {
+    const std::optional<Plan> plan = Planner(index, chunks, timelines, *policy, kPage).join(need);
+    if (!plan) return "none";
+    return to_string(*plan, kPage) + " at " + std::to_string((plan->allocation - kStart) / kPage);
+  }
+};
+
+TEST_F(JointPlans, two_ends_that_are_large_enough_serve_it) {
+  EXPECT_EQ(joint(need(11)), "11 = back 6 of 8 front 5 of 8 at 41") << "behind a shadow of two";
+  EXPECT_EQ(joint(need(12)), "none");
+}
+
+TEST_F(JointPlans, what_is_not_needed_of_them_stays_where_it_is) {
+  EXPECT_EQ(joint(need(8)), "8 = back 6 of 8 front 2 of 8 at 41");
+  const Plan plan = *Planner(index, chunks, timelines, *policy, kPage).join(need(8));
+  EXPECT_EQ(plan.last->range, (AddressRange{page(9), 2 * kPage}));
+  EXPECT_TRUE(plan.moves.empty());
+  EXPECT_TRUE(plan.creates.empty());
+}
+
+TEST_F(JointPlans, nobody_waits_for_them) {
+  chunk_in_use(50, 20, 2, Used::front, pending(other));
+  wall(70);
+  EXPECT_EQ(joint(need(20)), "none");
+  chunk_in_use(80, 20, 2, Used::front, pending(own));
+  wall(100);
+  EXPECT_EQ(joint(need(20)), "20 = back 18 of 20 front 2 of 8 at 103");
+}
+
+TEST_F(JointPlans, not_while_an_eighth_of_what_is_mapped_is_shadows) {
+  Need much = need(11);
+  map_free(50, {5});
+  index.attach_shadow(index.detach(at(50), {page(50), 5 * kPage}), {});
+  EXPECT_EQ(joint(much), "none");
+  much.mapped = 40 * kPage;
+  EXPECT_EQ(joint(much), "11 = back 6 of 8 front 5 of 8 at 57");
+}
+
+TEST_F(JointPlans, need_a_hole_for_both_chunks) {
+  map_free(39, std::vector<Bytes>(1, 950));
+  EXPECT_EQ(joint(need(11)), "none") << "holes of eleven pages";
 }
 
 TEST_F(AdaptivePlans, the_last_chunk_moved_is_the_one_that_fits_best) {
