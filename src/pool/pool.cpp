@@ -161,18 +161,22 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
     return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
   };
-  if (is_cleanup_held_ || index_.pending_bytes() == 0 || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0)
-    return 0;
+  if (is_cleanup_held_ || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0) return 0;
+  const auto pending_on_others = [&](auto&& counts) {
+    Bytes bytes = 0;
+    timelines_.for_each([&](const time::Timeline& timeline) {
+      if (&timeline != caller.timeline && counts(timeline)) bytes += index_.pending_bytes(timeline.id);
+    });
+    return bytes;
+  };
+  if (pending_on_others([](const time::Timeline&) { return true; }) == 0) return 0;
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
   if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
   if (!may_begin(plan->created_bytes())) return 0;
   want_proof(request, caller);
-  Bytes on_its_way = 0;  // pending on others, and an event will tell of it
-  timelines_.for_each([&](const time::Timeline& timeline) {
-    if (&timeline != caller.timeline && timeline.provable > timeline.complete)
-      on_its_way += index_.pending_bytes(timeline.id);
-  });
+  const Bytes on_its_way = pending_on_others(  // and an event will tell of it
+      [](const time::Timeline& timeline) { return timeline.provable > timeline.complete; });
   const Bytes created = plan->created_bytes();
   return on_its_way < created / 2 ? 0 : patience_ns(created, plan->creates.size());
 }
