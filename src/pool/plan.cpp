@@ -23,6 +23,10 @@ std::uint64_t Plan::pieces() const {
   return pieces;
 }
 
+Bytes Plan::end_chunk_bytes() const {
+  return (first ? first->mapping.chunk->size : 0) + (last ? last->mapping.chunk->size : 0);
+}
+
 std::vector<time::Stamp> Plan::moved_stamps() const {
   std::vector<time::Stamp> stamps;
   if (first) stamps.push_back(first->stamp);

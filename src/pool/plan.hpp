@@ -48,7 +48,8 @@ struct Plan {
 
   Bytes moved_bytes() const;
   Bytes created_bytes() const;
-  std::uint64_t pieces() const;  // chunks that will be mapped
+  std::uint64_t pieces() const;   // chunks that will be mapped
+  Bytes end_chunk_bytes() const;  // of the chunks whose ends are taken
   Bytes rest_before() const { return first ? first->rest() : 0; }
   Bytes rest_behind() const { return last ? last->rest() : 0; }
   // The stamps of what leaves its place. That of `kept` comes in addition for whoever uses the span.

@@ -16,6 +16,9 @@ namespace {
 // Regions tried for extension in place, largest first; more would be a scan without a gain.
 constexpr std::size_t kExtensionCandidates = 8;
 
+// Ranges looked at, oldest first, for two ends that spare an idle chunk: it takes about as long as to map these.
+constexpr std::size_t kRangesForJoining = 1024;
+
 // What is mapped over the most of it that may be shadows, while memory is to be had.
 constexpr Bytes kShadowDivisor = 8;
 
@@ -75,60 +78,14 @@ std::vector<Region*> Planner::extensible(const Need& need, Effort effort) const 
   return found;
 }
 
-// Whole chunks from the front of `from`, as one stretch, until `wanted` bytes are reached.
-void Planner::take_chunks(Region* from, Bytes wanted, Harvest& harvest) const {
-  Move move{from, {}, from->stamp, {}};
-  chunks_.for_each_inside(from->range, [&](const vm::Mapping& mapping) {
-    if (move.range.size >= wanted) return false;
-    if (move.chunks.empty()) move.range.begin = mapping.at;
-    move.range.size += mapping.chunk->size;
-    move.chunks.push_back(mapping);
-    return true;
-  });
-  if (move.chunks.empty()) return;
-  harvest.bytes += move.range.size;
-  harvest.moves.push_back(std::move(move));
-}
-
-// Note [The last chunk is the one that fits best]
-// Chunks move whole, so the last one of a harvest may be larger than what is wanted of it, and its rest is pinned. Of
-// all ranges that give nothing yet, the smallest chunk that is large enough takes its place.
-void Planner::refit_last(Bytes wanted, const Region* except, const Need& need, Harvest& harvest) const {
-  if (harvest.bytes <= wanted) return;
-  Move& last = harvest.moves.back();
-  const vm::Mapping surplus = last.chunks.back();
-  const Bytes needed = wanted - (harvest.bytes - surplus.chunk->size);
-  const auto gives_already = [&](const Region* free) {
-    return std::any_of(harvest.moves.begin(), harvest.moves.end(), [&](const Move& move) { return move.from == free; });
-  };
-  vm::Mapping best = surplus;
-  Region* from = nullptr;
-  index_.for_each_free_by_age([&](Region* free) {
-    if (free == except || !is_usable(*free, need.own) || free->range.size < needed || gives_already(free)) return true;
-    chunks_.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
-      if (mapping.chunk->size < needed || mapping.chunk->size >= best.chunk->size) return true;
-      best = mapping;
-      from = free;
-      return best.chunk->size > needed;
-    });
-    return best.chunk->size > needed;
-  });
-  if (from == nullptr) return;
-  harvest.bytes -= surplus.chunk->size - best.chunk->size;
-  last.range.size -= surplus.chunk->size;
-  last.chunks.pop_back();
-  if (last.chunks.empty()) harvest.moves.pop_back();
-  harvest.moves.push_back({from, best.range(), from->stamp, {best}});
-}
-
 // Note [Large chunks move first]
 // A moved chunk costs the same whatever its size, and small chunks are what small requests are best put together from.
 // So ranges give in the order of the mean size of their chunks, sizes between two powers of two being alike; among
 // those the oldest first.
-std::vector<Region*> Planner::by_chunk_size(const Region* except, const Need& need) const {
+std::vector<Region*> Planner::by_chunk_size(const Need& need) const {
   std::vector<std::pair<int, Region*>> ranked;
   index_.for_each_free_by_age([&](Region* free) {
-    if (free == except || free->range.size < page_size_ || !is_usable(*free, need.own)) return true;
+    if (free->range.size < page_size_ || !is_usable(*free, need.own)) return true;
     Bytes bytes = 0;
     std::uint64_t chunks = 0;
     chunks_.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
@@ -146,20 +103,78 @@ std::vector<Region*> Planner::by_chunk_size(const Region* except, const Need& ne
   return ranges;
 }
 
-Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort) const {
-  Harvest harvest;
-  if (wanted == 0) return harvest;
-  for (Region* free : by_chunk_size(except, need)) {
-    if (harvest.bytes >= wanted) break;
-    take_chunks(free, wanted - harvest.bytes, harvest);
-  }
-  refit_last(wanted, except, need, harvest);
-  if (harvest.bytes >= wanted || !may_wait(need, effort)) return harvest;
-  index_.for_each_free_by_age([&](Region* free) {
-    if (free != except && !is_usable(*free, need.own) && is_waitable(*free, need.own))
-      take_chunks(free, wanted - harvest.bytes, harvest);
-    return harvest.bytes < wanted;
+// Whole chunks from the front of `from`, as one stretch, as long as they are not larger than what is still wanted.
+void Planner::take_chunks(Region* from, Bytes wanted, Harvest& harvest) const {
+  Move move{from, {}, from->stamp, {}};
+  chunks_.for_each_inside(from->range, [&](const vm::Mapping& mapping) {
+    if (mapping.chunk->size > wanted - move.range.size) return false;
+    if (move.chunks.empty()) move.range.begin = mapping.at;
+    move.range.size += mapping.chunk->size;
+    move.chunks.push_back(mapping);
+    return true;
   });
+  if (move.chunks.empty()) return;
+  harvest.bytes += move.range.size;
+  harvest.moves.push_back(std::move(move));
+}
+
+// Note [The last chunk is the one that fits best]
+// Chunks move whole, so the last one of a harvest may be larger than what is wanted of it, and its rest is pinned. So
+// chunks that are not larger come first, also small ones, and for what is left the smallest that is large enough: of
+// the ranges that give nothing yet, or next to what the others give.
+void Planner::take_last(const std::vector<Region*>& ranges, const Region* except, Bytes lacking,
+                        Harvest& harvest) const {
+  const auto move_of = [&](const Region* free) {
+    return std::find_if(harvest.moves.begin(), harvest.moves.end(),
+                        [&](const Move& move) { return move.from == free; });
+  };
+  std::optional<vm::Mapping> best;
+  Region* from = nullptr;
+  for (Region* free : ranges) {
+    if (best && best->chunk->size == lacking) break;
+    if (free == except || free->range.size < lacking) continue;
+    const auto gives = move_of(free);
+    const bool gives_already = gives != harvest.moves.end();
+    const DevicePtr begin = gives_already ? gives->range.end() : free->range.begin;
+    chunks_.for_each_inside({begin, free->range.end() - begin}, [&](const vm::Mapping& mapping) {
+      if (mapping.chunk->size >= lacking && (!best || mapping.chunk->size < best->chunk->size)) {
+        best = mapping;
+        from = free;
+      }
+      return !gives_already;
+    });
+  }
+  if (!best) return;
+  harvest.bytes += best->chunk->size;
+  const auto gives = move_of(from);
+  if (gives == harvest.moves.end()) {
+    harvest.moves.push_back({from, best->range(), from->stamp, {*best}});
+    return;
+  }
+  gives->range.size += best->chunk->size;
+  gives->chunks.push_back(*best);
+}
+
+Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort,
+                                  Supply& supply) const {
+  Harvest harvest;
+  const auto collect = [&](const std::vector<Region*>& ranges) {
+    for (Region* free : ranges) {
+      if (harvest.bytes >= wanted) return;
+      if (free != except) take_chunks(free, wanted - harvest.bytes, harvest);
+    }
+    if (harvest.bytes < wanted) take_last(ranges, except, wanted - harvest.bytes, harvest);
+  };
+  if (wanted == 0) return harvest;
+  if (!supply) supply = by_chunk_size(need);
+  collect(*supply);
+  if (harvest.bytes >= wanted || !may_wait(need, effort)) return harvest;
+  std::vector<Region*> waitable;
+  index_.for_each_free_by_age([&](Region* free) {
+    if (!is_usable(*free, need.own) && is_waitable(*free, need.own)) waitable.push_back(free);
+    return true;
+  });
+  collect(waitable);
   return harvest;
 }
 
@@ -191,20 +206,21 @@ void shorten(std::optional<End>& end, bool is_back, Bytes alignment, Bytes& surp
 
 }  // namespace
 
-bool Planner::has_many_shadows(const Need& need) const {
-  return index_.bytes(RegionState::shadow) > need.mapped / kShadowDivisor;
+bool Planner::has_many_shadows(const Need& need, Bytes more) const {
+  return index_.bytes(RegionState::shadow) + more > need.mapped / kShadowDivisor;
 }
 
-// Ends of at least `least` bytes, in place of some of the `lacking` ones. Returns what is left to create, in whole
-// pages.
-Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort, Bytes least) const {
+// In place of some of the `lacking` bytes that would be created. Returns what is left to create, in whole pages.
+Bytes Planner::take_ends(Plan& plan, Bytes lacking, const Need& need, const EndSearch& search) const {
   const bool grows_back = plan.kept == nullptr || is_hole(plan.kept->next);
   const bool grows_front = plan.kept == nullptr || !grows_back;
+  std::size_t looked_at = 0;
   index_.for_each_free_by_age([&](Region* free) {
+    if (looked_at++ >= search.most_ranges) return false;
     const AddressRange& range = free->range;
-    if (range.size < least || free == plan.kept || !is_takeable(*free, need, effort)) return true;
+    if (range.size < search.least || free == plan.kept || !is_takeable(*free, need, search.effort)) return true;
     const auto consider = [&](std::optional<End>& best, DevicePtr begin, DevicePtr end, const vm::Mapping& mapping) {
-      if (end - begin >= least && is_better(end - begin, best, lacking))
+      if (end - begin >= search.least && is_better(end - begin, best, lacking))
         best = End{free, {begin, end - begin}, free->stamp, mapping};
     };
     chunks_.for_each_around({range.begin, 1}, [&](const vm::Mapping& mapping) {
@@ -257,7 +273,7 @@ bool Planner::place(Plan& plan, Bytes bytes, const Need& need) const {
   return true;
 }
 
-std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort effort) const {
+std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort effort, Supply& supply) const {
   Plan plan;
   plan.request = need.size;
   Bytes missing = need.size;
@@ -274,13 +290,13 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   const bool is_one_chunk = effort == Effort::grow_only || effort == Effort::apart;
   if (!is_one_chunk) {
     created = effort == Effort::by_policy ? policy_.grow_first(demand(need, missing)) : 0;
-    Harvest found = harvest(missing - created, kept, need, effort);
+    Harvest found = harvest(missing - created, kept, need, effort, supply);
     if (found.bytes < missing - created) created = missing - found.bytes;
     plan.moves = std::move(found.moves);
     const bool is_beyond_budget = effort != Effort::by_policy || policy_.grow_first(demand(need, missing)) == 0;
     const bool is_short = effort != Effort::by_policy;
-    if (created > 0 && is_beyond_budget && (is_short || !has_many_shadows(need)))
-      created = take_ends(plan, created, need, effort, is_short ? page_size_ : policy_.least_part(need.mapped));
+    if (created > 0 && is_beyond_budget && (is_short || !has_many_shadows(need, 0)))
+      created = take_ends(plan, created, need, {effort, is_short ? page_size_ : policy_.least_part(need.mapped)});
   }
   created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
@@ -291,9 +307,8 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
 
 std::variant<Plan, NoPlan> Planner::laid_out(Plan plan, const Need& need) const {
   for (const time::Stamp& stamp : plan.moved_stamps()) add_waits(stamp, need.own, plan.waits);
-  Bytes bytes = plan.moved_bytes() + plan.created_bytes();  // whole chunks move, so it may be more than the request
-  for (const std::optional<End>& end : {plan.first, plan.last})
-    if (end) bytes += end->mapping.chunk->size;
+  // Whole chunks move, so it may be more than the request.
+  const Bytes bytes = plan.moved_bytes() + plan.created_bytes() + plan.end_chunk_bytes();
   if (!place(plan, bytes, need)) return NoPlan{NoPlan::Reason::address_space, bytes};
   return plan;
 }
@@ -301,18 +316,19 @@ std::variant<Plan, NoPlan> Planner::laid_out(Plan plan, const Need& need) const 
 std::optional<Plan> Planner::join(const Need& need) const {
   Plan ends;
   ends.request = need.size;
-  if (has_many_shadows(need) || take_ends(ends, need.size, need, Effort::move_first, page_size_) > 0)
-    return std::nullopt;
+  if (take_ends(ends, need.size, need, {Effort::move_first, page_size_, kRangesForJoining}) > 0) return std::nullopt;
+  if (has_many_shadows(need, ends.end_chunk_bytes())) return std::nullopt;
   std::variant<Plan, NoPlan> joined = laid_out(std::move(ends), need);
   Plan* const plan = std::get_if<Plan>(&joined);
   return plan == nullptr ? std::nullopt : std::optional<Plan>(std::move(*plan));
 }
 
 std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const {
-  if (effort == Effort::apart) return fill(nullptr, need, effort);
+  Supply supply;
+  if (effort == Effort::apart) return fill(nullptr, need, effort, supply);
   std::optional<Bytes> least;  // the smallest shortage of memory met on the way
   for (Region* kept : extensible(need, effort)) {
-    std::variant<Plan, NoPlan> result = fill(kept, need, effort);
+    std::variant<Plan, NoPlan> result = fill(kept, need, effort, supply);
     if (const Plan* plan = std::get_if<Plan>(&result)) {
       // The front of a range that does not start aligned stays behind; when memory is short it must move, too.
       const bool is_whole = plan->kept_range.begin == kept->range.begin;
@@ -322,7 +338,7 @@ std::variant<Plan, NoPlan> Planner::plan(const Need& need, Effort effort) const 
     const NoPlan& failure = std::get<NoPlan>(result);
     if (failure.reason == NoPlan::Reason::memory) least = std::min(least.value_or(failure.missing), failure.missing);
   }
-  std::variant<Plan, NoPlan> result = fill(nullptr, need, effort);
+  std::variant<Plan, NoPlan> result = fill(nullptr, need, effort, supply);
   NoPlan* failure = std::get_if<NoPlan>(&result);
   if (failure != nullptr && failure->reason == NoPlan::Reason::memory && least)
     failure->missing = std::min(failure->missing, *least);

@@ -1,7 +1,9 @@
 // pool: decides how a request that no free range satisfies is put together from idle and new chunks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -67,14 +69,23 @@ class Planner {
     Bytes bytes = 0;
   };
   bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
-  std::vector<region::Region*> by_chunk_size(const region::Region* except, const Need& need) const;
+  // Ranges that the caller may use at once and that have whole chunks, in the order in which they give; once it is
+  // asked for.
+  using Supply = std::optional<std::vector<region::Region*>>;
+  std::vector<region::Region*> by_chunk_size(const Need& need) const;
   std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
   void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
-  void refit_last(Bytes wanted, const region::Region* except, const Need& need, Harvest& harvest) const;
-  Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort) const;
-  std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort) const;
-  bool has_many_shadows(const Need& need) const;
-  Bytes take_ends(Plan& plan, Bytes lacking, const Need& need, Effort effort, Bytes least) const;
+  void take_last(const std::vector<region::Region*>& ranges, const region::Region* except, Bytes lacking,
+                 Harvest& harvest) const;
+  Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort, Supply& supply) const;
+  std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort, Supply& supply) const;
+  bool has_many_shadows(const Need& need, Bytes more) const;
+  struct EndSearch {
+    Effort effort;  // whose memory may be taken
+    Bytes least;    // that an end has
+    std::size_t most_ranges = std::numeric_limits<std::size_t>::max();
+  };
+  Bytes take_ends(Plan& plan, Bytes lacking, const Need& need, const EndSearch& search) const;
   bool place(Plan& plan, Bytes bytes, const Need& need) const;
   std::variant<Plan, NoPlan> laid_out(Plan plan, const Need& need) const;
 

@@ -78,9 +78,10 @@ Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const
     place = find_place(request, caller);
   }
   if (const std::optional<Plan> joint = place && !is_short ? joint_for(request, caller, *place) : std::nullopt) {
-    spared_since_growth_ += request.size;
+    spared_since_growth_ += joint->end_chunk_bytes();
     Result<DevicePtr> joined = carry_out(lock, *joint, request, caller);
     if (joined || joined.error().code == ErrorCode::poisoned) return joined;
+    spared_since_growth_ += chunks_.chunk_bytes();  // no more attempts until it has grown
     place = find_place(request, caller);
   }
   if (const std::optional<Cut> cut = place && !is_short ? cut_for(request, *place) : std::nullopt) {
@@ -124,6 +125,7 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // busy stream does not pause each time: all pauses together take a twentieth of the time, and more only where much is
 // at stake: eight times the share by which the pool would grow.
 bool Pool::may_pause(std::uint64_t now_ns, Bytes created) const {
+  if (pausing_ > 0) return false;
   const std::uint64_t length = last_pause_.end_ns - last_pause_.begin_ns;
   const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kPausesPerGrowth) / created;
   return now_ns >= last_pause_.end_ns + std::min(kMostBetweenPauses * length, at_stake);
@@ -140,12 +142,14 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   pause.end_ns = std::max(pause.end_ns, pause.begin_ns + patience);
   const std::uint64_t returned = returned_;
   for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
-    last_pause_ = pause;
+    ++pausing_;
     lock.leave();
     driver_.sleep_ns(kBetweenLooksNs);
     lock.enter();
+    --pausing_;
     now = driver_.now_ns();
-    last_pause_ = {pause.begin_ns, std::min(now, pause.end_ns)};
+    if (const std::uint64_t end = std::min(now, pause.end_ns); end > last_pause_.end_ns)
+      last_pause_ = {pause.begin_ns, end};
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
     if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
     if (!learned) break;
@@ -156,7 +160,7 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
 // How long a pause is worth while; 0: not at all.
 std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller, const Pause& pause) {
   const auto may_begin = [&](Bytes created) { return pause.has_begun() || may_pause(driver_.now_ns(), created); };
-  if (!may_begin(request.size)) return 0;  // not for all of it, so not for a part
+  if (!may_begin(round_up(request.size, page_size()))) return 0;  // not for all of it, so not for a part
   const Need need = need_of(request, caller);
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
     return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);

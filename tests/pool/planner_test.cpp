@@ -188,7 +188,35 @@ TEST_F(AdaptivePlans, between_two_powers_of_two_the_oldest_range_gives_first) {
   allocated(4, 1);
   map_free(5, {3, 3});
   allocated(11, 1);
-  EXPECT_EQ(text(tight(5)), "5 = move 4 of [-4] move 3 of [-6] at 12");
+  EXPECT_EQ(text(tight(7)), "7 = move 4 of [-4] move 3 of [-6] at 12");
+}
+
+TEST_F(AdaptivePlans, what_counts_is_the_size_of_chunks_and_not_of_ranges) {
+  map_free(0, std::vector<Bytes>(8, 1));
+  allocated(8, 1);
+  map_free(9, {4});
+  allocated(13, 1);
+  EXPECT_EQ(text(tight(6)), "6 = move 4 of [-4] move 2 of [-8] at 14");
+}
+
+TEST_F(AdaptivePlans, a_chunk_that_is_larger_than_what_is_wanted_moves_last) {
+  map_free(0, {60});
+  allocated(60, 1);
+  for (const Bytes first : {61, 63}) {
+    map_free(first, {1});
+    allocated(first + 1, 1);
+  }
+  EXPECT_EQ(text(tight(2)), "2 = move 1 of [-1] move 1 of [-1] at 65");
+  EXPECT_EQ(text(tight(4)), "4 = move 1 of [-1] move 1 of [-1] move 60 of [-60] at 65");
+}
+
+TEST_F(AdaptivePlans, the_last_chunk_may_stand_next_to_what_its_range_gives) {
+  map_free(0, {2, 3});
+  allocated(5, 1);
+  map_free(6, {4, 4});
+  index.allocate(at(10), {page(10), kPage}, {});
+  allocated(14, 1);
+  EXPECT_EQ(text(tight(8)), "8 = move 4 of [-4] move 5 of [-5] at 15");
 }
 
 TEST_F(AdaptivePlans, a_range_without_a_whole_chunk_gives_nothing) {
@@ -365,6 +393,11 @@ class JointPlans : public EndPlans {
     map_free(18, {20});
     wall(38);
   }
+  Need wide(Bytes pages) const {  // of a pool in which two chunks may become shadows
+    Need wide = need(pages);
+    wide.mapped = 1000 * kPage;
+    return wide;
+  }
   std::string joint(const Need& need) const {
     const std::optional<Plan> plan = Planner(index, chunks, timelines, *policy, kPage).join(need);
     if (!plan) return "none";
@@ -373,13 +406,13 @@ class JointPlans : public EndPlans {
 };
 
 TEST_F(JointPlans, two_ends_that_are_large_enough_serve_it) {
-  EXPECT_EQ(joint(need(11)), "11 = back 6 of 8 front 5 of 8 at 41") << "behind a shadow of two";
-  EXPECT_EQ(joint(need(12)), "none");
+  EXPECT_EQ(joint(wide(11)), "11 = back 6 of 8 front 5 of 8 at 41") << "behind a shadow of two";
+  EXPECT_EQ(joint(wide(12)), "none");
 }
 
 TEST_F(JointPlans, what_is_not_needed_of_them_stays_where_it_is) {
-  EXPECT_EQ(joint(need(8)), "8 = back 6 of 8 front 2 of 8 at 41");
-  const Plan plan = *Planner(index, chunks, timelines, *policy, kPage).join(need(8));
+  EXPECT_EQ(joint(wide(8)), "8 = back 6 of 8 front 2 of 8 at 41");
+  const Plan plan = *Planner(index, chunks, timelines, *policy, kPage).join(wide(8));
   EXPECT_EQ(plan.last->range, (AddressRange{page(9), 2 * kPage}));
   EXPECT_TRUE(plan.moves.empty());
   EXPECT_TRUE(plan.creates.empty());
@@ -388,24 +421,48 @@ TEST_F(JointPlans, what_is_not_needed_of_them_stays_where_it_is) {
 TEST_F(JointPlans, nobody_waits_for_them) {
   chunk_in_use(50, 20, 2, Used::front, pending(other));
   wall(70);
-  EXPECT_EQ(joint(need(20)), "none");
+  EXPECT_EQ(joint(wide(20)), "none");
   chunk_in_use(80, 20, 2, Used::front, pending(own));
   wall(100);
-  EXPECT_EQ(joint(need(20)), "20 = back 18 of 20 front 2 of 8 at 103");
+  EXPECT_EQ(joint(wide(20)), "20 = back 18 of 20 front 2 of 8 at 103");
 }
 
-TEST_F(JointPlans, not_while_an_eighth_of_what_is_mapped_is_shadows) {
-  Need much = need(11);
+TEST_F(JointPlans, no_more_than_an_eighth_of_what_is_mapped_becomes_shadows) {
+  Need ample = need(11);
+  ample.mapped = 127 * kPage;
+  EXPECT_EQ(joint(ample), "none") << "two chunks of eight";
   map_free(50, {5});
   index.attach_shadow(index.detach(at(50), {page(50), 5 * kPage}), {});
-  EXPECT_EQ(joint(much), "none");
-  much.mapped = 40 * kPage;
-  EXPECT_EQ(joint(much), "11 = back 6 of 8 front 5 of 8 at 57");
+  ample.mapped = 167 * kPage;
+  EXPECT_EQ(joint(ample), "none");
+  ample.mapped = 168 * kPage;
+  EXPECT_EQ(joint(ample), "11 = back 6 of 8 front 5 of 8 at 57");
+}
+
+TEST_F(JointPlans, are_looked_for_in_the_oldest_1024_ranges) {
+  index.add_reservation({page(1000), 2100 * kPage});
+  for (Bytes first = 1000; first < 1000 + 2 * 1021; first += 2) {
+    free(first, 1);
+    allocated(first + 1, 1);
+  }
+  chunk_in_use(600, 20, 2, Used::front);
+  wall(620);
+  EXPECT_EQ(joint(wide(20)), "none") << "number 1025";
+  index.allocate(at(1000), {page(1000), kPage}, {});
+  EXPECT_EQ(joint(wide(20)), "20 = back 18 of 20 front 2 of 8 at 3044");
+}
+
+TEST_F(JointPlans, begin_aligned) {
+  Need aligned = wide(9);
+  aligned.alignment = 2 * kPage;
+  EXPECT_EQ(joint(aligned), "9 = back 6 of 8 front 3 of 8 at 42");
+  aligned.alignment = 4 * kPage;
+  EXPECT_EQ(joint(aligned), "none") << "the back begins at the third page of its chunk";
 }
 
 TEST_F(JointPlans, need_a_hole_for_both_chunks) {
   map_free(39, std::vector<Bytes>(1, 950));
-  EXPECT_EQ(joint(need(11)), "none") << "holes of eleven pages";
+  EXPECT_EQ(joint(wide(11)), "none") << "holes of eleven pages";
 }
 
 TEST_F(AdaptivePlans, the_last_chunk_moved_is_the_one_that_fits_best) {
@@ -417,10 +474,11 @@ TEST_F(AdaptivePlans, the_last_chunk_moved_is_the_one_that_fits_best) {
   allocated(25, 1);
   map_free(26, {1});
   allocated(27, 1);
-  EXPECT_EQ(text(tight(10)), "10 = move 8 of [-16] move 3 of [-3] at 28");
-  EXPECT_EQ(text(tight(2)), "2 = move 3 of [-3] at 28");
+  EXPECT_EQ(text(tight(10)), "10 = move 8 of [-16] move 1 of [-1] move 3 of [-3] at 28");
+  EXPECT_EQ(text(tight(2)), "2 = move 1 of [-1] move 3 of [-3] at 28");
   EXPECT_EQ(text(tight(12)), "12 = move 8 of [-16] move 4 of [-4] at 28");
-  EXPECT_EQ(text(tight(13)), "13 = move 16 of [-16] at 28") << "no other chunk has five";
+  EXPECT_EQ(text(tight(13)), "13 = move 8 of [-16] move 4 of [-4] move 1 of [-1] at 28");
+  EXPECT_EQ(text(tight(18)), "18 = move 16 of [-16] move 1 of [-1] move 3 of [-3] at 28");
 }
 
 TEST_F(AdaptivePlans, the_chunk_that_fits_best_is_not_one_that_others_use_or_that_is_partly_in_use) {

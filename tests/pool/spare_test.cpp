@@ -1,6 +1,8 @@
 // pool: beyond the budget idle chunks are spared: two ends of chunks in use serve a request, or a chunk is cut.
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/forwarding.hpp"
@@ -18,11 +20,13 @@ class RefusingDriver final : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
   std::optional<Call> refused;
   bool is_for_once = false;
+  std::function<void()> meanwhile;  // what somebody else does while the first such call runs
 
  private:
   std::optional<CuResult> before(Call call) override {
     if (call != refused) return std::nullopt;
     if (is_for_once) refused.reset();
+    if (meanwhile) std::exchange(meanwhile, {})();
     return call == Call::mem_create ? CuResult::out_of_memory : CuResult::invalid_value;
   }
 };
@@ -130,24 +134,25 @@ TEST_F(CutPool, where_the_memory_was_taken_by_others_meanwhile_the_request_creat
   EXPECT_EQ(figures().mapped_bytes, 3 * kPage);
 }
 
-// [2][-6][8][-5][3][-88], behind two pages: fourteen chunks of eight pages, in a pool that holds more than its budget.
+// [2][-6][8][-5][3][-88], behind eighteen pages: fourteen chunks of eight pages, in a pool that holds more than its
+// budget.
 class JointPool : public PoolFixture<RefusingDriver> {
  protected:
   explicit JointPool(std::uint64_t max_mappings = Config{}.max_mappings) {
     config.page_chunks = false;
     config.max_mappings = max_mappings;
     open();
-    take(2, a);
+    take(18, a);
     arrange();
-    EXPECT_EQ(picture(), "[2][2][-6][8][-5][3][-88]");
+    EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][-88]");
     EXPECT_EQ(figures().chunks, 15u);
   }
   void arrange() {
     give_back(take(112, a));
-    for (const Bytes pages : {2, 6, 8, 5, 3}) live.push_back(take(pages, a));
+    for (const Bytes pages : {2, 6, 8, 5, 3}) live_.push_back(take(pages, a));
     for (const std::size_t freed : {3, 1}) {
-      give_back(live[freed]);
-      live.erase(live.begin() + static_cast<std::ptrdiff_t>(freed));
+      give_back(live_[freed]);
+      live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(freed));
     }
     pool->reset_peaks();
   }
@@ -158,18 +163,18 @@ class JointPool : public PoolFixture<RefusingDriver> {
     take(11, a);
     EXPECT_EQ(figures().failed_plans, 1u);
     EXPECT_EQ(figures().quarantined_bytes, 0u);
-    EXPECT_EQ(picture(), "[2][2][-6][8][-5][3][11][-77]");
+    EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][11][-77]");
   }
 
-  std::vector<DevicePtr> live;
+  std::vector<DevicePtr> live_;
 };
 
 TEST_F(JointPool, two_ends_of_chunks_in_use_serve_a_request_that_would_break_an_idle_chunk) {
   const DevicePtr eleven = take(11, a);
-  EXPECT_EQ(picture(), "[2][2][^6][8][^5][3][-88][^2][11][^3]");
+  EXPECT_EQ(picture(), "[18][2][^6][8][^5][3][-88][^2][11][^3]");
   EXPECT_EQ(figures().chunks, 15u);
   EXPECT_EQ(figures().mappings, 17u);
-  EXPECT_EQ(figures().mapped_bytes, 114 * kPage);
+  EXPECT_EQ(figures().mapped_bytes, 130 * kPage);
   EXPECT_EQ(pool->trim(lock, 0).value(), 88 * kPage) << "nothing of it is pinned";
   give_back(eleven);
   EXPECT_EQ(take(11, a), eleven);
@@ -177,13 +182,13 @@ TEST_F(JointPool, two_ends_of_chunks_in_use_serve_a_request_that_would_break_an_
 
 TEST_F(JointPool, ends_that_do_not_suffice_stay_where_they_are) {
   take(12, a);
-  EXPECT_EQ(picture(), "[2][2][-6][8][-5][3][12][-76]");
+  EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][12][-76]");
   EXPECT_EQ(figures().chunks, 16u) << "a chunk was cut";
 }
 
 TEST_F(JointPool, a_place_that_breaks_no_chunk_is_better) {
   take(16, a);
-  EXPECT_EQ(picture(), "[2][2][-6][8][-5][3][16][-72]");
+  EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][16][-72]");
 }
 
 TEST_F(JointPool, within_the_budget_they_stay_where_they_are) {
@@ -208,18 +213,44 @@ TEST_F(JointPool, a_request_that_must_make_no_driver_call_leaves_it_to_one_that_
 TEST_F(JointPool, where_the_driver_does_not_map_the_request_is_put_where_it_fits) { refuse_once(Call::mem_map); }
 TEST_F(JointPool, where_the_driver_grants_no_access_it_is_put_where_it_fits) { refuse_once(Call::mem_set_access); }
 
+TEST_F(JointPool, where_the_driver_refuses_and_the_place_is_taken_meanwhile_another_is_found) {
+  driver.refused = Call::mem_map;
+  driver.is_for_once = true;
+  driver.meanwhile = [this] {
+    MutexLock other(mutex);
+    EXPECT_TRUE(pool->allocate(other, {88 * kPage, 88 * kPage, kPage}, b).ok());
+  };
+  take(11, a);
+  EXPECT_EQ(figures().failed_plans, 1u);
+  EXPECT_EQ(picture(), "[18][2][^6][8][^5][3][88][^2][11][^3]") << "the ends, in place of new memory";
+}
+
+TEST_F(JointPool, after_a_refusal_nothing_more_is_tried_before_the_pool_grows) {
+  driver.refused = Call::mem_map;
+  give_back(take(11, a));
+  give_back(take(11, a));
+  EXPECT_EQ(figures().failed_plans, 1u);
+  driver.refused.reset();
+}
+
+TEST_F(JointPool, serves_any_stream_from_what_is_complete) {
+  EXPECT_TRUE(pool->allocate(lock, {11 * kPage, 11 * kPage, kPage}, Caller{}).ok());
+  EXPECT_TRUE(pool->was_complete());
+  EXPECT_EQ(picture(), "[18][2][^6][8][^5][3][-88][^2][11][^3]");
+}
+
 TEST_F(JointPool, before_it_grows_again_a_pool_joins_no_more_than_it_has) {
   std::uint64_t joined = 0;
   for (int period = 0; period < 20; ++period) {
     const std::uint64_t before = figures().plans;
-    live.push_back(take(11, a));
+    live_.push_back(take(11, a));
     joined += figures().plans - before;
-    for (const DevicePtr ptr : live) give_back(ptr);
-    live.clear();
-    EXPECT_EQ(pool->trim(lock, 114 * kPage).value(), 0u) << "the ends go home";
+    for (const DevicePtr ptr : live_) give_back(ptr);
+    live_.clear();
+    EXPECT_EQ(pool->trim(lock, 130 * kPage).value(), 0u) << "the ends go home";
     arrange();
   }
-  EXPECT_EQ(joined, 11u) << "121 pages, in a pool of 114";
+  EXPECT_EQ(joined, 9u) << "two chunks of eight each time, in a pool of 130";
 }
 
 TEST_F(JointPool, work_that_goes_on_keeps_memory_from_being_cut_but_not_from_being_spared) {
@@ -229,7 +260,7 @@ TEST_F(JointPool, work_that_goes_on_keeps_memory_from_being_cut_but_not_from_bei
   EXPECT_FALSE(pool->is_hit(request, a));
   EXPECT_TRUE(is_null(pool->allocate_hit(request, a)));
   take(11, a);
-  EXPECT_EQ(picture(), "[2][2][^6][8][^5][3][-88][^2][11][^3]");
+  EXPECT_EQ(picture(), "[18][2][^6][8][^5][3][-88][^2][11][^3]");
 }
 
 class JointAtLimit : public JointPool {
@@ -240,7 +271,7 @@ class JointAtLimit : public JointPool {
 TEST_F(JointAtLimit, nothing_is_joined_where_there_may_be_no_two_mappings_more) {
   take(11, a);
   EXPECT_LE(figures().mappings, 16u);
-  EXPECT_EQ(picture(), "[2][2][-6][8][-5][3][11][-77]");
+  EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][11][-77]");
 }
 
 }  // namespace
