@@ -2,6 +2,8 @@
 #include "pool/placement.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include "region/region_index.hpp"
 
@@ -27,15 +29,23 @@ AddressRange overlap(const AddressRange& a, const AddressRange& b) {
   return {begin, begin < end ? end - begin : 0};
 }
 
+namespace {
+
+// What an allocation of `part` in the free range `free` pins of a chunk in which it begins or ends.
+std::int64_t pinned_of(const vm::Mapping& mapping, const AddressRange& free, const AddressRange& part) {
+  const auto used = static_cast<std::int64_t>(overlap(mapping.range(), part).size);
+  return free.contains(mapping.range()) ? static_cast<std::int64_t>(mapping.chunk->size) - used : -used;
+}
+
+}  // namespace
+
 std::int64_t pinned_by(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part) {
   std::int64_t pinned = 0;
   DevicePtr counted{};
   const auto count = [&](const vm::Mapping& mapping) {
     if (mapping.at == counted) return;  // begins and ends in the same chunk
     counted = mapping.at;
-    const auto used = static_cast<std::int64_t>(overlap(mapping.range(), part).size);
-    const bool was_idle = overlap(mapping.range(), free).size == mapping.chunk->size;
-    pinned += was_idle ? static_cast<std::int64_t>(mapping.chunk->size) - used : -used;
+    pinned += pinned_of(mapping, free, part);
   };
   chunks.for_each_around({part.begin, 1}, count);
   chunks.for_each_around({part.end() - 1, 1}, count);
@@ -43,22 +53,43 @@ std::int64_t pinned_by(const vm::ChunkTable& chunks, const AddressRange& free, c
 }
 
 Place best_place(const vm::ChunkTable& chunks, Region* free, Bytes size, Bytes alignment, Placement where) {
+  const AddressRange& range = free->range;
   const DevicePtr first = *region::RegionIndex::aligned_start(*free, size, alignment);
   const DevicePtr last = last_start(*free, size, alignment);
-  Place best{free, first, pinned_by(chunks, free->range, {first, size})};
-  const auto consider = [&](DevicePtr begin) {
-    if (begin < first || begin > last || !is_multiple(to_integer(begin), alignment)) return;
-    const std::int64_t pinned = pinned_by(chunks, free->range, {begin, size});
-    if (pinned < best.pinned || (pinned == best.pinned && begin < best.begin)) best = {free, begin, pinned};
+  std::optional<Place> best;
+  const auto note = [&](DevicePtr begin, std::int64_t pinned) {
+    if (!best || pinned < best->pinned || (pinned == best->pinned && begin < best->begin))
+      best = Place{free, begin, pinned};
   };
-  consider(last);
-  if (where != Placement::anywhere) return best;
-  chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
-    consider(mapping.at);
-    if (to_integer(mapping.range().end()) > size) consider(mapping.range().end() - size);
-    return true;
-  });
-  return best;
+  if (where != Placement::anywhere) {
+    for (const DevicePtr begin : {first, last}) note(begin, pinned_by(chunks, range, {begin, size}));
+    return *best;
+  }
+  std::vector<vm::Mapping> around;
+  chunks.for_each_around(range, [&](const vm::Mapping& mapping) { around.push_back(mapping); });
+  const auto consider = [&](DevicePtr begin, const vm::Mapping& front, const vm::Mapping& back) {
+    if (begin < first || begin > last || !is_multiple(to_integer(begin), alignment)) return;
+    const AddressRange part{begin, size};
+    note(begin, pinned_of(front, range, part) + (front.at == back.at ? 0 : pinned_of(back, range, part)));
+  };
+  const auto holder = [&](DevicePtr ptr) {
+    return *std::partition_point(around.begin(), around.end(),
+                                 [&](const vm::Mapping& mapping) { return mapping.range().end() <= ptr; });
+  };
+  for (const DevicePtr begin : {first, last}) consider(begin, holder(begin), holder(begin + (size - 1)));
+  // Both go through the chunks once: where what begins with a chunk ends, and where what ends with it begins.
+  auto back = around.begin();
+  auto front = around.begin();
+  for (const vm::Mapping& mapping : around) {
+    if (!range.contains(mapping.range())) continue;
+    while (std::next(back) != around.end() && back->range().end() < mapping.at + size) ++back;
+    consider(mapping.at, mapping, *back);
+    const DevicePtr end = mapping.range().end();
+    if (to_integer(end) <= size) continue;
+    while (std::next(front) != around.end() && front->range().end() <= end - size) ++front;
+    consider(end - size, *front, mapping);
+  }
+  return *best;
 }
 
 std::optional<Cut> best_cut(const vm::ChunkTable& chunks, const AddressRange& free, const AddressRange& part,
