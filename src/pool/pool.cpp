@@ -121,11 +121,11 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // Note [Patience]
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
-// kernel delays nobody by more than that moment. One call pauses at a time. A program that grows on and on beside a
-// busy stream does not pause each time: all pauses together take a twentieth of the time, and more only where much is
-// at stake: eight times the share by which the pool would grow.
+// kernel delays nobody by more than that moment. Calls that come meanwhile share the pause and its end. A program that
+// grows on and on beside a busy stream does not pause each time: all pauses together take a twentieth of the time, and
+// more only where much is at stake: eight times the share by which the pool would grow.
 bool Pool::may_pause(std::uint64_t now_ns, Bytes created) const {
-  if (pausing_ > 0) return false;
+  if (pausing_ > 0) return true;
   const std::uint64_t length = last_pause_.end_ns - last_pause_.begin_ns;
   const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kPausesPerGrowth) / created;
   return now_ns >= last_pause_.end_ns + std::min(kMostBetweenPauses * length, at_stake);
@@ -136,20 +136,20 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   const std::uint64_t patience = patience_for(request, caller, pause);
   if (patience == 0) return false;
   if (!pause.has_begun()) {
-    pause = {begin, begin + patience};
+    pause = pausing_ > 0 ? last_pause_ : Pause{begin, begin + patience};
     ++counters_.pauses;
   }
   pause.end_ns = std::max(pause.end_ns, pause.begin_ns + patience);
   const std::uint64_t returned = returned_;
   for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
     ++pausing_;
+    last_pause_ = {pause.begin_ns, std::max(last_pause_.end_ns, pause.end_ns)};
     lock.leave();
     driver_.sleep_ns(kBetweenLooksNs);
     lock.enter();
     --pausing_;
     now = driver_.now_ns();
-    if (const std::uint64_t end = std::min(now, pause.end_ns); end > last_pause_.end_ns)
-      last_pause_ = {pause.begin_ns, end};
+    if (pausing_ == 0) last_pause_.end_ns = std::min(now, pause.end_ns);
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
     if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
     if (!learned) break;

@@ -267,8 +267,8 @@ class Pool {
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
   bool is_cleanup_held_ = false;
-  Pause last_pause_;            // of any call
-  std::uint64_t pausing_ = 0;   // calls that do, without the lock
+  Pause last_pause_;            // of any call; while it lasts, until when at the latest
+  std::uint64_t pausing_ = 0;   // calls that share it, without the lock
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
   Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]
