@@ -103,6 +103,7 @@ Result<void> Pool::retry_orphans(MutexLock& lock) {
 Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   reunite();
   VPMM_TRY(sweep(lock, chunks_.mapping_count()));
+  VPMM_TRY(retry_orphans(lock));  // what only now has no mapping any more
   want_all_proof();
   Bytes released = 0;
   for (;;) {

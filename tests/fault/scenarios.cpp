@@ -29,6 +29,27 @@ void moving(FaultWorld& w) {
   w.allocate(2 * kMiB, w.stream(1));
 }
 
+// Fourteen chunks of 32 MiB, two of them partly in use, in a pool beyond its budget: what is free of the two serves 44
+// MiB, and where that is not enough an idle chunk is cut.
+void sparing_idle_chunks(FaultWorld& w) {
+  constexpr Bytes kUnit = 4 * kMiB;
+  w.allocate(kUnit, w.stream(2));
+  w.allocate(18 * kUnit, w.stream(1));
+  w.deallocate(w.allocate(112 * kUnit, w.stream(1)), w.stream(1));
+  std::vector<std::size_t> live;
+  for (const Bytes units : {2, 6, 8, 5, 3}) live.push_back(w.allocate(units * kUnit, w.stream(1)));
+  w.deallocate(live[1], w.stream(1));
+  w.deallocate(live[3], w.stream(1));
+  w.pass(1'000'000);
+  if (w.pool() != nullptr) w.pool()->reset_peaks();
+  const auto joined = w.allocate(11 * kUnit, w.stream(1));
+  w.allocate(10 * kUnit, w.stream(1));
+  w.deallocate(joined, w.stream(1));
+  for (const std::size_t number : {live[0], live[2], live[4]}) w.deallocate(number, w.stream(1));
+  w.pass(1'000'000);
+  w.allocate(100 * kUnit, w.stream(1));
+}
+
 void crossing_streams(FaultWorld& w) {
   const auto first = w.allocate(12 * kMiB, w.stream(1));
   const auto second = w.allocate(12 * kMiB, w.stream(2));
@@ -251,6 +272,7 @@ std::vector<Scenario> scenarios() {
   return {
       {"growth", growth},
       {"moving", moving},
+      {"sparing_idle_chunks", sparing_idle_chunks},
       {"crossing_streams", crossing_streams},
       {"without_streams", without_streams},
       {"unannounced_capture", unannounced_capture},

@@ -23,6 +23,7 @@ Bytes Dice::border() {
 
 Bytes Dice::request() {
   if (one_in(12)) return border();
+  if (is_roomy_) return one_in(8) ? size(largest_ / 4, largest_) : size(largest_ / 128, largest_ / 32);
   return one_in(small_one_in_) ? size(1, 2 * kMiB) : size(2 * kMiB, largest_);
 }
 
@@ -69,7 +70,23 @@ Scene Dice::scene() {
   any_stream_one_in_ = 2 + below(12);
   captures_ = !one_in(3);
   resets_ = one_in(3);
+  if (is_roomy_) make_roomy(scene);
   return scene;
+}
+
+// Chunks of several pages that requests use in part, and room to do something about it.
+void Dice::make_roomy(Scene& scene) {
+  scene.sim.capacity = 64 * kGiB;
+  scene.config.page_size = page_ = 2 * kMiB;
+  scene.config.page_chunks = false;
+  scene.config.chunk_max = 4 * kGiB;
+  scene.config.max_mappings = pool::Config{}.max_mappings;
+  scene.config.pages = 0;
+  scene.config.capacity.reset();
+  scene.config.va_size = 128 * kGiB;
+  if (scene.config.prefer == pool::Prefer::latency) scene.config.prefer = pool::Prefer::balanced;
+  largest_ = 2 * kGiB;
+  any_stream_one_in_ = 12;
 }
 
 std::vector<Operation> Dice::program(std::size_t length) {

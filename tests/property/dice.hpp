@@ -12,12 +12,16 @@ namespace vpmm::property {
 class Dice {
  public:
   explicit Dice(std::uint64_t seed)
-      : random_(seed), others_(seed), others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20) {}
+      : random_(seed),
+        others_(seed),
+        others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
+        is_roomy_(seed % 5 == 2) {}
 
   Scene scene();
   std::vector<Operation> program(std::size_t length);
 
  private:
+  void make_roomy(Scene& scene);
   std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::uint64_t below_for_others(std::uint64_t n) { return others_() % n; }
@@ -39,6 +43,7 @@ class Dice {
   // same with it as without, so that seeds that are known for something stay what they are.
   std::mt19937_64 others_;
   std::uint64_t others_one_in_;  // 0: they do nothing
+  bool is_roomy_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
   Bytes page_ = 2 * kMiB;
