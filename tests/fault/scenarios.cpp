@@ -191,8 +191,8 @@ void running_short(FaultWorld& w) {
 
 // Idle chunks are enough and cannot move, for the number of mappings is at its limit: they are made anew.
 void making_chunks_anew(FaultWorld& w) {
-  std::vector<std::size_t> live;
-  for (int i = 0; i < 16; ++i) live.push_back(w.allocate(2 * kMiB, w.stream(1)));
+  std::vector<std::size_t> live(16);
+  for (std::size_t& number : live) number = w.allocate(2 * kMiB, w.stream(1));
   for (std::size_t i = 0; i < live.size(); i += 2) w.deallocate(live[i], w.stream(1));
   w.synchronize();
   w.allocate(12 * kMiB, w.stream(1));
@@ -236,6 +236,7 @@ void held_by_other_processes(FaultWorld& w) {
   for (const Bytes bytes : {8 * kMiB, Bytes{3000}, 700 * kKiB, 6 * kMiB})
     live.push_back(w.allocate(bytes, w.stream(1)));
   std::vector<std::size_t> shared;
+  shared.reserve(live.size());
   for (const std::size_t number : live) shared.push_back(w.share(number));
   for (const std::size_t share : shared) w.lease(share);
   w.deallocate(live[0], w.stream(1));
