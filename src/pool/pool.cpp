@@ -23,7 +23,7 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 // Note [Patience]
 constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
 constexpr std::uint64_t kMostBetweenPauses = 20;    // times as long as the last pause was
-constexpr Bytes kPausesPerGrowth = 8;               // share of the time over the share by which the pool would grow
+constexpr Bytes kTimeShareOverGrowthShare = 8;      // of pauses, of what the pool would grow by
 constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
 
 }  // namespace
@@ -127,7 +127,7 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 bool Pool::may_pause(std::uint64_t now_ns, Bytes created) const {
   if (pausing_ > 0) return true;
   const std::uint64_t length = last_pause_.end_ns - last_pause_.begin_ns;
-  const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kPausesPerGrowth) / created;
+  const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kTimeShareOverGrowthShare) / created;
   return now_ns >= last_pause_.end_ns + std::min(kMostBetweenPauses * length, at_stake);
 }
 

@@ -204,12 +204,6 @@ TEST_F(JointPool, they_stay_where_they_are_while_cleaning_up_is_put_off) {
   EXPECT_EQ(figures().mappings, 15u);
 }
 
-TEST_F(JointPool, a_request_that_must_make_no_driver_call_leaves_it_to_one_that_may) {
-  const PageRequest request{11 * kPage, 11 * kPage, kPage};
-  EXPECT_FALSE(pool->is_hit(request, a));
-  EXPECT_TRUE(is_null(pool->allocate_hit(request, a)));
-}
-
 TEST_F(JointPool, where_the_driver_does_not_map_the_request_is_put_where_it_fits) { refuse_once(Call::mem_map); }
 TEST_F(JointPool, where_the_driver_grants_no_access_it_is_put_where_it_fits) { refuse_once(Call::mem_set_access); }
 
