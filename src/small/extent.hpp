@@ -106,10 +106,8 @@ struct alignas(kCacheLine) Extent {
   void give(std::uint64_t first, std::uint64_t count) {
     set(first, count, true);
     free_units += static_cast<std::uint32_t>(count);
-    std::uint64_t end = first + count;
-    while (first > 0 && is_set(first - 1)) --first;
-    while (end < units && is_set(end)) ++end;
-    longest = std::max(longest, static_cast<std::uint32_t>(end - first));
+    const std::uint64_t length = end_of_free(first + count) - begin_of_free(first);
+    longest = std::max(longest, static_cast<std::uint32_t>(length));
   }
 
   // --- runs, by their first unit ---
@@ -172,25 +170,42 @@ struct alignas(kCacheLine) Extent {
     }
   }
 
+  // Where the free units that end before `unit` begin.
+  std::uint64_t begin_of_free(std::uint64_t unit) const {
+    while (unit > 0) {
+      const std::uint64_t here = (unit - 1) % 64 + 1;  // units of this word before `unit`
+      const auto set = static_cast<std::uint64_t>(std::countl_one(free_around(unit - 1) << (64 - here)));
+      unit -= std::min(set, here);
+      if (set < here) break;
+    }
+    return unit;
+  }
+  // Where those that begin at `unit` end. None beyond the last unit is set.
+  std::uint64_t end_of_free(std::uint64_t unit) const {
+    while (unit < units) {
+      const auto set = static_cast<std::uint64_t>(std::countr_one(free_around(unit) >> unit % 64));
+      unit += set;
+      if (set == 0 || unit % 64 != 0) break;
+    }
+    return unit;
+  }
+  // The first free unit from `unit` on; `units` or more: there is none.
+  std::uint64_t next_free(std::uint64_t unit) const {
+    while (unit < units) {
+      const std::uint64_t set = free_around(unit) >> unit % 64;
+      if (set != 0) return unit + static_cast<std::uint64_t>(std::countr_zero(set));
+      unit = (unit / 64 + 1) * 64;
+    }
+    return unit;
+  }
+
   template <typename Visit>
   void for_each_stretch(Visit&& visit) const {
-    for (std::uint64_t unit = 0; unit < units;) {
-      const std::uint64_t set = free_around(unit) >> unit % 64;
-      if (set == 0) {
-        unit = (unit / 64 + 1) * 64;
-        continue;
-      }
-      const std::uint64_t first = unit + static_cast<std::uint64_t>(std::countr_zero(set));
-      unit = first;
-      while (unit < units) {
-        const std::uint64_t clear = ~free_around(unit) >> unit % 64;
-        if (clear != 0) {
-          unit += static_cast<std::uint64_t>(std::countr_zero(clear));
-          break;
-        }
-        unit = (unit / 64 + 1) * 64;
-      }
-      visit(first, std::min<std::uint64_t>(unit, units) - first);
+    for (std::uint64_t unit = next_free(0); unit < units;) {
+      const std::uint64_t first = unit;
+      unit = end_of_free(first);
+      visit(first, unit - first);
+      unit = next_free(unit);
     }
   }
 };
