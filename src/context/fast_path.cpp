@@ -75,27 +75,29 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
 
 // --- in hand
 // ----------------------------------------------------------------------------------------------------------
+// `flatten` makes one function of a warm call, without a record of where things are between two: a tenth of a pair.
+
+static_assert(small::kLeastRun < small::kLeastPage, "a block is smaller than any page that is cut");
 
 bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
   return pool_ != nullptr && bytes <= small::kMostPages * page_size_ && alignment <= small::kGrain &&
          (alignment & (alignment - 1)) == 0;
 }
 
-DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
+[[gnu::flatten]] DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   Shard& shard = *known.shard;
   const Bytes page = page_size_;
-  const bool is_small = serves_small_ && small::SmallPool::serves(bytes, 0, page);
   DevicePtr begin{};
   Bytes size = 0;
   const SpinGuard guard(shard.lock);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
     return {};
-  if (is_small && bytes <= small::kLargestBlock) {
+  if (serves_small_ && bytes <= small::kLargestBlock) {
     const std::size_t slab_class = small::slab_class(bytes);
     begin = shard.take_block(slab_class, bytes);
     size = small::kShapes[slab_class].block;
-  } else if (is_small) {
+  } else if (serves_small_ && small::SmallPool::serves(bytes, 0, page)) {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
   } else if (somm_ == nullptr || bytes >= page) {
@@ -115,7 +117,7 @@ DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   return begin;
 }
 
-bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
+[[gnu::flatten]] bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
   const Location at = small_->locate(ptr);
   if (at.shard == nullptr || at.shard != known.shard) return false;
   Shard& shard = *at.shard;
@@ -135,7 +137,7 @@ bool DeviceContext::keep_in_hand(const Known& known, DevicePtr ptr) {
 // before the capture is over. Nor can a stream of a context that others made since a reset: what is in hand when that
 // is noticed waits for an event of the new context (Note [In hand at a reset]). That the later stream belongs to
 // another context of the device, and calls for the first time with this free, is the one thing that is not noticed.
-DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
+[[gnu::flatten]] DeviceContext::Kept DeviceContext::keep_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return Kept::no;
   if (static_cast<std::uint64_t>(stream) == small::kNoHandle) return Kept::no;
   const Location at = small_->locate(ptr);
