@@ -3,19 +3,17 @@
 #include <string>
 #include <vector>
 
-#include "base/line_allocator.hpp"
 #include "capi/call.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
+using context::BoundStream;
 using context::Context;
 
-// Read at every call, so nothing else is on its line.
-struct alignas(kCacheLine) vpmm_bound_stream {
-  std::unique_ptr<context::BoundStream> stream;
-};
-
 namespace {
+
+// The C ABI's name for one is its address.
+BoundStream* stream_of(vpmm_bound_stream* bound) { return reinterpret_cast<BoundStream*>(bound); }
 
 // No driver call and no lock that a fork could leave taken, so it needs no gate.
 template <typename Work>
@@ -32,14 +30,32 @@ Result<void> check_count(std::size_t count) {
   return Error{ErrorCode::invalid_argument, "`count` is " + std::to_string(count) + ": more than memory could hold"};
 }
 
+// Functions of their own, so that calls served in hand do not set up what these need.
+[[gnu::noinline]] vpmm_status allocate_beyond(vpmm_bound_stream* bound, std::size_t bytes, std::size_t alignment,
+                                              void** ptr) noexcept {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
+    VPMM_TRY(require(bound, "bound"));
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const DevicePtr begin, stream_of(bound)->allocate_beyond(bytes, alignment));
+    *ptr = to_pointer(begin);
+    return {};
+  });
+}
+
+[[gnu::noinline]] vpmm_status deallocate_beyond(vpmm_bound_stream* bound, void* ptr) noexcept {
+  return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
+    VPMM_TRY(require(bound, "bound"));
+    return stream_of(bound)->deallocate_beyond(to_device_ptr(ptr));
+  });
+}
+
 }  // namespace
 
 vpmm_status vpmm_stream_bind(vpmm_pool* pool, vpmm_stream stream, vpmm_bound_stream** bound) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(bound, "bound"));
-    auto created = std::make_unique<vpmm_bound_stream>();
-    VPMM_TRY_ASSIGN(created->stream, context.bind(to_stream(stream)));
-    *bound = created.release();
+    VPMM_TRY_ASSIGN(auto created, context.bind(to_stream(stream)));
+    *bound = reinterpret_cast<vpmm_bound_stream*>(created.release());
     return {};
   });
 }
@@ -47,36 +63,27 @@ vpmm_status vpmm_stream_bind(vpmm_pool* pool, vpmm_stream stream, vpmm_bound_str
 void vpmm_stream_unbind(vpmm_bound_stream* bound) {
   if (bound == nullptr) return;
   const context::GateEntry entry;
-  if (entry.open()) delete bound;
+  if (entry.open()) delete stream_of(bound);
 }
 
 vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr) {
   if (bound != nullptr && ptr != nullptr) {
     const bool is_done = in_hand([&] {
-      const DevicePtr begin = bound->stream->allocate_in_hand(bytes, alignment);
+      const DevicePtr begin = stream_of(bound)->allocate_in_hand(bytes, alignment);
       if (is_null(begin)) return false;
       *ptr = to_pointer(begin);
       return true;
     });
     if (is_done) return VPMM_OK;
   }
-  return gated(WhenEnding::fail, [&]() -> Result<void> {
-    VPMM_TRY(require(bound, "bound"));
-    VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY_ASSIGN(const DevicePtr begin, bound->stream->allocate_beyond(bytes, alignment));
-    *ptr = to_pointer(begin);
-    return {};
-  });
+  return allocate_beyond(bound, bytes, alignment, ptr);
 }
 
 vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr) {
   if (ptr == nullptr) return VPMM_OK;
-  if (bound != nullptr && in_hand([&] { return bound->stream->deallocate_in_hand(to_device_ptr(ptr)); }))
+  if (bound != nullptr && in_hand([&] { return stream_of(bound)->deallocate_in_hand(to_device_ptr(ptr)); }))
     return VPMM_OK;
-  return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
-    VPMM_TRY(require(bound, "bound"));
-    return bound->stream->deallocate_beyond(to_device_ptr(ptr));
-  });
+  return deallocate_beyond(bound, ptr);
 }
 
 vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t count, vpmm_stream stream, void** ptrs) {

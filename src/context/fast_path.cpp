@@ -155,9 +155,9 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
 // Holds: the lock of the shard that was found.
 bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream& stream) {
   Shard& shard = *at.shard;
-  if (at.pages != nullptr) return keep_pages(shard, *at.entry, *at.pages, ptr, stream);
-  if (at.extent != nullptr) {
-    Extent& extent = *at.extent;
+  if (region::Region* const pages = at.owner.region()) return keep_pages(shard, *at.entry, *pages, ptr, stream);
+  if (at.owner.extent() != nullptr) {
+    Extent& extent = *at.owner.extent();
     if (extent.shard != &shard || !extent.range().contains(ptr)) return false;
     const std::uint64_t unit = extent.unit_of(ptr);
     if (extent.at(unit) != ptr || !extent.has_run_at(unit) || extent.is_used_elsewhere(unit)) return false;
@@ -165,7 +165,7 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
     shard.give_run(extent, unit);
     return true;
   }
-  Slab* const slab = at.slab;
+  Slab* const slab = at.owner.slab();
   if (slab == nullptr || slab->shard != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return false;

@@ -61,10 +61,8 @@ class SmallPool {
   // What an address belongs to, as far as it can be told without the pool's lock. Any thread, without a lock: of a live
   // allocation the answer stands, of anything else it may be anything.
   struct Location {
-    Shard* shard = nullptr;  // whose it is; null: not known
-    Slab* slab = nullptr;    // one of these three
-    Extent* extent = nullptr;
-    region::Region* pages = nullptr;
+    Owner owner;                       // a slab, an extent or whole pages
+    Shard* shard = nullptr;            // whose it is; null: not known
     const PageEntry* entry = nullptr;  // of the page
   };
   Location locate(DevicePtr p) const;
@@ -205,31 +203,23 @@ class SmallPool {
 };
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
-  Location found;
   const Directory::Place place = directory_.find(p);
-  if (place.entry == nullptr) return found;
-  found.entry = place.entry;
+  if (place.entry == nullptr) return {};
   const Owner owner = place.entry->owner();
-  if (region::Region* const pages = owner.region()) {
-    found.pages = pages;
-    found.shard = place.entry->shard();
-    return found;
-  }
+  if (owner.region() != nullptr) return {owner, place.entry->shard(), place.entry};
   Owner inside = owner;
   if (owner.arena() != nullptr) {
     const std::atomic<Owner>* const units = place.entry->unit_owners();
-    if (units == nullptr) return found;
+    if (units == nullptr) return {};
     inside = owner_in(units[place.offset / kUnit]);
   } else if (owner.slab() != nullptr) {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
     const std::uint64_t index = kShapes[place.entry->slab_class()].index_of(place.offset);
     __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
   }
-  found.slab = inside.slab();
-  found.extent = inside.extent();
-  if (found.slab != nullptr) found.shard = found.slab->shard;
-  if (found.extent != nullptr) found.shard = found.extent->shard;
-  return found;
+  if (const Slab* const slab = inside.slab()) return {inside, slab->shard, place.entry};
+  if (const Extent* const extent = inside.extent()) return {inside, extent->shard, place.entry};
+  return {};
 }
 
 }  // namespace vpmm::small
