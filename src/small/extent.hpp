@@ -175,7 +175,7 @@ struct alignas(kCacheLine) Extent {
     while (unit > 0) {
       const std::uint64_t here = (unit - 1) % 64 + 1;  // units of this word before `unit`
       const auto set = static_cast<std::uint64_t>(std::countl_one(free_around(unit - 1) << (64 - here)));
-      unit -= std::min(set, here);
+      unit -= set;
       if (set < here) break;
     }
     return unit;
