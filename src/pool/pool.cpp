@@ -135,11 +135,10 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   const std::uint64_t begin = driver_.now_ns();
   const std::uint64_t patience = patience_for(request, caller, pause);
   if (patience == 0) return false;
-  if (!pause.has_begun()) {
-    pause = pausing_ > 0 ? last_pause_ : Pause{begin, begin + patience};
-    ++counters_.pauses;
-  }
+  const bool begins = !pause.has_begun();
+  if (begins) pause = pausing_ > 0 ? last_pause_ : Pause{begin, begin + patience};
   pause.end_ns = std::max(pause.end_ns, pause.begin_ns + patience);
+  if (begins && begin < pause.end_ns) ++counters_.pauses;
   const std::uint64_t returned = returned_;
   for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
     ++pausing_;

@@ -263,6 +263,27 @@ TEST_F(Patience, calls_that_come_meanwhile_share_it_and_its_end) {
   EXPECT_EQ(world.pool->statistics().pauses - before, 2u);
 }
 
+TEST_F(Patience, a_call_that_comes_when_it_is_over_has_none_of_it) {
+  World world;
+  const StreamHandle third = world.stream();
+  world.deallocate(world.allocate(256, third), third);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  std::uint64_t took = 0;
+  world.interlude.between_looks = [&] {
+    world.on_another_thread([&] {
+      world.sim.advance_host_ns(kPatience);
+      const std::uint64_t begin = world.sim.now_ns();
+      world.allocate(16 * kMiB, third);
+      took = world.sim.now_ns() - begin;
+    });
+  };
+  const std::uint64_t before = world.pool->statistics().pauses;
+  world.allocate(16 * kMiB, world.own);
+  EXPECT_GT(took, 0u);
+  EXPECT_LT(took, kGrowth);
+  EXPECT_EQ(world.pool->statistics().pauses - before, 1u);
+}
+
 TEST_F(Patience, is_for_the_default_only) {
   for (const pool::Prefer prefer : {pool::Prefer::latency, pool::Prefer::footprint}) {
     World world(preferring(prefer));
