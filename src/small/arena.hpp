@@ -16,11 +16,15 @@ namespace vpmm::small {
 struct Arena;
 
 // What memory belongs to: nothing, a slab, an extent, an arena or an allocation of whole pages; or where that is
-// written. One word, so that it is read without a lock.
+// written. One word, so that it is read without a lock. Of a slab it says enough to find what a block has there before
+// any line of the slab has come.
 class Owner {
  public:
   Owner() = default;
-  explicit Owner(const Slab* slab) : bits_(reinterpret_cast<std::uintptr_t>(slab) | bits_of(Kind::slab)) {}
+  // Of the slab's units the one with this number.
+  Owner(const Slab& slab, std::uint64_t unit)
+      : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(Kind::slab) |
+              std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
   explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | bits_of(Kind::extent)) {}
   explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
   explicit Owner(const region::Region* pages)
@@ -31,6 +35,9 @@ class Owner {
   bool is_none() const { return bits_ == 0; }
   // Null where it is another's.
   Slab* slab() const { return as<Slab>(Kind::slab); }
+  // Of a slab. Beyond 1024 units the number begins again.
+  std::size_t slab_class() const { return bits_ >> kClassShift & kMostClass; }
+  std::uint64_t unit() const { return bits_ >> kUnitShift; }
   Extent* extent() const { return as<Extent>(Kind::extent); }
   Arena* arena() const { return as<Arena>(Kind::arena); }
   region::Region* region() const { return as<region::Region>(Kind::region); }
@@ -41,10 +48,16 @@ class Owner {
   // In the last bits, which are free: all of these are aligned to more.
   enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
+  // In the first bits, which the addresses of objects do not have on x86-64 and aarch64.
+  static constexpr int kClassShift = 48;
+  static constexpr std::uintptr_t kMostClass = 63;
+  static constexpr int kUnitShift = 54;
+  static constexpr std::uintptr_t kAddressBits = (std::uintptr_t{1} << kClassShift) - 1 - kKindBits;
+  static_assert(kSlabClasses <= kMostClass + 1 && sizeof(std::uintptr_t) == 8);
   static constexpr std::uintptr_t bits_of(Kind kind) { return static_cast<std::uintptr_t>(kind); }
   template <typename T>
   T* as(Kind kind) const {
-    return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & ~kKindBits) : nullptr;
+    return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & kAddressBits) : nullptr;
   }
 
   std::uintptr_t bits_ = 0;
@@ -52,13 +65,11 @@ class Owner {
 
 // What stands at a page: nothing, an arena, the slab that fills one, or an allocation of whole pages that begins here.
 // Beside it stands what a free needs next, so that it need not look where that is kept: the shard of the allocation,
-// the class of the slab, or who owns the units of the arena.
+// or who owns the units of the arena.
 class PageEntry {
  public:
   void enter(const region::Region& pages, const Shard* shard) { enter(Owner(&pages), shard, Kind::shard); }
-  void enter(const Slab& slab) {
-    enter(Owner(&slab), reinterpret_cast<const void*>(std::uintptr_t{slab.slab_class} << kKindBits), Kind::slab_class);
-  }
+  void enter(const Slab& slab) { enter(Owner(slab, 0), nullptr, Kind::nothing); }
   void enter(const Arena& arena, std::size_t page);
   void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
 
@@ -68,12 +79,10 @@ class PageEntry {
   Owner owner() const { return owner_.load(std::memory_order_relaxed); }
   Shard* shard() const { return static_cast<Shard*>(beside(Kind::shard)); }
   const std::atomic<Owner>* unit_owners() const { return static_cast<std::atomic<Owner>*>(beside(Kind::unit_owners)); }
-  std::size_t slab_class() const { return reinterpret_cast<std::uintptr_t>(beside(Kind::slab_class)) >> kKindBits; }
 
  private:
-  enum class Kind : std::uintptr_t { shard, slab_class, unit_owners };
-  static constexpr int kKindBits = 3;
-  static constexpr std::uintptr_t kKindMask = (std::uintptr_t{1} << kKindBits) - 1;
+  enum class Kind : std::uintptr_t { nothing, shard, unit_owners };
+  static constexpr std::uintptr_t kKindMask = 7;
   void enter(Owner owner, const void* beside, Kind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
@@ -145,21 +154,30 @@ struct alignas(kCacheLine) Arena {
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
   std::size_t page_of(DevicePtr p) const { return static_cast<std::size_t>((p - range.begin) / page_size); }
-  void set_owner(DevicePtr begin, std::uint64_t units, Owner owner) {
-    const std::uint64_t first = unit_of(begin);
-    for (std::uint64_t unit = first; unit < first + units; ++unit) {
-      std::atomic<Owner>* const place = owners[unit].load(std::memory_order_relaxed).place();
-      (place == nullptr ? owners[unit] : *place).store(owner, std::memory_order_relaxed);
-    }
-    if (entries == nullptr || !is_page({begin, units * kUnit})) return;
-    const std::size_t page = page_of(begin);
-    if (owner.slab() != nullptr)
-      entries[page].enter(*owner.slab());
-    else
-      entries[page].enter(*this, page);
+  void set_owner(DevicePtr begin, std::uint64_t units, const Extent& owner) {
+    set_owners(begin, units, [&](std::uint64_t) { return Owner(&owner); });
+    if (PageEntry* const entry = entry_of({begin, units * kUnit})) entry->enter(*this, page_of(begin));
+  }
+  void set_owner(const Slab& owner) {
+    set_owners(owner.begin, owner.units, [&](std::uint64_t unit) { return Owner(owner, unit); });
+    if (PageEntry* const entry = entry_of({owner.begin, owner.bytes()})) entry->enter(owner);
   }
   bool is_page(AddressRange part) const {
     return part.size == page_size && range.begin + page_of(part.begin) * page_size == part.begin;
+  }
+
+ private:
+  template <typename OwnerOf>
+  void set_owners(DevicePtr begin, std::uint64_t units, OwnerOf&& owner_of) {
+    for (std::uint64_t unit = 0; unit < units; ++unit) {
+      std::atomic<Owner>& entry = owners[unit_of(begin) + unit];
+      std::atomic<Owner>* const place = entry.load(std::memory_order_relaxed).place();
+      (place == nullptr ? entry : *place).store(owner_of(unit), std::memory_order_relaxed);
+    }
+  }
+  // Null: the part is no page, or the directory does not cover it.
+  PageEntry* entry_of(AddressRange part) const {
+    return entries == nullptr || !is_page(part) ? nullptr : &entries[page_of(part.begin)];
   }
 };
 inline void PageEntry::enter(const Arena& arena, std::size_t page) {

@@ -490,8 +490,10 @@ std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Exte
       if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
       if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
-      if (owner_in(slab->extent->arena->owners[slab->extent->arena->unit_of(slab->begin)]) != Owner(slab))
-        return "a slab's units name another owner";
+      const Arena& arena = *slab->extent->arena;
+      for (std::uint64_t unit = 0; unit < slab->units; ++unit)
+        if (owner_in(arena.owners[arena.unit_of(slab->begin) + unit]) != Owner(*slab, unit))
+          return "a unit of a slab names another owner or place";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";
     }

@@ -156,7 +156,7 @@ class alignas(kCacheLine) Shard {
     open[slab->slab_class].remove(slab);
     Extent& extent = *slab->extent;
     slab_units[slab->slab_class] -= slab->units;
-    extent.arena->set_owner(slab->begin, slab->units, Owner(&extent));
+    extent.arena->set_owner(slab->begin, slab->units, extent);
     give_units(extent, extent.unit_of(slab->begin), slab->units, slab->number);
     add_spare(slab);
   }
@@ -278,7 +278,7 @@ class alignas(kCacheLine) Shard {
     slab->extent = extent;
     slab->begin = extent->at(take_units(*extent, size.units));
     slab_units[slab_class] += size.units;
-    extent->arena->set_owner(slab->begin, size.units, Owner(slab));
+    extent->arena->set_owner(*slab);
     open[slab_class].push(slab);
     keep_bytes(slab->bytes());
     return true;

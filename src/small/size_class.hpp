@@ -75,8 +75,8 @@ inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 // Many streams may want one block of many classes each, so a stream's first slab of a class has room for hardly more
 // than one. The next has the fewest units that are nearly cut. A record of a slab is a cache miss when there are many,
 // and classes of large blocks have a few in such a slab. So a stream that has much of a class cuts the next one twice,
-// four times ... as large, or a whole page: at most a 32nd of what it has of the class, and 256 blocks.
-constexpr std::uint64_t kSlabShare = 32;
+// four times ... as large, or a whole page: at most a 16th of what it has of the class, and 256 blocks.
+constexpr std::uint64_t kSlabShare = 16;
 
 struct SlabSize {
   std::uint64_t units = 0;

@@ -70,10 +70,11 @@ struct alignas(kCacheLine) Slab {
   // The next lines.
   Slab* previous = nullptr;  // in one of the shard's lists
   Slab* next = nullptr;
-  Extent* extent = nullptr;
-  BlockSet waiting;                                // freed, and its stamp is not complete
-  BlockSet used_elsewhere;                         // live, and record_use named another stream
   std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
+  // What few calls touch.
+  Extent* extent = nullptr;
+  BlockSet waiting;         // freed, and its stamp is not complete
+  BlockSet used_elsewhere;  // live, and record_use named another stream
 
   // Requires: nothing live or waiting.
   void set_all_free() {

@@ -208,16 +208,19 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   const Owner owner = place.entry->owner();
   if (owner.region() != nullptr) return {owner, place.entry->shard(), place.entry};
   Owner inside = owner;
+  Bytes offset = place.offset;
   if (owner.arena() != nullptr) {
     const std::atomic<Owner>* const units = place.entry->unit_owners();
     if (units == nullptr) return {};
     inside = owner_in(units[place.offset / kUnit]);
-  } else if (owner.slab() != nullptr) {
-    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
-    const std::uint64_t index = kShapes[place.entry->slab_class()].index_of(place.offset);
-    __builtin_prefetch(&owner.slab()->slack[index % kMostBlocks]);
+    offset %= kUnit;
   }
-  if (const Slab* const slab = inside.slab()) return {inside, slab->shard, place.entry};
+  if (const Slab* const slab = inside.slab()) {
+    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
+    const std::uint64_t index = kShapes[inside.slab_class()].index_of(inside.unit() * kUnit + offset);
+    __builtin_prefetch(&slab->slack[index % kMostBlocks]);
+    return {inside, slab->shard, place.entry};
+  }
   if (const Extent* const extent = inside.extent()) return {inside, extent->shard, place.entry};
   return {};
 }

@@ -87,7 +87,6 @@ TEST(PageEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   const auto* const shard = reinterpret_cast<const Shard*>(words.data());
   region::Region pages;
   Slab slab;
-  slab.slab_class = 41;
   Arena arena;
   std::atomic<Owner> owners[4];
   arena.owners = owners;
@@ -96,17 +95,14 @@ TEST(PageEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   EXPECT_EQ(entry.owner().region(), &pages);
   EXPECT_EQ(entry.shard(), shard);
   EXPECT_EQ(entry.unit_owners(), nullptr);
-  EXPECT_EQ(entry.slab_class(), 0u);
   entry.enter(slab);
-  EXPECT_EQ(entry.owner().slab(), &slab);
-  EXPECT_EQ(entry.slab_class(), 41u);
+  EXPECT_EQ(entry.owner(), Owner(slab, 0));
   EXPECT_EQ(entry.shard(), nullptr);
   EXPECT_EQ(entry.unit_owners(), nullptr);
   entry.enter(arena, 0);
   EXPECT_EQ(entry.owner().arena(), &arena);
   EXPECT_EQ(entry.unit_owners(), owners);
   EXPECT_EQ(entry.shard(), nullptr);
-  EXPECT_EQ(entry.slab_class(), 0u);
   entry.leave();
   EXPECT_TRUE(entry.owner().is_none());
 }
@@ -122,15 +118,28 @@ TEST(Owner, is_of_one_kind_and_no_other) {
   };
   EXPECT_TRUE(Owner{}.is_none());
   EXPECT_EQ(kinds(Owner{}), (std::vector{false, false, false, false}));
-  EXPECT_EQ(kinds(Owner(&slab)), (std::vector{true, false, false, false}));
+  EXPECT_EQ(kinds(Owner(slab, 0)), (std::vector{true, false, false, false}));
   EXPECT_EQ(kinds(Owner(&extent)), (std::vector{false, true, false, false}));
   EXPECT_EQ(kinds(Owner(&arena)), (std::vector{false, false, true, false}));
   EXPECT_EQ(kinds(Owner(&region)), (std::vector{false, false, false, true}));
-  EXPECT_EQ(Owner(&slab).slab(), &slab);
+  EXPECT_EQ(Owner(slab, 0).slab(), &slab);
   EXPECT_EQ(Owner(&extent).extent(), &extent);
   EXPECT_EQ(Owner(&arena).arena(), &arena);
   EXPECT_EQ(Owner(&region).region(), &region);
   EXPECT_FALSE(Owner(&region).is_none());
+}
+
+TEST(Owner, of_a_slab_names_its_class_and_unit) {
+  Slab slab;
+  for (const std::size_t slab_class : {std::size_t{0}, kSlabClasses - 1})
+    for (const std::uint64_t unit : {0, 1, 127, 1023, 1024, 2047}) {
+      slab.slab_class = static_cast<std::uint8_t>(slab_class);
+      const Owner owner(slab, unit);
+      EXPECT_EQ(owner.slab(), &slab);
+      EXPECT_EQ(owner.slab_class(), slab_class);
+      EXPECT_EQ(owner.unit(), unit % 1024);
+      EXPECT_EQ(owner.extent(), nullptr);
+    }
 }
 
 }  // namespace
