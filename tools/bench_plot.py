@@ -12,6 +12,7 @@ from bench_samples import Sample, Table, pivot
 COLOURS = {
     "vpmm": "#0b6e4f",
     "vpmm-bound": "#6fbf73",
+    "vpmm-latency": "#a8d5ba",
     "cuda": "#555555",
     "cuda-async": "#76b900",
     "torch-native": "#ee4c2c",

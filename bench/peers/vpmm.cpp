@@ -1,5 +1,5 @@
 // bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound streams, `vpmm-page`
-// with one chunk per page.
+// with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these preferences.
 #include "vpmm/vpmm.h"
 
 #include "peers/peer.hpp"
@@ -75,6 +75,8 @@ class Pool final : public Peer {
     check(vpmm_config_from_environment(&config));
     config.driver = "cuda";  // the real one or the one that costs nothing: whichever the process has open
     if (name_ == "vpmm-page") config.chunk_max = 0;
+    if (name_ == "vpmm-latency") config.prefer = "latency";
+    if (name_ == "vpmm-footprint") config.prefer = "footprint";
     check(vpmm_pool_create(0, &config, &pool_));
   }
 

@@ -1,7 +1,9 @@
 // bench/workloads: RMM's random_allocations, from its published parameters: one thread, one stream, sizes uniform in
 // [1, max]; 2 N steps, each an allocation with a chance of 73 in 100 while fewer than N are live and they stay below
 // 16000 MiB, else the deallocation of a random one. A refused allocation counts as a deallocation step.
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +35,7 @@ class Loop {
     }
     return 2 * count_;
   }
+  std::size_t peak_live_bytes() const { return peak_live_; }
   // False: not all of it in `seconds`.
   bool finish(double seconds) {
     const auto start = Clock::now();
@@ -51,6 +54,7 @@ class Loop {
     if (ptr == nullptr) return false;
     blocks_.push_back({ptr, bytes});
     live_ += bytes;
+    peak_live_ = std::max(peak_live_, live_);
     return true;
   }
   void deallocate_any() {
@@ -70,6 +74,7 @@ class Loop {
   std::uniform_int_distribution<int> chance_{0, 99};
   std::vector<Block> blocks_;
   std::size_t live_ = 0;
+  std::size_t peak_live_ = 0;
 };
 
 // False: the process is of no more use.
@@ -83,6 +88,10 @@ bool measure(const Run& run, const Samples& samples, const std::string& name, co
   const double ms = seconds_since(start) * 1e3;
   if (done == 2 * count) {
     samples.add({name, "time", "ms", ms});
+    if (const std::optional<Footprint> footprint = run.peer.footprint()) {
+      const auto held = static_cast<double>(footprint->peak_bytes);
+      samples.add({name, "peak held / peak live", "x", held / static_cast<double>(loop.peak_live_bytes())});
+    }
   } else {
     samples.left_out(name, std::to_string(done) + " of " + std::to_string(2 * count) + " steps took " +
                                std::to_string(static_cast<int>(ms)) + " ms");
