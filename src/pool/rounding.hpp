@@ -8,19 +8,21 @@
 namespace vpmm::pool {
 
 // Note [The rest of the last page]
-// Chunks are whole pages, and so are most requests: sizes that are nearly alike become the same, and one fits where
-// another was. But what is left of a request's last page is lost as long as it lives. Where a request of more than two
-// pages would lose more than a sixteenth of itself, its last page is cut at an eighth of a page, a slice, and the next
-// allocation may begin there. Smaller ones are asked for too often to have so many sizes: what one freed would seldom
-// fit the next. Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
-// small path relies on. docs/design/chunk-policy.md has the figures.
+// Chunks are whole pages, and so are many requests: sizes that are nearly alike become the same, and one fits where
+// another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a 32nd of
+// the request, its last page is cut at an eighth of a page, a slice, and the next allocation may begin there. Requests
+// of up to two pages stay whole, unless footprint is preferred: they are asked for too often to have so many sizes, for
+// what one freed would seldom fit the next. Nothing takes less than a page, so no two allocations begin in the same
+// one, which the directory of the small path relies on. docs/design/chunk-policy.md has the figures.
 class Rounding {
  public:
   static constexpr Bytes kSlicesPerPage = 8;
-  static constexpr Bytes kRestDivisor = 16;
-  static constexpr Bytes kMostWhole = 2;  // pages
+  static constexpr Bytes kRestDivisor = 32;
 
-  Rounding(const Config& config, Bytes page_size) : page_(page_size), slice_(slice_size(config, page_size)) {}
+  Rounding(const Config& config, Bytes page_size)
+      : page_(page_size),
+        slice_(slice_size(config, page_size)),
+        most_whole_(config.prefer == Prefer::footprint ? page_size : 2 * page_size) {}
 
   Bytes page_size() const { return page_.bytes(); }
   // What all sizes and addresses are multiples of.
@@ -29,7 +31,7 @@ class Rounding {
   Bytes rounded(Bytes bytes) const {
     const Bytes whole = page_.pages_up(bytes) * page_.bytes();
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
-    return whole > kMostWhole * page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
+    return whole > most_whole_ && saved * kRestDivisor > bytes ? whole - saved : whole;
   }
 
  private:
@@ -41,6 +43,7 @@ class Rounding {
 
   region::PageUnit page_;
   region::PageUnit slice_;
+  Bytes most_whole_;  // what is at most that large whole is never cut
 };
 
 }  // namespace vpmm::pool

@@ -18,26 +18,34 @@ Rounding page_mode() {
 TEST(Rounding, is_to_pages_where_the_rest_of_the_last_one_is_little) {
   const Rounding rounding({}, kPage);
   for (const Bytes pages : {1, 2, 17, 1000}) EXPECT_EQ(rounding.rounded(pages * kPage), pages * kPage);
-  EXPECT_EQ(rounding.rounded(16 * kPage - kPage / 2), 16 * kPage);
+  EXPECT_EQ(rounding.rounded(32 * kPage - kPage / 2), 32 * kPage);
   EXPECT_EQ(rounding.rounded(100 * kPage + 1), 101 * kPage);
 }
 
-TEST(Rounding, is_to_slices_where_more_than_a_sixteenth_of_the_request_would_be_lost) {
+TEST(Rounding, is_to_slices_where_more_than_a_32nd_of_the_request_would_be_lost) {
   const Rounding rounding({}, kPage);
   EXPECT_EQ(rounding.slice_size(), kSlice);
   EXPECT_EQ(rounding.rounded(2 * kPage + 1), 2 * kPage + kSlice);
-  EXPECT_EQ(rounding.rounded(8 * kPage + 3 * kSlice), 8 * kPage + 3 * kSlice);
-  EXPECT_EQ(rounding.rounded(8 * kPage + 4 * kSlice), 9 * kPage) << "a seventeenth";
+  EXPECT_EQ(rounding.rounded(15 * kPage + 4 * kSlice), 15 * kPage + 4 * kSlice);
+  EXPECT_EQ(rounding.rounded(16 * kPage + 4 * kSlice), 17 * kPage) << "a 33rd";
 }
 
-TEST(Rounding, is_to_pages_up_to_two_of_them) {
-  for (const Bytes bytes : {kPage + 1, kPage + kSlice, 2 * kPage - 1})
-    EXPECT_EQ(Rounding({}, kPage).rounded(bytes), 2 * kPage);
+TEST(Rounding, is_to_pages_up_to_two_of_them_unless_footprint_is_preferred) {
+  Config config;
+  for (const Prefer prefer : {Prefer::balanced, Prefer::latency, Prefer::footprint}) {
+    config.prefer = prefer;
+    const Rounding rounding(config, kPage);
+    const bool is_cut = prefer == Prefer::footprint;
+    EXPECT_EQ(rounding.rounded(kPage), kPage);
+    EXPECT_EQ(rounding.rounded(kPage + 1), is_cut ? kPage + kSlice : 2 * kPage);
+    EXPECT_EQ(rounding.rounded(2 * kPage - kSlice), is_cut ? 2 * kPage - kSlice : 2 * kPage);
+    EXPECT_EQ(rounding.rounded(2 * kPage - 1), 2 * kPage);
+  }
 }
 
-TEST(Rounding, loses_at_most_a_sixteenth_and_a_slice_from_there_on) {
+TEST(Rounding, loses_at_most_a_32nd_and_a_slice_from_there_on) {
   const Rounding rounding({}, kPage);
-  for (Bytes bytes = 2 * kPage; bytes < 40 * kPage; bytes += 10007) {
+  for (Bytes bytes = 2 * kPage; bytes < 80 * kPage; bytes += 10007) {
     const Bytes rounded = rounding.rounded(bytes);
     ASSERT_GE(rounded, bytes);
     ASSERT_EQ(rounded % kSlice, 0u);
