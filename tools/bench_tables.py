@@ -92,9 +92,9 @@ def hot_path(samples: list[Sample]) -> str:
 def workloads(samples: list[Sample]) -> str:
     return section(
         "RMM's workloads",
-        "random_allocations: milliseconds for a loop of 2 N steps, and peak held over peak live; RMM's allocators begin "
-        "with half of the GPU's memory. multi_stream_allocations: microseconds for four kernels with 8 bytes each, and "
-        "that over the kernels alone.",
+        "random_allocations: milliseconds for a loop of 2 N steps, and peak held over peak live; RMM's allocators "
+        "begin with half of the GPU's memory. multi_stream_allocations: microseconds for four kernels with 8 bytes "
+        "each, and that over the kernels alone.",
         by_peer(pivot(samples, "random_allocations", "time")),
         by_peer(pivot(samples, "random_allocations", "peak held / peak live"), plain),
         by_peer(pivot(samples, "multi_stream", "time")),
