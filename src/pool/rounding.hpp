@@ -43,7 +43,7 @@ class Rounding {
 
   region::PageUnit page_;
   region::PageUnit slice_;
-  Bytes most_whole_;  // what is at most that large whole is never cut
+  Bytes most_whole_;  // sizes in whole pages up to here are not cut
 };
 
 }  // namespace vpmm::pool

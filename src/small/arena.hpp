@@ -48,7 +48,7 @@ class Owner {
   // In the last bits, which are free: all of these are aligned to more.
   enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
-  // In the first bits, which the addresses of objects do not have on x86-64 and aarch64.
+  // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only to who asks mmap for one.
   static constexpr int kClassShift = 48;
   static constexpr std::uintptr_t kMostClass = 63;
   static constexpr int kUnitShift = 54;
