@@ -19,6 +19,7 @@ constexpr DevicePtr operator-(DevicePtr p, Bytes n) { return DevicePtr{to_intege
 // Distance from `b` up to `a`. Requires: a >= b.
 constexpr Bytes operator-(DevicePtr a, DevicePtr b) { return to_integer(a) - to_integer(b); }
 constexpr DevicePtr align_up(DevicePtr p, Bytes alignment) { return DevicePtr{round_up(to_integer(p), alignment)}; }
+constexpr DevicePtr align_down(DevicePtr p, Bytes alignment) { return DevicePtr{round_down(to_integer(p), alignment)}; }
 constexpr bool is_aligned(DevicePtr p, Bytes alignment) { return to_integer(p) % alignment == 0; }
 
 // [begin, begin + size), half open.

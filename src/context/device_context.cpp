@@ -80,8 +80,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
 
 // A stream that captures gets whole pages, which stay with its graph.
 bool DeviceContext::wants_small(const Request& request, const Caller& caller) const {
-  return serves_small_ && caller.standing == Standing::ordinary &&
-         small::SmallPool::serves(request.bytes, request.alignment, pool_->page_size());
+  return serves_small_ && caller.standing == Standing::ordinary && small_->serves(request.bytes, request.alignment);
 }
 
 // Unless the stream captures: a stream-ordered allocation would become a node of the graph.
@@ -92,6 +91,7 @@ bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& c
 }
 
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (serves_small_) small_->judge_rounding(request.bytes);
   if (wants_small(request, caller)) return small_->allocate(lock, request.bytes, request.alignment, caller);
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)

@@ -97,7 +97,7 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
     const std::size_t slab_class = small::slab_class(bytes);
     begin = shard.take_block(slab_class, bytes);
     size = small::kShapes[slab_class].block;
-  } else if (serves_small_ && small::SmallPool::serves(bytes, 0, page)) {
+  } else if (serves_small_ && small_->serves(bytes, 0)) {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
   } else if (somm_ == nullptr || bytes >= page) {
@@ -277,7 +277,7 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (bytes == 0 || !is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
-  const bool is_small = serves_small_ && small::SmallPool::serves(bytes, alignment, page_size_);
+  const bool is_small = serves_small_ && small_->serves(bytes, alignment);
   if (!is_small) return take_pages_if_ready(bytes, alignment);
   if (!is_ever_in_hand(bytes, alignment)) return {};
   if (!deferred_.empty() && served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) >= kServedBesideDeferred)

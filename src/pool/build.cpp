@@ -42,7 +42,7 @@ Need Pool::need_of(const PageRequest& request, const Caller& caller) const {
   need.own = caller.own();
   need.may_wait = caller.may_queue();
   need.mapped = chunks_.chunk_bytes();
-  need.peak_used = std::max(peak_used_, used_bytes() + request.size);
+  need.peak_used = std::max(peak_used_, wanted_bytes() + request.size);
   need.growth_room = growth_room();
   return need;
 }

@@ -371,6 +371,10 @@ void Pool::judge_large_frees() {
 void Pool::disown(Region* region) {
   if (region->tenant.timeline) count_tenant(region->tenant, -1);
   region->tenant.timeline.reset();
+  while (region->range.size > page_size()) {
+    region = index_.split_allocated(region, region->range.begin + page_size());
+    ++counters_.allocations;
+  }
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
@@ -448,7 +452,7 @@ Bytes Pool::quarantined_bytes() const {
 
 // A chunk counts while it exists, so those of a plan that was undone count, too.
 void Pool::note_peaks(std::uint64_t undone_chunks, Bytes undone_bytes) {
-  peak_used_ = std::max(peak_used_, used_bytes());
+  peak_used_ = std::max(peak_used_, wanted_bytes());
   counters_.peak_mapped_bytes =
       std::max(counters_.peak_mapped_bytes, chunks_.chunk_bytes() + undone_bytes + other_bytes_);
   counters_.peak_chunks = std::max(counters_.peak_chunks, chunks_.chunk_count() + undone_chunks);
@@ -456,10 +460,14 @@ void Pool::note_peaks(std::uint64_t undone_chunks, Bytes undone_bytes) {
 }
 
 void Pool::reset_peaks() {
-  peak_used_ = used_bytes();
+  peak_used_ = wanted_bytes();
   counters_.peak_mapped_bytes = chunks_.chunk_bytes() + other_bytes_;
   counters_.peak_chunks = chunks_.chunk_count();
   counters_.peak_mappings = chunks_.mapping_count();
+}
+
+Bytes Pool::wanted_bytes() const {
+  return used_bytes() - (relief_.kept_bytes ? std::min(used_bytes(), relief_.kept_bytes()) : 0);
 }
 
 Bytes Pool::growth_room() const {

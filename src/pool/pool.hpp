@@ -65,6 +65,8 @@ struct Relief {
   // Asked again while it says that something came back: what is nearest first, in the end all that is worth the
   // trouble, or, when memory runs out (`is_short`), everything.
   std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
+  // Of what is allocated, what streams keep for their own next requests.
+  std::function<Bytes()> kept_bytes;
   // Whether pages would come back if what was cut from them became complete.
   std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.
@@ -99,9 +101,9 @@ class Pool {
   DevicePtr allocate_hit(const PageRequest& request, const Caller& caller);
   // Whether allocate() would find it without a driver call.
   bool is_hit(const PageRequest& request, const Caller& caller) const;
-  // Whether there is a page that the caller may use at once. It may be worth more to leave it alone.
-  bool has_page(const Caller& caller) const {
-    return index_.best_fit(page_size(), page_alignment(), caller.own()) != nullptr;
+  // Whether there is a free range that the caller may use at once. It may be worth more to leave it alone.
+  bool has_free(const PageRequest& request, const Caller& caller) const {
+    return index_.best_fit(request.size, request.alignment, caller.own()) != nullptr;
   }
   region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp);
@@ -110,7 +112,8 @@ class Pool {
   bool was_complete() const { return was_complete_; }
   // Whether large frees may stay in the hand of their stream. Asked without the lock, too.
   bool spares_large() const { return spares_large_.load(std::memory_order_relaxed); }
-  // The allocation is the pool's own business from here on: no stream is kept alive for it.
+  // The allocation is the pool's own business from here on: no stream is kept alive for it, and each of its pages is an
+  // allocation of its own.
   void disown(region::Region* region);
   // An allocated region becomes, whole and where it stands, the next tenant's; it counts as a free and an allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller);
@@ -135,6 +138,8 @@ class Pool {
 
   Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
   Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
+  // Allocated, and not kept by a stream for its own next requests.
+  Bytes wanted_bytes() const;
   Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
   Bytes requested_bytes() const { return index_.requested_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const { return index_.pending_bytes(timeline); }

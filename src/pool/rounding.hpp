@@ -11,27 +11,25 @@ namespace vpmm::pool {
 // Chunks are whole pages, and so are many requests: sizes that are nearly alike become the same, and one fits where
 // another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a 32nd of
 // the request, its last page is cut at an eighth of a page, a slice, and the next allocation may begin there. Requests
-// of up to two pages stay whole, unless footprint is preferred: they are asked for too often to have so many sizes, for
-// what one freed would seldom fit the next. Nothing takes less than a page, so no two allocations begin in the same
-// one, which the directory of the small path relies on. docs/design/chunk-policy.md has the figures.
+// of up to two pages stay whole: those that would lose much are not served by whole pages (Note [Requests of one to two
+// pages]). Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
+// small path relies on. docs/design/chunk-policy.md has the figures.
 class Rounding {
  public:
   static constexpr Bytes kSlicesPerPage = 8;
   static constexpr Bytes kRestDivisor = 32;
 
-  Rounding(const Config& config, Bytes page_size)
-      : page_(page_size),
-        slice_(slice_size(config, page_size)),
-        most_whole_(config.prefer == Prefer::footprint ? page_size : 2 * page_size) {}
+  Rounding(const Config& config, Bytes page_size) : page_(page_size), slice_(slice_size(config, page_size)) {}
 
   Bytes page_size() const { return page_.bytes(); }
   // What all sizes and addresses are multiples of.
   Bytes slice_size() const { return slice_.bytes(); }
+  bool cuts_pages() const { return slice_.bytes() < page_.bytes(); }
   std::uint64_t slices(Bytes bytes) const { return slice_.pages(bytes); }
   Bytes rounded(Bytes bytes) const {
     const Bytes whole = page_.pages_up(bytes) * page_.bytes();
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
-    return whole > most_whole_ && saved * kRestDivisor > bytes ? whole - saved : whole;
+    return whole > 2 * page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
   }
 
  private:
@@ -43,7 +41,6 @@ class Rounding {
 
   region::PageUnit page_;
   region::PageUnit slice_;
-  Bytes most_whole_;  // sizes in whole pages up to here are not cut
 };
 
 }  // namespace vpmm::pool

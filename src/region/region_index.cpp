@@ -246,6 +246,21 @@ void RegionIndex::hand_over(Region* allocated, Tenant tenant) {
   private_->catalogue.file(allocated);
 }
 
+Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
+  VPMM_CHECK(allocated->state == RegionState::allocated, picture());
+  const AddressRange back{at, allocated->range.end() - at};
+  check_part(*allocated, back);
+  VPMM_CHECK(allocated->range.begin < at, picture());
+  private_->catalogue.unfile(allocated);
+  Region* const behind = private_->split_back(allocated, at);
+  behind->tenant = allocated->tenant;
+  for (Region* const part : {allocated, behind}) {
+    part->tenant.requested = part->range.size;
+    private_->catalogue.file(part);
+  }
+  return behind;
+}
+
 Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   private_->catalogue.unfile(allocated);

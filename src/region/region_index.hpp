@@ -79,6 +79,8 @@ class RegionIndex {
   Region* allocate(Region* free, AddressRange part, Tenant tenant);
   // Another's from now on, without a holder.
   void hand_over(Region* allocated, Tenant tenant);
+  // Splits an allocated region at `at`: each part is its tenant's, who asked for all of it. Returns the back.
+  Region* split_allocated(Region* allocated, DevicePtr at);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
   // Cuts `part` out of a free region, hole, zombie or shadow; the result is in flight and nobody else's. What is left

@@ -129,7 +129,7 @@ inline void set_arena_in(region::Region& page, const Arena& arena) {
 constexpr std::uint64_t kOwnersInLine = kCacheLine / sizeof(std::atomic<Owner>);
 
 inline Owner owner_in(const std::atomic<Owner>& entry) {
-  const Owner owner = entry.load(std::memory_order_relaxed);
+  const Owner owner = entry.load(std::memory_order_acquire);
   const std::atomic<Owner>* const place = owner.place();
   return place == nullptr ? owner : place->load(std::memory_order_relaxed);
 }

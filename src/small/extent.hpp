@@ -14,6 +14,7 @@
 #include "base/address.hpp"
 #include "region/region.hpp"
 #include "small/arena.hpp"
+#include "small/free_stretches.hpp"
 
 namespace vpmm::small {
 
@@ -22,32 +23,30 @@ struct alignas(kCacheLine) Units {
   static constexpr std::uint64_t kCount = 128;
   static constexpr std::uint64_t kPerRequest = kLeastRun / kUnit;
 
-  std::array<std::uint64_t, kCount / 64> free{};
   IndexSet<kCount> runs;            // a live run begins there
   IndexSet<kCount> used_elsewhere;  // of these, record_use named another stream
   // What the user of a run asked for. None is shorter than eight units, so no two begin in the same eight.
   std::array<std::uint32_t, kCount / kPerRequest> requested{};
 };
 
-// Units that belong together. Belongs to one shard, whose lock guards all that changes; shard and shape change only
-// while all of it is free.
+// Units that belong together. Belongs to one shard, whose lock guards all that changes. It ends only while all of it is
+// free. One that has more than a page has whole pages.
 struct alignas(kCacheLine) Extent {
-  // What every call touches, on one line, with where `of_units_` begins.
-  Shard* shard = nullptr;
+  // What every call touches, on one line.
+  Shard* shard = nullptr;      // null: not in use
   Extent* previous = nullptr;  // in one of the shard's lists
   Extent* next = nullptr;
   DevicePtr begin{};
   std::uint64_t number = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
   std::uint32_t free_units = 0;
-  std::uint32_t longest = 0;  // most free units side by side
 
  private:
+  FreeStretches free_;
   std::vector<Units> of_units_;
 
  public:
   Arena* arena = nullptr;
-  region::Region* span = nullptr;  // null: not in use
   std::array<std::atomic<Owner>, 2 * (kOwnersInLine - 1)> owners{};
 
   // Nobody's units become this. Holds: the pool's lock.
@@ -78,36 +77,69 @@ struct alignas(kCacheLine) Extent {
   std::uint64_t unit_of(DevicePtr p) const { return (p - begin) / kUnit; }
 
   void set_all_free() {
-    free_units = longest = 0;
-    of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
+    set_all_used();
     give(0, units);
   }
 
-  // The front of the shortest free stretch that is long enough. Requires: wanted <= longest.
-  std::uint64_t take(std::uint64_t wanted) {
-    std::uint64_t best = 0;
-    std::uint64_t best_length = 0;
-    std::uint64_t others = 0;  // the longest stretch beside the best
-    for_each_stretch([&](std::uint64_t first, std::uint64_t length) {
-      if (length < wanted || (best_length != 0 && length >= best_length)) {
-        others = std::max(others, length);
-        return;
-      }
-      others = std::max(others, best_length);
-      best = first;
-      best_length = length;
-    });
-    set(best, wanted, false);
+  std::uint32_t longest() const { return free_.longest(); }  // most free units side by side
+  bool fits(std::uint64_t wanted, std::uint64_t grain) const { return free_.fits(wanted, grain); }
+  // From the shortest free stretch that is long enough, at a multiple of `grain`. Requires: fits().
+  FreeStretches::Taken take(std::uint64_t wanted, std::uint64_t grain = 1) {
     free_units -= static_cast<std::uint32_t>(wanted);
-    longest = static_cast<std::uint32_t>(std::max(others, best_length - wanted));
-    return best;
+    return free_.take(wanted, grain);
+  }
+  // Returns the free stretch that they are part of now.
+  Stretch give(std::uint64_t first, std::uint64_t count) {
+    free_units += static_cast<std::uint32_t>(count);
+    return free_.give({first, count});
   }
 
-  void give(std::uint64_t first, std::uint64_t count) {
-    set(first, count, true);
-    free_units += static_cast<std::uint32_t>(count);
-    const std::uint64_t length = end_of_free(first + count) - begin_of_free(first);
-    longest = std::max(longest, static_cast<std::uint32_t>(length));
+  // --- pages, of one that has whole pages ---
+  // Nobody's units behind the last one become part of it, used for now. Holds: the pool's lock.
+  void grow(std::uint64_t more) {
+    const std::uint64_t first = arena->unit_of(begin) + units;
+    units += static_cast<std::uint32_t>(more);
+    free_.grow(units);
+    of_units_.resize((units + Units::kCount - 1) / Units::kCount);
+    for (std::uint64_t unit = first; unit < first + more; ++unit)
+      arena->owners[unit].store(Owner(this), std::memory_order_relaxed);
+  }
+  // Units of a free stretch that are whole pages; none where there is no more than one.
+  std::uint64_t paged_units(Stretch of, std::uint64_t page_units) const {
+    if (units <= page_units || of.length < page_units) return 0;
+    const std::uint64_t first = round_up(of.first, page_units);
+    const std::uint64_t end = round_down(of.end(), page_units);
+    return first < end ? end - first : 0;
+  }
+  std::uint64_t paged_units(std::uint64_t page_units) const {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < free_.count(); ++i) sum += paged_units(free_[i], page_units);
+    return sum;
+  }
+  // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
+  std::uint64_t first_border(std::uint64_t page_units) const {
+    const bool is_free_at_front = is_free_page(0, page_units);
+    for (std::uint64_t unit = page_units; unit < units; unit += page_units)
+      if (is_free_page(unit, page_units) != is_free_at_front) return unit;
+    return 0;
+  }
+  // What is from `at` on, with slabs, runs and all, becomes `back`, which is not in use. Requires: no slab and no run
+  // begins before `at` and ends behind. Holds: the pool's lock and the shard's.
+  void split(std::uint64_t at, Extent& back) {
+    const Whole whole{std::move(free_), std::move(of_units_)};
+    back.arena = arena;
+    back.begin = this->at(at);
+    back.number = number;
+    back.shard = shard;
+    back.take_over(whole, at, units - at);
+    take_over(whole, 0, at);
+    for (std::uint64_t unit = 0; unit < back.units; ++unit) {
+      std::atomic<Owner>& owner = arena->owners[arena->unit_of(back.begin) + unit];
+      if (Slab* const slab = owner.load(std::memory_order_relaxed).slab())
+        slab->extent = &back;
+      else
+        owner.store(Owner(&back), std::memory_order_release);  // whoever reads it reads `back` as it is now
+    }
   }
 
   // --- runs, by their first unit ---
@@ -137,91 +169,84 @@ struct alignas(kCacheLine) Extent {
 
   // The first broken invariant as text; empty when all hold.
   std::string validate() const {
-    for (std::uint64_t unit = 0; unit < units; ++unit) {
-      if (has_run_at(unit) && is_set(unit)) return "a run begins in free units";
+    for (std::uint64_t unit = 0; unit < units; ++unit)
       if (is_used_elsewhere(unit) && !has_run_at(unit)) return "what is used elsewhere is no run";
-    }
+    std::vector<bool> is_free(units + 1);  // and none behind the last
     std::uint64_t sum = 0, most = 0;
-    for_each_stretch([&](std::uint64_t, std::uint64_t length) {
-      sum += length;
-      most = std::max(most, length);
-    });
-    if (sum == free_units && most == longest) return {};
+    for (std::size_t i = 0; i < free_.count(); ++i) {
+      const Stretch free = free_[i];
+      sum += free.length;
+      most = std::max(most, free.length);
+      if (free.length == 0 || free.end() > units) return "a free stretch is empty, or reaches beyond its extent";
+      for (std::uint64_t unit = free.first; unit < free.end(); ++unit) {
+        if (is_free[unit]) return "two free stretches overlap";
+        if (has_run_at(unit)) return "a run begins in free units";
+        is_free[unit] = true;
+      }
+    }
+    for (std::size_t i = 0; i < free_.count(); ++i)
+      if (is_free[free_[i].end()]) return "two free stretches are one";
+    if (sum == free_units && most == longest()) return {};
     return "an extent counts " + std::to_string(free_units) + " free units, the longest stretch " +
-           std::to_string(longest) + ", and has " + std::to_string(sum) + " and " + std::to_string(most);
+           std::to_string(longest()) + ", and has " + std::to_string(sum) + " and " + std::to_string(most);
   }
 
  private:
+  struct Whole {
+    FreeStretches free;
+    std::vector<Units> of_units;
+  };
+
+  void set_all_used() {
+    free_units = 0;
+    free_.clear(units);
+    of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
+  }
+  // Becomes so many units, from `first` on, of what an extent was.
+  void take_over(const Whole& whole, std::uint64_t first, std::uint64_t count) {
+    units = static_cast<std::uint32_t>(count);
+    set_all_used();
+    for (std::size_t i = 0; i < whole.free.count(); ++i) {
+      const std::uint64_t begin_of_part = std::max(whole.free[i].first, first);
+      const std::uint64_t end_of_part = std::min(whole.free[i].end(), first + count);
+      if (begin_of_part < end_of_part) give(begin_of_part - first, end_of_part - begin_of_part);
+    }
+    for (std::uint64_t unit = 0; unit < count; ++unit) {
+      const Units& from = whole.of_units[(first + unit) / Units::kCount];
+      const std::uint64_t at = (first + unit) % Units::kCount;
+      if (from.runs.contains(at)) begin_run(unit, from.requested[at / Units::kPerRequest]);
+      if (from.used_elsewhere.contains(at)) set_used_elsewhere(unit);
+    }
+  }
+  bool is_free_page(std::uint64_t first, std::uint64_t page_units) const {
+    for (std::size_t i = 0; i < free_.count(); ++i)
+      if (free_[i].first <= first && first + page_units <= free_[i].end()) return true;
+    return false;
+  }
   Units& around(std::uint64_t unit) { return of_units_[unit / Units::kCount]; }
   const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
   // The bits of 64 units.
-  std::uint64_t& free_around(std::uint64_t unit) { return around(unit).free[unit % Units::kCount / 64]; }
-  std::uint64_t free_around(std::uint64_t unit) const { return around(unit).free[unit % Units::kCount / 64]; }
-  bool is_set(std::uint64_t unit) const { return (free_around(unit) >> unit % 64 & 1) != 0; }
-
-  void set(std::uint64_t first, std::uint64_t count, bool is_set) {
-    while (count > 0) {
-      const std::uint64_t here = std::min(count, 64 - first % 64);
-      const std::uint64_t mask = (here == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << here) - 1) << first % 64;
-      std::uint64_t& free = free_around(first);
-      free = is_set ? free | mask : free & ~mask;
-      first += here;
-      count -= here;
-    }
-  }
-
-  // Where the free units that end before `unit` begin.
-  std::uint64_t begin_of_free(std::uint64_t unit) const {
-    while (unit > 0) {
-      const std::uint64_t here = (unit - 1) % 64 + 1;  // units of this word before `unit`
-      const auto set = static_cast<std::uint64_t>(std::countl_one(free_around(unit - 1) << (64 - here)));
-      unit -= set;
-      if (set < here) break;
-    }
-    return unit;
-  }
-  // Where those that begin at `unit` end. None beyond the last unit is set.
-  std::uint64_t end_of_free(std::uint64_t unit) const {
-    while (unit < units) {
-      const auto set = static_cast<std::uint64_t>(std::countr_one(free_around(unit) >> unit % 64));
-      unit += set;
-      if (set == 0 || unit % 64 != 0) break;
-    }
-    return unit;
-  }
-  // The first free unit from `unit` on; `units` or more: there is none.
-  std::uint64_t next_free(std::uint64_t unit) const {
-    while (unit < units) {
-      const std::uint64_t set = free_around(unit) >> unit % 64;
-      if (set != 0) return unit + static_cast<std::uint64_t>(std::countr_zero(set));
-      unit = (unit / 64 + 1) * 64;
-    }
-    return unit;
-  }
-
-  template <typename Visit>
-  void for_each_stretch(Visit&& visit) const {
-    for (std::uint64_t unit = next_free(0); unit < units;) {
-      const std::uint64_t first = unit;
-      unit = end_of_free(first);
-      visit(first, unit - first);
-      unit = next_free(unit);
-    }
-  }
 };
 
-// Extents of one shard, by the longest free stretch in them. One without free units stands nowhere.
+// Extents of one shard, by the longest free stretch in them. One without free units stands nowhere: its list is that of
+// no length.
 class ExtentLists {
  public:
   void file(Extent* extent) {
-    if (extent->longest == 0) return;
-    const std::size_t list = list_of(extent->longest);
+    if (extent->longest() == 0) return;
+    const std::size_t list = list_of(extent->longest());
     Extent*& first = first_[list];
     extent->previous = nullptr;
     extent->next = first;
     if (first != nullptr) first->previous = extent;
     first = extent;
     occupied_[list / 64] |= std::uint64_t{1} << list % 64;
+  }
+  // Its longest stretch was another until now.
+  void refile(Extent* extent, std::uint32_t longest_before) {
+    if (list_of(extent->longest()) == list_of(longest_before)) return;
+    remove(extent, longest_before);
+    file(extent);
   }
   // Requires: it was filed with this longest stretch.
   void remove(Extent* extent, std::uint32_t longest) {
@@ -242,10 +267,21 @@ class ExtentLists {
       }
       list += static_cast<std::size_t>(std::countr_zero(rest));
       for (Extent* extent = first_[list]; extent != nullptr; extent = extent->next)
-        if (extent->longest >= units) return extent;
+        if (extent->longest() >= units) return extent;
       ++list;
     }
     return nullptr;
+  }
+  // The same where they shall begin at a multiple of `grain`. Not all are looked at.
+  Extent* find(std::uint64_t units, std::uint64_t grain) const {
+    std::uint64_t looked_at = 0;
+    Extent* found = nullptr;
+    for_each_from(units, [&](Extent* extent) {
+      if (extent->longest() >= units + grain - 1 || (extent->longest() >= units && extent->fits(units, grain)))
+        found = extent;
+      return found == nullptr && ++looked_at < kMostLookedAt;
+    });
+    return found != nullptr ? found : find(units + grain - 1);
   }
   template <typename Visit>
   void for_each(Visit&& visit) const {
@@ -265,9 +301,13 @@ class ExtentLists {
   }
 
  private:
-  static constexpr std::size_t kLists = 130;  // one for each length up to 2 MiB, and one for all that is longer
+  // One for each length below 32 units and for each class of runs from there on, and one for all that is longer: so
+  // what is in the list of a run's length is long enough.
+  static constexpr std::size_t kLists = 192;
+  static constexpr std::uint64_t kMostLookedAt = 8;
   static std::size_t list_of(std::uint64_t longest) {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(longest, kLists - 1));
+    const auto shift = static_cast<std::uint64_t>(std::bit_width(longest | 31)) - 5;
+    return std::min<std::size_t>(16 * shift + (longest >> shift), kLists - 1);
   }
 
   std::array<Extent*, kLists> first_{};

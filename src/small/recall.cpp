@@ -97,12 +97,14 @@ Bytes SmallPool::requested_of(const Region& pages) const {
 // --- taking back
 // --------------------------------------------------------------------------------------------------------
 
-bool SmallPool::recall() {
+bool SmallPool::recall() { return recall(FreePages::all); }
+
+bool SmallPool::recall(FreePages which) {
   peak_ = std::max(peak_, high_everywhere());  // while the pool's index still says what it said beside them
   const Bytes idle = given_back_bytes();
   const std::uint64_t pages = page_count_;
   for (Shard& shard : shards_) {
-    recall(shard);
+    recall(shard, which);
     retire_if_empty(shard);
   }
   give_idle_pages();
@@ -117,12 +119,15 @@ bool SmallPool::recall_for_parts(const Caller& caller) { return recall_for(calle
 
 bool SmallPool::recall_for(const Caller& caller, Bytes worth) {
   const Bytes idle = given_back_bytes();
-  if (caller.timeline != nullptr) recall(shard_of(*caller.timeline));
-  recall(*any_);
+  if (caller.timeline != nullptr) recall(shard_of(*caller.timeline), FreePages::where_many);
+  recall(*any_, FreePages::where_many);
   if (given_back_bytes() != idle) return true;
   Bytes kept = 0;
-  for (const Shard& shard : shards_) kept += shard.kept_bytes.load(std::memory_order_relaxed);
-  return kept > 0 && kept >= worth && recall();
+  for (const Shard& shard : shards_) {
+    kept += shard.kept_bytes.load(std::memory_order_relaxed);
+    if (shard.has_many_loose()) kept += shard.loose_units.load(std::memory_order_relaxed) * kUnit;
+  }
+  return kept > 0 && kept >= worth && recall(FreePages::where_many);
 }
 
 bool SmallPool::recall_one(const Caller& caller, Bytes size) {
@@ -223,6 +228,7 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
     const SpinGuard guard(shard.lock);
     const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
     std::uint64_t looked_at = 0;
+    if (shard.has_many_loose()) part_free_pages(shard);
     shard.extents.for_each_from(page_units, [&](Extent* extent) {
       if (extent->is_free() && extent->units >= page_units && extent->number <= complete) taken.push_back(extent);
       return taken.size() < 2 * wanted && ++looked_at < kMostExtentsLookedAt;
@@ -235,6 +241,21 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
   return !taken.empty();
 }
 
+// Note [Free pages of extents in use]
+// A stream whose runs may cross pages wants pages side by side, and what the pool has for one that went back is rarely
+// that. So free pages of an extent that is otherwise in use stay where they are until they are a quarter of what the
+// stream has, or somebody needs everything.
+
+// Holds: the shard's lock.
+void SmallPool::part_free_pages(Shard& shard) {
+  std::vector<Extent*> several;
+  shard.extents.for_each_from(shard.page_units, [&](Extent* extent) {
+    if (extent->units > shard.page_units && !extent->is_free()) several.push_back(extent);
+    return true;
+  });
+  for (Extent* extent : several) shard.part_free_pages(extent, [&] { return extents_.take(); });
+}
+
 // The index counts them as allocated until the pool has them back. Holds: the shard's lock.
 void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
   shard.tally.ended_none(pages.region->tenant.requested, pages.region->range.size);
@@ -243,13 +264,14 @@ void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
 
 // Note [What leaves a hand is stamped as it was freed]
 // Not later: an event that was recorded since the free proves it.
-void SmallPool::recall(Shard& shard) {
+void SmallPool::recall(Shard& shard, FreePages which) {
   std::vector<Kept> pages;
   std::vector<Extent*> free;
   {
     const SpinGuard guard(shard.lock);
     for (SlabList& list : shard.open)
       if (list.first != nullptr && list.first->is_empty()) shard.end_slab(list.first);
+    if (which == FreePages::all || shard.has_many_loose()) part_free_pages(shard);
     if (shard.kept_bytes.load(std::memory_order_relaxed) == 0) return;
     shard.extents.for_each([&](Extent* extent) {
       if (extent->is_free()) free.push_back(extent);
@@ -311,7 +333,7 @@ void SmallPool::retire_idle() {
     if (timeline != nullptr && timeline->is_over)
       shard.unproven = timelines_.next(timelines_.every_stream(), shard.kept_bytes.load(std::memory_order_relaxed));
     if (is_over) end_shard(shard);
-    if (is_idle || is_over) recall(shard);
+    if (is_idle || is_over) recall(shard, FreePages::all);
     retire_if_empty(shard);
     if (is_over && timeline != nullptr) timeline->in_hand = nullptr;
     it = is_over ? by_timeline_.erase(it) : std::next(it);
@@ -394,6 +416,8 @@ Bytes SmallPool::high_everywhere() {
 // Holds: the shard's lock.
 void SmallPool::note(Shard& shard) {
   requested_noted_ += shard.tally.requested - std::exchange(shard.requested_noted, shard.tally.requested);
+  const Bytes kept = shard.kept_bytes.load(std::memory_order_relaxed);
+  kept_noted_ += kept - std::exchange(shard.kept_noted, kept);
 }
 
 Bytes SmallPool::kept_pages_bytes() const {
@@ -412,7 +436,7 @@ Bytes SmallPool::idle_in_arenas_bytes() const {
 std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
   std::unordered_map<const Region*, Live> pages;
   for (const Extent* extent : extents_.all()) {
-    if (extent->span == nullptr) continue;
+    if (extent->shard == nullptr) continue;
     const SpinGuard guard(extent->shard->lock);
     for_each_live(*extent, [&](DevicePtr begin, Bytes requested) {
       Live& page = pages[extent->arena->pages[extent->arena->page_of(begin)]];
@@ -438,7 +462,13 @@ std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
   std::unordered_map<const Shard*, std::vector<const Extent*>> extents;
   for (const Extent* extent : extents_.all())
-    if (extent->span != nullptr) extents[extent->shard].push_back(extent);
+    if (extent->shard != nullptr) extents[extent->shard].push_back(extent);
+  std::uint64_t units = 0;
+  for (const auto& [shard, of_shard] : extents)
+    for (const Extent* extent : of_shard) units += extent->units;
+  if (units != extent_units_ || units * kUnit != spans_.bytes(region::RegionState::allocated))
+    return fmt::format("small: extents have {} units, {} are counted and {} bytes cut for them", units, extent_units_,
+                       spans_.bytes(region::RegionState::allocated));
   for (Shard& shard : shards_)
     if (std::string broken = validate_shard(shard, extents[&shard]); !broken.empty()) return "small: " + broken;
   if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
@@ -499,13 +529,18 @@ std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Exte
     }
   }
   std::uint64_t listed = 0;
+  std::uint64_t loose = 0;
   shard.extents.for_each([&](const Extent* extent) {
     if (extent->is_free()) kept += extent->units * kUnit;
+    if (!extent->is_free()) loose += extent->paged_units(shard.page_units);
     if (extent->shard == &shard) ++listed;
   });
-  const auto has_room = [](const Extent* extent) { return extent->longest != 0; };
+  const auto has_room = [](const Extent* extent) { return extent->longest() != 0; };
   if (listed != static_cast<std::uint64_t>(std::count_if(extents.begin(), extents.end(), has_room)))
     return fmt::format("{} extents stand in their shard's list, and others have room", listed);
+  if (loose != shard.loose_units)
+    return fmt::format("{} units of free pages in extents that are in use, {} counted", loose,
+                       shard.loose_units.load());
   if (kept_pages != shard.kept_pages_bytes || kept + kept_pages != shard.kept_bytes)
     return fmt::format("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
   return {};
@@ -517,7 +552,14 @@ std::string SmallPool::validate_extents(const Shard& shard, const std::vector<co
   std::uint64_t free_units = 0;
   std::uint64_t large_units = 0;
   for (const Extent* extent : extents) {
-    if (extent->span->range != extent->range()) return "an extent is not what was cut for it";
+    const AddressRange range = extent->range();
+    bool is_cut = true;
+    for (DevicePtr at = range.begin; is_cut && at < range.end();) {
+      const Region* const span = spans_.owner(at);
+      is_cut = span != nullptr;
+      if (is_cut) at = span->range.end();
+    }
+    if (!is_cut) return "an extent is not what was cut for it";
     if (std::string broken = extent->validate(); !broken.empty()) return broken;
     if (!is_entered(*extent)) return "a page of an extent names another owner";
     units += extent->units;

@@ -13,6 +13,7 @@
 #include "base/line_allocator.hpp"
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
+#include "pool/rounding.hpp"
 #include "region/region.hpp"
 #include "small/extent.hpp"
 #include "small/kept_pages.hpp"
@@ -32,36 +33,38 @@ struct Tally {
 
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
-    requested += static_cast<std::int64_t>(asked);
-    add_allocated(static_cast<std::int64_t>(rounded));
+    add(requested, static_cast<std::int64_t>(asked));
+    add(allocated, static_cast<std::int64_t>(rounded));
     ++allocations;
     requested_high = std::max(requested_high, requested);
   }
   void end(Bytes asked, Bytes rounded) {
-    requested -= static_cast<std::int64_t>(asked);
-    add_allocated(-static_cast<std::int64_t>(rounded));
+    add(requested, -static_cast<std::int64_t>(asked));
+    add(allocated, -static_cast<std::int64_t>(rounded));
     ++deallocations;
   }
   // What the index counts as an allocation that somebody made, or ended, and nobody did.
   void was_none(Bytes asked, Bytes rounded) {
-    requested -= static_cast<std::int64_t>(asked);
-    add_allocated(-static_cast<std::int64_t>(rounded));
+    add(requested, -static_cast<std::int64_t>(asked));
+    add(allocated, -static_cast<std::int64_t>(rounded));
     --allocations;
   }
   void ended_none(Bytes asked, Bytes rounded) {
-    requested += static_cast<std::int64_t>(asked);
-    add_allocated(static_cast<std::int64_t>(rounded));
+    add(requested, static_cast<std::int64_t>(asked));
+    add(allocated, static_cast<std::int64_t>(rounded));
     --deallocations;
     requested_high = std::max(requested_high, requested);
   }
   // Any thread, without a lock.
-  std::int64_t allocated_now() const {
-    return std::atomic_ref(const_cast<std::int64_t&>(allocated)).load(std::memory_order_relaxed);
-  }
+  std::int64_t requested_now() const { return now(requested); }
+  std::int64_t allocated_now() const { return now(allocated); }
 
  private:
-  void add_allocated(std::int64_t change) {
-    std::atomic_ref(allocated).store(allocated + change, std::memory_order_relaxed);
+  static void add(std::int64_t& sum, std::int64_t change) {
+    std::atomic_ref(sum).store(sum + change, std::memory_order_relaxed);
+  }
+  static std::int64_t now(const std::int64_t& sum) {
+    return std::atomic_ref(const_cast<std::int64_t&>(sum)).load(std::memory_order_relaxed);
   }
 };
 
@@ -98,20 +101,23 @@ class alignas(kCacheLine) Shard {
   Bytes bytes_per_look = 0;                 // so many before the next look
   Tally tally;
   std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
+  Bytes kept_noted = 0;                                  // of `kept_bytes`; likewise
   std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
   std::array<std::uint64_t, kSlabClasses> slab_units{};  // in slabs of the class
   KeptPages pages;
   ExtentLists extents;
   const std::uint64_t page_units;
-  Slab* spare_slabs = nullptr;     // linked by `next`
-  std::uint64_t slab_count = 0;    // spare ones too
-  std::uint64_t extent_count = 0;  // extents that name this shard
-  std::uint64_t extent_units = 0;  // their sum
-  std::uint64_t free_units = 0;    // of these, those of no slab or run
-  std::uint64_t large_units = 0;   // in large runs
+  Slab* spare_slabs = nullptr;          // linked by `next`
+  std::uint64_t slab_count = 0;         // spare ones too
+  std::uint64_t extent_count = 0;       // extents that name this shard
+  std::uint64_t extent_units = 0;       // their sum
+  std::uint64_t free_units = 0;         // of these, those of no slab or run
+  std::uint64_t large_units = 0;        // in large runs
+  std::atomic<Bytes> saved_in_runs{0};  // by those of more than a page, against two pages each
   // Written under the lock.
-  std::atomic<Bytes> kept_bytes{0};        // pages, free extents, slabs without a live block
-  std::atomic<Bytes> kept_pages_bytes{0};  // of these, whole pages
+  std::atomic<Bytes> kept_bytes{0};           // pages, free extents, slabs without a live block
+  std::atomic<Bytes> kept_pages_bytes{0};     // of these, whole pages
+  std::atomic<std::uint64_t> loose_units{0};  // free pages of extents of several that are in use otherwise
 
   // --- blocks ---
   // A block of the class for the stream's work; null: none in hand.
@@ -165,15 +171,16 @@ class alignas(kCacheLine) Shard {
   // For `requested` bytes; null: none in hand.
   DevicePtr take_run(Bytes requested) {
     const std::uint64_t units = run_units(requested);
-    Extent* const extent = extents.find(units);
-    return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, units), requested);
+    const std::uint64_t grain = units > page_units ? page_units / pool::Rounding::kSlicesPerPage : 1;
+    Extent* const extent = grain == 1 ? extents.find(units) : extents.find(units, grain);
+    return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, units, grain), requested);
   }
   // Of units that were taken from the extent.
   DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) {
     extent.begin_run(first, requested);
     const std::uint64_t units = run_units(requested);
     tally.begin(requested, units * kUnit);
-    if (is_large(units)) large_units += units;
+    count_large(units, +1);
     return extent.at(first);
   }
   // Requires: a live run begins at unit `first` of the extent. Returns its size in units.
@@ -182,7 +189,7 @@ class alignas(kCacheLine) Shard {
     extent.end_run(first);
     const std::uint64_t units = run_units(requested);
     tally.end(requested, units * kUnit);
-    if (is_large(units)) large_units -= units;
+    count_large(units, -1);
     return units;
   }
   void give_run(Extent& extent, std::uint64_t first) {
@@ -194,7 +201,14 @@ class alignas(kCacheLine) Shard {
   bool is_large(std::uint64_t units) const { return 2 * units > page_units; }
   // Whether runs of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
   bool crosses_pages(std::uint64_t units) const {
-    return is_large(units) && 4 * large_units >= 3 * (extent_units - free_units);
+    return units > page_units || (is_large(units) && 4 * large_units >= 3 * (extent_units - free_units));
+  }
+
+  // Begun (1) or ended (-1).
+  void count_large(std::uint64_t units, std::int64_t change) {
+    if (!is_large(units)) return;
+    large_units += units * static_cast<std::uint64_t>(change);
+    if (units > page_units) add(saved_in_runs, (2 * page_units - units) * kUnit * static_cast<Bytes>(change));
   }
 
   // --- extents ---
@@ -209,30 +223,69 @@ class alignas(kCacheLine) Shard {
     extents.file(extent);
   }
   void detach(Extent* extent) {
-    extents.remove(extent, extent->longest);
+    extents.remove(extent, extent->longest());
     extent->shard = nullptr;  // whoever found it for an address of old turns away under this lock
     --extent_count;
     extent_units -= extent->units;
     free_units -= extent->units;
     keep_bytes(-(extent->units * kUnit));
   }
-  std::uint64_t take_units(Extent& extent, std::uint64_t units) {
-    extents.remove(&extent, extent.longest);
-    if (extent.is_free()) keep_bytes(-(extent.units * kUnit));
-    const std::uint64_t first = extent.take(units);
+  std::uint64_t take_units(Extent& extent, std::uint64_t units, std::uint64_t grain = 1) {
+    const std::uint32_t longest = extent.longest();
+    if (extent.is_free()) keep_loosely(extent);
+    const auto [from, first] = extent.take(units, grain);
+    loosen(extent.paged_units({from.first, first - from.first}, page_units) +
+           extent.paged_units({first + units, from.end() - first - units}, page_units) -
+           extent.paged_units(from, page_units));
     free_units -= units;
-    extents.file(&extent);
+    extents.refile(&extent, longest);
     return first;
   }
   // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
   void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number) {
-    extents.remove(&extent, extent.longest);
-    extent.give(first, units);
+    const std::uint32_t longest = extent.longest();
+    const Stretch now = extent.give(first, units);
+    const std::uint64_t end = first + units;
+    loosen(extent.paged_units(now, page_units) - extent.paged_units({now.first, first - now.first}, page_units) -
+           extent.paged_units({end, now.first + now.length - end}, page_units));
+    if (extent.is_free()) keep_whole(extent);
     free_units += units;
     extent.number = std::max(extent.number, number);
-    if (extent.is_free()) keep_bytes(extent.units * kUnit);
-    extents.file(&extent);
+    extents.refile(&extent, longest);
   }
+  // Nobody's pages behind the extent become part of it, all free. `number`: as complete as they are.
+  void grow(Extent& extent, std::uint64_t units, std::uint64_t number) {
+    const std::uint64_t first = extent.units;
+    if (extent.is_free()) keep_loosely(extent);
+    const std::uint64_t loose = extent.paged_units(page_units);
+    extent.grow(units);
+    loosen(extent.paged_units(page_units) - loose);
+    extent_units += units;
+    give_units(extent, first, units, number);
+  }
+  // Free pages of an extent that is in use become extents of their own, which can leave.
+  template <typename MakeExtent>
+  void part_free_pages(Extent* extent, MakeExtent&& make_extent) {
+    for (bool is_last = false; !is_last;) {
+      Extent* back = nullptr;
+      extents.remove(extent, extent->longest());
+      if (const std::uint64_t at = extent->first_border(page_units)) {
+        back = make_extent();
+        extent->split(at, *back);
+        ++extent_count;
+        extents.file(back);
+      }
+      extents.file(extent);
+      if (extent->is_free()) {
+        loosen(-std::uint64_t{extent->units});
+        keep_bytes(extent->units * kUnit);
+      }
+      is_last = back == nullptr;
+      extent = back;
+    }
+  }
+  // Whether there are so many that they should (Note [Free pages of extents in use]).
+  bool has_many_loose() const { return kLooseDivisor * loose_units.load(std::memory_order_relaxed) > extent_units; }
 
   // --- whole pages ---
   // Null: none of that many slices in hand.
@@ -292,10 +345,24 @@ class alignas(kCacheLine) Shard {
     in_hand.is_used.store(true, std::memory_order_relaxed);
     return in_hand.number.load(std::memory_order_relaxed);
   }
+  static constexpr std::uint64_t kLooseDivisor = 4;
+
   static void add(std::atomic<Bytes>& sum, Bytes change) {
     sum.store(sum.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
   void keep_bytes(Bytes change) { add(kept_bytes, change); }
+  void loosen(std::uint64_t change) {
+    if (change != 0) add(loose_units, change);
+  }
+  // An extent that is all free, and one whose pages all are, become each other.
+  void keep_loosely(const Extent& extent) {
+    keep_bytes(-(extent.units * kUnit));
+    if (extent.units > page_units) loosen(extent.units);
+  }
+  void keep_whole(const Extent& extent) {
+    keep_bytes(extent.units * kUnit);
+    if (extent.units > page_units) loosen(-std::uint64_t{extent.units});
+  }
   void keep_page_bytes(Bytes change) {
     add(kept_bytes, change);
     add(kept_pages_bytes, change);

@@ -20,6 +20,8 @@ constexpr Bytes kIdleDivisor = 4;
 // A stream that has much takes a share of that at once, so that it seldom has to ask; one that has little takes what it
 // needs, so that many of them share a page.
 constexpr std::uint64_t kShareOfExtents = 64;
+constexpr std::int64_t kLostDivisor = 16;
+constexpr std::int64_t kLostDivisorWhileCut = 32;
 constexpr std::uint64_t kSpareSlabs = 2;  // that a shard may cut without a call here
 
 bool earlier(const time::StampPart& a, const time::StampPart& b) {
@@ -53,9 +55,25 @@ void SmallPool::prepare() {
   unused_shards_.push_back(&first);
 }
 
-bool SmallPool::serves(Bytes bytes, Bytes alignment, Bytes page_size) {
-  if (bytes >= page_size || alignment > page_size) return false;
-  return std::max(run_units(bytes) * kUnit, alignment) < page_size;
+// Note [Requests of one to two pages]
+// In whole pages, requests of any size between one and two would hold a third more than they ask for; cut finer, what
+// one freed would seldom fit the next. So where whole pages would lose a quarter of one or more, the request is a run
+// like those below a page, cut from pages that stand side by side, and what it leaves serves smaller ones. But such
+// pages stay while anything in them lives, and the larger requests have to do without. So it is one only while rounding
+// as a whole would lose more than a 16th of what lives. docs/design/chunk-policy.md has the figures.
+void SmallPool::judge_rounding(Bytes bytes) {
+  if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
+  std::int64_t requested = pages_.requested;
+  std::int64_t held = pages_.allocated;  // if no run had more than a page
+  for (const Shard& shard : shards_) {
+    requested += shard.tally.requested_now();
+    held +=
+        shard.tally.allocated_now() + static_cast<std::int64_t>(shard.saved_in_runs.load(std::memory_order_relaxed));
+  }
+  requested += static_cast<std::int64_t>(pool_.requested_bytes());
+  held += static_cast<std::int64_t>(pool_.used_bytes());
+  const std::int64_t most = cuts_two_pages_.load(std::memory_order_relaxed) ? kLostDivisorWhileCut : kLostDivisor;
+  cuts_two_pages_.store((held - requested) * most > requested, std::memory_order_relaxed);
 }
 
 // --- a request ------------------------------------------------------------------------------------------------------
@@ -66,25 +84,26 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
   const auto take = [&] {
     return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
   };
+  const pool::PageRequest pages = pages_for(bytes);
   for (bool has_recalled = false;;) {
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
     // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
     // would be mapped, what is kept comes back first.
     const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-    const bool has_page = !is_idle && (pool_.has_page(caller) || recall_one(caller, page_size_));
+    const bool has_page = !is_idle && (pool_.has_free(pages, caller) || recall_one(caller, pages.size));
     if (!has_page && !std::exchange(has_recalled, true)) {
       const bool is_back = recall_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
-    Result<void> page = take_page(lock, caller);
-    if (page) {
-      take_more_pages(lock, caller);
+    Result<void> taken = take_pages(lock, pages, caller);
+    if (taken) {
+      take_more_pages(lock, pages, caller);
       continue;
     }
     // What the pool waited for in vain may have been parts of pages.
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
-    return std::move(page.error());
+    return std::move(taken.error());
   }
 }
 
@@ -138,25 +157,51 @@ bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
   Shard& shard = shard_for(caller);
   const Bytes least = units * kUnit;
   const Bytes most = std::max(least, share_of(shard));
-  const bool may_cross = [&] {
+  const bool crosses = [&] {
     const SpinGuard guard(shard.lock);
     return shard.crosses_pages(units);
   }();
+  if (crosses) return take_whole_pages(least, shard, caller);
   Bytes taken = 0;
   while (most - taken >= least) {
     Region* const free = spans_.best_fit(least, kUnit, caller.own());
     if (free == nullptr) break;
-    AddressRange part{free->range.begin, std::min(free->range.size, most - taken)};
-    if (may_cross)
-      part.size = part.size / least * least;  // what one leaves stays out of the hand, to be one with the next page
-    else
-      part = within_a_page({part.begin, free->range.size}, least, part.size);
+    const Bytes most_of_it = std::min(free->range.size, most - taken);
+    const AddressRange part = within_a_page(free->range, least, most_of_it);
     Extent* const extent = cut_extent(free, part, caller);
     taken += part.size;
     const SpinGuard guard(shard.lock);
     shard.attach(extent);
   }
   return taken > 0;
+}
+
+// The same for runs that may cross pages: pages that nothing was cut from. They become one with pages of the stream
+// that end there, so that the next run may begin in these.
+bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller) {
+  const Bytes size = round_up(least, page_size_);
+  Region* const free = spans_.best_fit(size, pool_.page_alignment(), caller.own());
+  if (free == nullptr) return false;
+  const DevicePtr begin = *region::RegionIndex::aligned_start(*free, size, pool_.page_alignment());
+  const AddressRange part{begin, round_down(free->range.end() - begin, page_size_)};
+  const Arena& arena = arena_at(begin);
+  Extent* const before = arena.range.begin < begin && arena.pages[arena.page_of(begin) - 1] != nullptr
+                             ? extent_at(begin - kUnit)
+                             : nullptr;
+  const bool is_one = before != nullptr && before->shard == &shard && before->units >= shard.page_units &&
+                      before->units % shard.page_units == 0 && arena.unit_of(before->begin) % shard.page_units == 0;
+  if (!is_one) {
+    Extent* const extent = cut_extent(free, part, caller);
+    const SpinGuard guard(shard.lock);
+    shard.attach(extent);
+    return true;
+  }
+  const std::uint64_t number = free->stamp.is_complete() ? 0 : free->stamp.parts().front().sequence;
+  cut_span(free, part, caller);
+  extent_units_ += part.size / kUnit;
+  const SpinGuard guard(shard.lock);
+  shard.grow(*before, part.size / kUnit, number);
+  return true;
 }
 
 // As much of `room`, up to `most`, as lies in one page, or, where the least needed lies in none, that.
@@ -171,12 +216,17 @@ AddressRange SmallPool::within_a_page(AddressRange room, Bytes least, Bytes most
 
 Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
 
+// What to ask the pool for where a request of so many bytes finds no room: two pages never lie in two arenas.
+pool::PageRequest SmallPool::pages_for(Bytes bytes) const {
+  const std::uint64_t count = bytes > page_size_ ? 2 : 1;
+  return {count * page_size_, count * page_size_, count * pool_.page_alignment()};
+}
+
 // For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.
-void SmallPool::take_more_pages(MutexLock& lock, const Caller& caller) {
+void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const Caller& caller) {
   const Bytes share = share_of(shard_for(caller));
-  const pool::PageRequest page{page_size_, page_size_, pool_.page_alignment()};
-  for (Bytes taken = 2 * page_size_; taken <= share && pool_.is_hit(page, caller); taken += page_size_)
-    if (!take_page(lock, caller)) return;
+  for (Bytes taken = 2 * pages.size; taken <= share && pool_.is_hit(pages, caller); taken += pages.size)
+    if (!take_pages(lock, pages, caller)) return;
 }
 
 // Note [An extent is as complete as what it was cut from]
@@ -185,33 +235,38 @@ void SmallPool::take_more_pages(MutexLock& lock, const Caller& caller) {
 Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
   Extent* const extent = extents_.take();
   extent->number = free->stamp.is_complete() ? 0 : free->stamp.parts().front().sequence;
-  region::Tenant tenant;
-  tenant.requested = range.size;
-  if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
-  count_tenant(tenant.timeline, +1);
-  extent->span = spans_.allocate(free, range, std::move(tenant));
+  cut_span(free, range, caller);
   extent->enter(arena_at(range.begin), range);
   extent_units_ += extent->units;
   return extent;
 }
 
+void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller) {
+  region::Tenant tenant;
+  tenant.requested = range.size;
+  if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
+  count_tenant(tenant.timeline, +1);
+  spans_.allocate(free, range, std::move(tenant));
+}
+
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
-Result<void> SmallPool::take_page(MutexLock& lock, const Caller& caller) {
-  VPMM_TRY_ASSIGN(const DevicePtr begin,
-                  pool_.allocate(lock, {page_size_, page_size_, pool_.page_alignment()}, caller));
-  Region* page = pool_.owner(begin);
+Result<void> SmallPool::take_pages(MutexLock& lock, const pool::PageRequest& pages, const Caller& caller) {
+  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, pages, caller));
   const bool is_complete = pool_.was_complete();
-  pool_.disown(page);
+  pool_.disown(pool_.owner(begin));
   Arena& arena = arena_around(begin);
-  arena.pages[arena.page_of(begin)] = page;
-  set_arena_in(*page, arena);
-  if (arena.entries != nullptr) arena.entries[arena.page_of(begin)].enter(arena, arena.page_of(begin));
-  Region* flying = spans_.detach(spans_.hole_around(begin), page->range);
+  for (DevicePtr at = begin; at < begin + pages.size; at = at + page_size_) {
+    Region* const page = pool_.owner(at);
+    arena.pages[arena.page_of(at)] = page;
+    set_arena_in(*page, arena);
+    if (arena.entries != nullptr) arena.entries[arena.page_of(at)].enter(arena, arena.page_of(at));
+    ++page_count_;
+    pages_.was_none(page_size_, page_size_);
+  }
+  Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, pages.size});
   spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
-  ++page_count_;
-  pages_.was_none(page_size_, page_size_);
   return {};
 }
 
@@ -221,19 +276,19 @@ Result<void> SmallPool::take_page(MutexLock& lock, const Caller& caller) {
 Arena& SmallPool::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
-  const bool stands_alone = pool_.rounding().slice_size() == page_size_;
-  const std::size_t most_pages = stands_alone ? 1 : kMostArenaPages;
+  const std::size_t most_pages = pool_.rounding().cuts_pages() ? kMostArenaPages : 1;
   const std::vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), spans_.picture());
   const Bytes most = most_pages * page_size_;
-  const DevicePtr begin = reservation->begin + round_down(page - reservation->begin, most);
+  const DevicePtr whole = pool_.rounding().cuts_pages() ? align_down(page, most) : page;
+  const DevicePtr begin = std::max(whole, reservation->begin);
   Arena* const arena = arenas_.take();
   if (arena->owners == nullptr)
     arena->owners = static_cast<std::atomic<Owner>*>(
         unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Owner>), kCacheLine));
-  arena->range = {begin, std::min(most, reservation->end() - begin)};
+  arena->range = {begin, std::min(whole + most, reservation->end()) - begin};
   arena->page_size = page_size_;
   directory_.cover(*reservation);
   arena->entries = directory_.at(begin);
@@ -290,6 +345,13 @@ Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
   VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
   return *arena_in(*page);
+}
+
+// Null: nobody's.
+Extent* SmallPool::extent_at(DevicePtr p) const {
+  const Arena& arena = arena_at(p);
+  const Owner owner = owner_in(arena.owners[arena.unit_of(p)]);
+  return owner.slab() != nullptr ? owner.slab()->extent : owner.extent();
 }
 
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
@@ -360,7 +422,7 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
   Slab* const slab = allocation.slab;
   Extent& extent = *allocation.extent;
   Shard& shard = *extent.shard;
-  Waiting waiting{slab, &extent, allocation.index, 0, timelines_.reduce(stamp)};
+  Waiting waiting{slab, allocation.index, allocation.range.begin, 0, timelines_.reduce(stamp)};
   const bool is_own = waiting.stamp.is_complete() || (shard.timeline && waiting.stamp.is_only_on(*shard.timeline));
   {
     const SpinGuard guard(shard.lock);
@@ -378,7 +440,7 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
     waiting_bytes_ += waiting.bytes();
     wait_for(waiting);
   } else if (!shard.timeline && &shard != any_) {
-    recall(shard);  // of a stream that is no more: nobody takes from it
+    recall(shard, FreePages::all);  // of a stream that is no more: nobody takes from it
     retire_if_empty(shard);
   }
 }
@@ -390,9 +452,10 @@ void SmallPool::wait_for(const Waiting& waiting) {
 
 void SmallPool::set_free(const Waiting& waiting) {
   waiting_bytes_ -= waiting.bytes();
-  Shard& shard = *waiting.extent->shard;
+  Extent& extent = waiting.slab != nullptr ? *waiting.slab->extent : *extent_at(waiting.begin);
+  Shard& shard = *extent.shard;
   const SpinGuard guard(shard.lock);
-  if (waiting.slab == nullptr) return shard.give_units(*waiting.extent, waiting.index, waiting.units, 0);
+  if (waiting.slab == nullptr) return shard.give_units(extent, extent.unit_of(waiting.begin), waiting.units, 0);
   waiting.slab->set_waiting(waiting.index, false);
   shard.set_free(waiting.slab, waiting.index);
 }
@@ -431,10 +494,22 @@ void SmallPool::give_idle_pages() {
 void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
   extent->leave();
   extent_units_ -= extent->units;
-  Region* const span = std::exchange(extent->span, nullptr);
+  const AddressRange range = extent->range();
   extents_.give_back(extent);
-  count_tenant(span->tenant.timeline, -1);
-  give_pages(spans_.release(span, timelines_.reduce(stamp)));
+  const auto split_at = [&](DevicePtr p) {
+    Region* const span = spans_.owner(p);
+    if (span == nullptr || span->range.begin == p) return;
+    count_tenant(span->tenant.timeline, +1);
+    spans_.split_allocated(span, p);
+  };
+  split_at(range.begin);
+  split_at(range.end());
+  for (DevicePtr at = range.begin; at < range.end();) {
+    Region* const span = spans_.owner(at);
+    at = span->range.end();
+    count_tenant(span->tenant.timeline, -1);
+    give_pages(spans_.release(span, timelines_.reduce(stamp)));
+  }
 }
 
 // What of it is whole pages goes back to the pool. False: nothing.

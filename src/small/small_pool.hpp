@@ -1,4 +1,5 @@
-// small: requests below a page: blocks and runs cut from pages of the pool, in hand of the streams that use them.
+// small: requests below a page, and some of up to two: blocks and runs cut from pages of the pool, in hand of the
+// streams that use them.
 //
 // Reads top-down as arenas (of pages of the pool), extents (stretches of units in them, each of one stream), slabs and
 // runs (cut from an extent) and shards (what a stream has in hand). Free extents keep stamps as the pool's ranges do,
@@ -51,8 +52,20 @@ class SmallPool {
   // What the first request would find missing.
   void prepare();
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
-  // Whether a request is served here rather than by whole pages. Requires: can_cut(page_size).
-  static bool serves(Bytes bytes, Bytes alignment, Bytes page_size);
+  // Whether a request is served here rather than by whole pages. Any thread, without a lock. Requires: can_cut().
+  bool serves(Bytes bytes, Bytes alignment) const {
+    if (bytes < page_size_) return is_below_a_page(bytes, alignment, page_size_);
+    return cuts_two_pages_.load(std::memory_order_relaxed) && is_far_below_two_pages(bytes, alignment, page_size_);
+  }
+  static bool is_below_a_page(Bytes bytes, Bytes alignment, Bytes page_size) {
+    return std::max(run_units(bytes) * kUnit, alignment) < page_size;
+  }
+  static bool is_far_below_two_pages(Bytes bytes, Bytes alignment, Bytes page_size) {
+    return page_size < bytes && bytes < 2 * page_size && alignment <= kUnit &&
+           run_units(bytes) * kUnit + page_size / 4 <= 2 * page_size;
+  }
+  // Before a request of so many bytes: whether those of one to two pages shall be served here from now on.
+  void judge_rounding(Bytes bytes);
 
   // Memory that work queued on the caller's stream after the call may use.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
@@ -112,7 +125,9 @@ class SmallPool {
   // it does, which takes every shard's lock.
   Bytes take_peak(const pool::Caller& caller);
   Bytes take_peak_everywhere();
-  Bytes idle_bytes();              // in arenas or kept, and nobody's
+  Bytes idle_bytes();  // in arenas or kept, and nobody's
+  // What streams keep in hand, each at the end of its own last call through the pool's lock.
+  Bytes kept_bytes() const { return kept_noted_; }
   Bytes kept_pages_bytes() const;  // of these, allocations of whole pages that shards keep
   Bytes idle_in_arenas_bytes() const;
   Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
@@ -128,11 +143,11 @@ class SmallPool {
   std::string validate();
 
  private:
-  // A block (index: in the slab) or units of a run (in the extent) that ended and may not be used again yet.
+  // A block (index: in the slab) or units of a run that ended and may not be used again yet.
   struct Waiting {
     Slab* slab = nullptr;
-    Extent* extent = nullptr;
     std::uint64_t index = 0;
+    DevicePtr begin{};
     std::uint64_t units = 0;
     time::Stamp stamp;
     Bytes bytes() const { return slab != nullptr ? slab->block_bytes() : units * kUnit; }
@@ -142,9 +157,13 @@ class SmallPool {
   DevicePtr take_run(Bytes requested, Bytes alignment, const pool::Caller& caller);
   bool take_extents(std::uint64_t units, const pool::Caller& caller);
   static Bytes share_of(const Shard& shard);  // of what there is, for its stream at a time
+  bool take_whole_pages(Bytes least, Shard& shard, const pool::Caller& caller);
   Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller);
-  Result<void> take_page(MutexLock& lock, const pool::Caller& caller);
-  void take_more_pages(MutexLock& lock, const pool::Caller& caller);
+  void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller);
+  void part_free_pages(Shard& shard);
+  pool::PageRequest pages_for(Bytes bytes) const;
+  Result<void> take_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
+  void take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
   AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const;
   void provide_slabs(Shard& shard);
   void end_extent(Extent* extent, const time::Stamp& stamp);
@@ -155,7 +174,10 @@ class SmallPool {
   std::vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
   bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller);
   bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller);
-  void recall(Shard& shard);
+  // Of an extent that is in use otherwise: they leave it only where there are many of them, or all do.
+  enum class FreePages { where_many, all };
+  bool recall(FreePages which);
+  void recall(Shard& shard, FreePages which);
   void end_shard(Shard& shard);
   void retire_if_empty(Shard& shard);
   void leave_hand(Shard& shard, const Kept& pages);
@@ -167,6 +189,7 @@ class SmallPool {
   void count_tenant(std::optional<time::TimelineId> timeline, int change);
   void forget_uses(const Allocation& allocation);
   Arena& arena_at(DevicePtr p) const;
+  Extent* extent_at(DevicePtr p) const;
   Arena& arena_around(DevicePtr page);
   std::string validate_arenas() const;
   std::string validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const;
@@ -194,12 +217,14 @@ class SmallPool {
   std::map<DevicePtr, std::vector<time::TimelineId>> uses_;
   Tally pages_;  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
+  Bytes kept_noted_ = 0;              // likewise, of their `kept_bytes`
   Bytes peak_ = 0;
   std::uint64_t slab_count_ = 0;    // of all shards, spare ones too
   std::uint64_t extent_units_ = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
+  std::atomic<bool> cuts_two_pages_{false};  // requests of one to two pages are served here; every allocation looks
 };
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {

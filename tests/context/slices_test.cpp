@@ -23,22 +23,6 @@ TEST(Slices, requests_just_above_two_pages_share_their_last_ones) {
   for (const DevicePtr ptr : all) world.deallocate(ptr, stream);
 }
 
-TEST(Slices, requests_of_one_to_two_pages_share_them_where_footprint_is_preferred) {
-  for (const pool::Prefer prefer : {pool::Prefer::footprint, pool::Prefer::balanced}) {
-    WorldOptions options = adaptive_world();
-    options.config.prefer = prefer;
-    PoolWorld world(options);
-    const StreamHandle stream = world.stream();
-    std::vector<DevicePtr> all;
-    for (int i = 0; i < 16; ++i) {
-      all.push_back(world.allocate(kPage + 1, stream));
-      world.use(all.back(), kPage + 1, stream);
-    }
-    EXPECT_EQ(world.statistics().mapped_bytes, (prefer == pool::Prefer::footprint ? 18 : 32) * kPage);
-    for (const DevicePtr ptr : all) world.deallocate(ptr, stream);
-  }
-}
-
 TEST(Slices, an_aligned_request_and_a_page_for_small_ones_lie_between_them) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -30,17 +30,11 @@ TEST(Rounding, is_to_slices_where_more_than_a_32nd_of_the_request_would_be_lost)
   EXPECT_EQ(rounding.rounded(16 * kPage + 4 * kSlice), 17 * kPage) << "a 33rd";
 }
 
-TEST(Rounding, is_to_pages_up_to_two_of_them_unless_footprint_is_preferred) {
-  Config config;
-  for (const Prefer prefer : {Prefer::balanced, Prefer::latency, Prefer::footprint}) {
-    config.prefer = prefer;
-    const Rounding rounding(config, kPage);
-    const bool is_cut = prefer == Prefer::footprint;
-    EXPECT_EQ(rounding.rounded(kPage), kPage);
-    EXPECT_EQ(rounding.rounded(kPage + 1), is_cut ? kPage + kSlice : 2 * kPage);
-    EXPECT_EQ(rounding.rounded(2 * kPage - kSlice), is_cut ? 2 * kPage - kSlice : 2 * kPage);
-    EXPECT_EQ(rounding.rounded(2 * kPage - 1), 2 * kPage);
-  }
+TEST(Rounding, is_to_pages_up_to_two_of_them) {
+  const Rounding rounding({}, kPage);
+  EXPECT_EQ(rounding.rounded(kPage), kPage);
+  EXPECT_EQ(rounding.rounded(kPage + 1), 2 * kPage);
+  EXPECT_EQ(rounding.rounded(2 * kPage - 1), 2 * kPage);
 }
 
 TEST(Rounding, loses_at_most_a_32nd_and_a_slice_from_there_on) {

@@ -23,11 +23,11 @@ struct FreeExtent : Extent {
 TEST(Extent, begins_as_one_stretch_of_any_length) {
   for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {
     FreeExtent extent(units);
-    EXPECT_EQ(extent.longest, units);
+    EXPECT_EQ(extent.longest(), units);
     EXPECT_TRUE(extent.is_free());
     EXPECT_EQ(extent.validate(), "");
-    EXPECT_EQ(extent.take(units), 0u);
-    EXPECT_EQ(extent.longest, 0u);
+    EXPECT_EQ(extent.take(units).first, 0u);
+    EXPECT_EQ(extent.longest(), 0u);
     EXPECT_EQ(extent.free_units, 0u);
     EXPECT_EQ(extent.validate(), "");
   }
@@ -39,13 +39,13 @@ TEST(Extent, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
   extent.give(10, 20);
   extent.give(60, 8);  // across two words
   extent.give(100, 28);
-  EXPECT_EQ(extent.longest, 28u);
-  EXPECT_EQ(extent.take(8), 60u);
-  EXPECT_EQ(extent.take(8), 10u);
-  EXPECT_EQ(extent.take(21), 100u);
-  EXPECT_EQ(extent.longest, 12u);
-  EXPECT_EQ(extent.take(12), 18u);
-  EXPECT_EQ(extent.longest, 7u);
+  EXPECT_EQ(extent.longest(), 28u);
+  EXPECT_EQ(extent.take(8).first, 60u);
+  EXPECT_EQ(extent.take(8).first, 10u);
+  EXPECT_EQ(extent.take(21).first, 100u);
+  EXPECT_EQ(extent.longest(), 12u);
+  EXPECT_EQ(extent.take(12).first, 18u);
+  EXPECT_EQ(extent.longest(), 7u);
   EXPECT_EQ(extent.validate(), "");
 }
 
@@ -54,9 +54,9 @@ TEST(Extent, neighbours_that_come_back_are_one_stretch) {
   extent.take(128);
   extent.give(0, 50);
   extent.give(70, 58);
-  EXPECT_EQ(extent.longest, 58u);
+  EXPECT_EQ(extent.longest(), 58u);
   extent.give(50, 20);
-  EXPECT_EQ(extent.longest, 128u);
+  EXPECT_EQ(extent.longest(), 128u);
   EXPECT_TRUE(extent.is_free());
 }
 
@@ -70,8 +70,8 @@ TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
     std::mt19937_64 random(units);
     for (int step = 0; step < 3000; ++step) {
       const std::uint64_t wanted = 1 + random() % 24;
-      if (extent.longest >= wanted && random() % 2 == 0) {
-        const std::uint64_t first = extent.take(wanted);
+      if (extent.longest() >= wanted && random() % 2 == 0) {
+        const std::uint64_t first = extent.take(wanted).first;
         for (std::uint64_t unit = first; unit < first + wanted; ++unit)
           ASSERT_EQ(free.erase(unit), 1u) << "unit " << unit << " was taken already";
         taken.emplace_back(first, wanted);
@@ -88,7 +88,7 @@ TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
         last = unit;
         longest = std::max(longest, length);
       }
-      ASSERT_EQ(extent.longest, longest);
+      ASSERT_EQ(extent.longest(), longest);
       ASSERT_EQ(extent.free_units, free.size());
       ASSERT_EQ(extent.validate(), "");
     }
@@ -108,8 +108,8 @@ TEST(Extent, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
     std::mt19937_64 random(units);
     for (int step = 0; step < 2000; ++step) {
       const Bytes requested = kLeastRun - kUnit + 1 + random() % (16 * kUnit);
-      if (random() % 2 == 0 && extent.longest >= run_units(requested)) {
-        const std::uint64_t first = extent.take(run_units(requested));
+      if (random() % 2 == 0 && extent.longest() >= run_units(requested)) {
+        const std::uint64_t first = extent.take(run_units(requested)).first;
         runs[first] = {run_units(requested), requested, random() % 4 == 0};
         extent.begin_run(first, requested);
         if (runs[first].is_used_elsewhere) extent.set_used_elsewhere(first);

@@ -194,12 +194,22 @@ TEST(RunClass, there_are_at_most_sixteen_per_doubling) {
 }
 
 TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
-  for (Bytes bytes = 1; bytes <= kPage; bytes += 511)
-    EXPECT_EQ(SmallPool::serves(bytes, 0, kPage), run_units(bytes) * kUnit < kPage) << bytes;
-  EXPECT_FALSE(SmallPool::serves(kPage, 0, kPage));
-  EXPECT_FALSE(SmallPool::serves(100, kPage, kPage)) << "aligned to a page is a page";
-  EXPECT_FALSE(SmallPool::serves(100, 2 * kPage, kPage));
-  EXPECT_TRUE(SmallPool::serves(100, kPage / 2, kPage));
+  for (Bytes bytes = 1; bytes < kPage; bytes += 511)
+    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), run_units(bytes) * kUnit < kPage) << bytes;
+  EXPECT_FALSE(SmallPool::is_below_a_page(kPage, 0, kPage));
+  EXPECT_FALSE(SmallPool::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
+  EXPECT_FALSE(SmallPool::is_below_a_page(100, 2 * kPage, kPage));
+  EXPECT_TRUE(SmallPool::is_below_a_page(100, kPage / 2, kPage));
+}
+
+TEST(SmallPool, may_serve_what_would_lose_a_quarter_of_a_page_in_two) {
+  for (Bytes bytes = kPage / 2; bytes <= 3 * kPage; bytes += 511) {
+    const bool saves = run_units(bytes) * kUnit <= 2 * kPage - kPage / 4;
+    EXPECT_EQ(SmallPool::is_far_below_two_pages(bytes, 0, kPage), bytes > kPage && saves) << bytes;
+  }
+  EXPECT_FALSE(SmallPool::is_far_below_two_pages(kPage, 0, kPage));
+  EXPECT_TRUE(SmallPool::is_far_below_two_pages(kPage + 1, kUnit, kPage));
+  EXPECT_FALSE(SmallPool::is_far_below_two_pages(kPage + 1, 2 * kUnit, kPage)) << "whole pages are aligned";
 }
 
 TEST(SmallPool, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {
