@@ -126,13 +126,13 @@ struct alignas(kCacheLine) Extent {
   // What is from `at` on, with slabs, runs and all, becomes `back`, which is not in use. Requires: no slab and no run
   // begins before `at` and ends behind. Holds: the pool's lock and the shard's.
   void split(std::uint64_t at, Extent& back) {
-    const Whole whole{std::move(free_), std::move(of_units_)};
+    Part front = part(0, at);  // these may throw, so before anything changes
+    back.become(part(at, units - at));
     back.arena = arena;
     back.begin = this->at(at);
     back.number = number;
     back.shard = shard;
-    back.take_over(whole, at, units - at);
-    take_over(whole, 0, at);
+    become(std::move(front));
     for (std::uint64_t unit = 0; unit < back.units; ++unit) {
       std::atomic<Owner>& owner = arena->owners[arena->unit_of(back.begin) + unit];
       if (Slab* const slab = owner.load(std::memory_order_relaxed).slab())
@@ -192,7 +192,9 @@ struct alignas(kCacheLine) Extent {
   }
 
  private:
-  struct Whole {
+  struct Part {
+    std::uint32_t units = 0;
+    std::uint32_t free_units = 0;
     FreeStretches free;
     std::vector<Units> of_units;
   };
@@ -202,21 +204,27 @@ struct alignas(kCacheLine) Extent {
     free_.clear(units);
     of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
   }
-  // Becomes so many units, from `first` on, of what an extent was.
-  void take_over(const Whole& whole, std::uint64_t first, std::uint64_t count) {
-    units = static_cast<std::uint32_t>(count);
-    set_all_used();
-    for (std::size_t i = 0; i < whole.free.count(); ++i) {
-      const std::uint64_t begin_of_part = std::max(whole.free[i].first, first);
-      const std::uint64_t end_of_part = std::min(whole.free[i].end(), first + count);
-      if (begin_of_part < end_of_part) give(begin_of_part - first, end_of_part - begin_of_part);
+  // What it knows of so many units.
+  Part part(std::uint64_t first, std::uint64_t count) const {
+    Extent extent;
+    extent.units = static_cast<std::uint32_t>(count);
+    extent.set_all_used();
+    for (std::size_t i = 0; i < free_.count(); ++i) {
+      const std::uint64_t begin_of_part = std::max(free_[i].first, first);
+      const std::uint64_t end_of_part = std::min(free_[i].end(), first + count);
+      if (begin_of_part < end_of_part) extent.give(begin_of_part - first, end_of_part - begin_of_part);
     }
     for (std::uint64_t unit = 0; unit < count; ++unit) {
-      const Units& from = whole.of_units[(first + unit) / Units::kCount];
-      const std::uint64_t at = (first + unit) % Units::kCount;
-      if (from.runs.contains(at)) begin_run(unit, from.requested[at / Units::kPerRequest]);
-      if (from.used_elsewhere.contains(at)) set_used_elsewhere(unit);
+      if (has_run_at(first + unit)) extent.begin_run(unit, requested(first + unit));
+      if (is_used_elsewhere(first + unit)) extent.set_used_elsewhere(unit);
     }
+    return {extent.units, extent.free_units, std::move(extent.free_), std::move(extent.of_units_)};
+  }
+  void become(Part part) {
+    units = part.units;
+    free_units = part.free_units;
+    free_ = std::move(part.free);
+    of_units_ = std::move(part.of_units);
   }
   bool is_free_page(std::uint64_t first, std::uint64_t page_units) const {
     for (std::size_t i = 0; i < free_.count(); ++i)

@@ -97,7 +97,7 @@ class FreeStretches {
     return key >= (wanted + left_over(key, grain)) << kLengthShift;
   }
   static Stretch stretch(std::uint64_t key) { return {static_cast<std::uint32_t>(key), key >> kLengthShift}; }
-  // Between two there is a unit that is not free. One more is written before its neighbours go.
+  // Between two there is a unit that is not free.
   static std::size_t most(std::uint64_t units) { return static_cast<std::size_t>(units / 2 + 1); }
   void find_longest() {
     std::uint64_t most = 0;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <random>
 #include <set>
@@ -49,6 +50,83 @@ TEST(Extent, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
   EXPECT_EQ(extent.validate(), "");
 }
 
+TEST(Extent, takes_from_the_middle_what_shall_begin_at_a_multiple) {
+  FreeExtent extent(128);
+  extent.take(128);
+  extent.give(10, 30);  // 16 to 40
+  extent.give(60, 68);  // 64 to 128
+  EXPECT_TRUE(extent.fits(24, 16));
+  EXPECT_EQ(extent.take(24, 16).first, 16u);
+  EXPECT_FALSE(extent.fits(65, 16));
+  EXPECT_TRUE(extent.fits(68, 1));
+  EXPECT_EQ(extent.take(48, 16).first, 64u);
+  EXPECT_EQ(extent.longest(), 16u);
+  EXPECT_EQ(extent.free_units, 6u + 4 + 16);
+  EXPECT_EQ(extent.validate(), "");
+}
+
+struct ExtentInArena : ::testing::Test {
+  static constexpr std::uint64_t kPageUnits = 128;
+  std::vector<std::atomic<Owner>> owners{4 * kPageUnits};
+  Arena arena;
+  Extent extent;
+  ExtentInArena() {
+    arena.range = {DevicePtr{1} + (kUnit - 1), 4 * kPageUnits * kUnit};
+    arena.page_size = kPageUnits * kUnit;
+    arena.owners = owners.data();
+    extent.enter(arena, {arena.range.begin, kPageUnits * kUnit});
+    extent.set_all_free();
+  }
+};
+
+TEST_F(ExtentInArena, grows_with_the_pages_behind_it) {
+  extent.take(100);
+  extent.grow(2 * kPageUnits);
+  EXPECT_EQ(extent.units, 3 * kPageUnits);
+  EXPECT_EQ(extent.free_units, 28u) << "what it grew by is in use until it is given";
+  EXPECT_EQ(extent.give(kPageUnits, 2 * kPageUnits).length, 28 + 2 * kPageUnits);
+  EXPECT_EQ(extent.longest(), 28 + 2 * kPageUnits);
+  EXPECT_EQ(extent.paged_units(kPageUnits), 2 * kPageUnits);
+  for (std::uint64_t unit = 0; unit < 4 * kPageUnits; ++unit)
+    EXPECT_EQ(owners[unit].load(), unit < 3 * kPageUnits ? Owner(&extent) : Owner{});
+  EXPECT_EQ(extent.validate(), "");
+}
+
+TEST_F(ExtentInArena, is_split_where_free_pages_begin_and_end) {
+  extent.grow(3 * kPageUnits);
+  extent.give(kPageUnits, 3 * kPageUnits);
+  extent.take(4 * kPageUnits);
+  const Bytes requested = 20 * kUnit - 1;
+  for (const std::uint64_t first : {std::uint64_t{90}, 3 * kPageUnits + 5}) {
+    extent.begin_run(first, requested);
+    extent.set_used_elsewhere(first);
+  }
+  extent.give(110, 2 * kPageUnits - 110 + 7);  // from the first page to the third
+  extent.give(3 * kPageUnits + 30, 98);
+  EXPECT_EQ(extent.paged_units(kPageUnits), kPageUnits);
+  ASSERT_EQ(extent.first_border(kPageUnits), kPageUnits);
+  Extent middle, back;
+  extent.split(kPageUnits, middle);
+  ASSERT_EQ(middle.first_border(kPageUnits), kPageUnits);
+  middle.split(kPageUnits, back);
+  EXPECT_TRUE(middle.is_free());
+  EXPECT_EQ(middle.begin, arena.range.begin + kPageUnits * kUnit);
+  EXPECT_EQ(extent.free_units, 18u);
+  EXPECT_EQ(back.free_units, 7u + 98);
+  EXPECT_EQ(back.units, 2 * kPageUnits);
+  EXPECT_EQ(back.first_border(kPageUnits), 0u);
+  for (const auto& [part, first] : {std::pair{&extent, std::uint64_t{90}}, {&back, kPageUnits + 5}}) {
+    EXPECT_TRUE(part->has_run_at(first));
+    EXPECT_TRUE(part->is_used_elsewhere(first));
+    EXPECT_EQ(part->requested(first), requested);
+  }
+  for (const Extent* part : {&extent, &middle, &back}) {
+    EXPECT_EQ(part->validate(), "");
+    for (std::uint64_t unit = 0; unit < part->units; ++unit)
+      EXPECT_EQ(owners[arena.unit_of(part->begin) + unit].load(), Owner(part));
+  }
+}
+
 TEST(Extent, neighbours_that_come_back_are_one_stretch) {
   FreeExtent extent(128);
   extent.take(128);
@@ -58,6 +136,16 @@ TEST(Extent, neighbours_that_come_back_are_one_stretch) {
   extent.give(50, 20);
   EXPECT_EQ(extent.longest(), 128u);
   EXPECT_TRUE(extent.is_free());
+}
+
+bool has_room(const std::set<std::uint64_t>& free, std::uint64_t wanted, std::uint64_t grain) {
+  const auto begins_there = [&](std::uint64_t first) {
+    for (std::uint64_t unit = first; unit < first + wanted; ++unit)
+      if (!free.contains(unit)) return false;
+    return true;
+  };
+  return std::any_of(free.begin(), free.end(),
+                     [&](std::uint64_t unit) { return unit % grain == 0 && begins_there(unit); });
 }
 
 // Against a set of units.
@@ -70,8 +158,14 @@ TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
     std::mt19937_64 random(units);
     for (int step = 0; step < 3000; ++step) {
       const std::uint64_t wanted = 1 + random() % 24;
-      if (extent.longest() >= wanted && random() % 2 == 0) {
-        const std::uint64_t first = extent.take(wanted).first;
+      const std::uint64_t grain = random() % 4 == 0 ? 16 : 1;
+      const bool fits = grain == 1 ? extent.longest() >= wanted : has_room(free, wanted, grain);
+      ASSERT_EQ(extent.fits(wanted, grain), fits);
+      if (fits && random() % 2 == 0) {
+        const auto [from, first] = extent.take(wanted, grain);
+        ASSERT_EQ(first % grain, 0u);
+        ASSERT_LE(from.first, first);
+        ASSERT_LE(first + wanted, from.end());
         for (std::uint64_t unit = first; unit < first + wanted; ++unit)
           ASSERT_EQ(free.erase(unit), 1u) << "unit " << unit << " was taken already";
         taken.emplace_back(first, wanted);
