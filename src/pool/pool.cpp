@@ -416,6 +416,7 @@ Result<void> Pool::settle(MutexLock& lock) {
 region::Tenant Pool::tenant_of(const PageRequest& request, const Caller& caller) const {
   region::Tenant tenant;
   tenant.requested = request.requested;
+  tenant.spared = rounding_.spared(request.size);
   if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
   tenant.capture = caller.capture;
   return tenant;

@@ -142,6 +142,7 @@ class Pool {
   Bytes wanted_bytes() const;
   Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
   Bytes requested_bytes() const { return index_.requested_bytes(); }
+  Bytes spared_bytes() const { return index_.spared_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const { return index_.pending_bytes(timeline); }
   std::uint64_t live_allocations() const { return index_.count(region::RegionState::allocated); }
   void fill(observe::Statistics& statistics) const;

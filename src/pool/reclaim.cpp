@@ -184,10 +184,13 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
   lock.leave();
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
-  const Bytes alignment = page_alignment();
+  Bytes alignment = page_alignment() * (rounding_.cuts_pages() ? Rounding::kPagesInLine : 1);
   Result<AddressRange> reserved = mapper_.reserve(size, alignment);
-  while (!reserved && size > least && reserved.error().code != ErrorCode::poisoned) {
-    size = std::max(round_up(size / 2, page_size()), least);
+  while (!reserved && reserved.error().code != ErrorCode::poisoned && (size > least || alignment > page_alignment())) {
+    if (size > least)
+      size = std::max(round_up(size / 2, page_size()), least);
+    else
+      alignment = page_alignment();
     reserved = mapper_.reserve(size, alignment);
   }
   lock.enter();

@@ -10,14 +10,15 @@ namespace vpmm::pool {
 // Note [The rest of the last page]
 // Chunks are whole pages, and so are many requests: sizes that are nearly alike become the same, and one fits where
 // another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a 32nd of
-// the request, its last page is cut at an eighth of a page, a slice, and the next allocation may begin there. Requests
-// of up to two pages stay whole: those that would lose much are not served by whole pages (Note [Requests of one to two
-// pages]). Nothing takes less than a page, so no two allocations begin in the same one, which the directory of the
-// small path relies on. docs/design/chunk-policy.md has the figures.
+// the request, its last page is cut at an eighth of a page, a slice, and the next allocation may begin there. Nothing
+// takes less than a page, so no two allocations begin in the same one, which the directory of the small path relies on.
+// docs/design/chunk-policy.md has the figures.
 class Rounding {
  public:
   static constexpr Bytes kSlicesPerPage = 8;
   static constexpr Bytes kRestDivisor = 32;
+  // Where pages are cut, so many lie side by side in the same way wherever the system reserves address space.
+  static constexpr Bytes kPagesInLine = 16;
 
   Rounding(const Config& config, Bytes page_size) : page_(page_size), slice_(slice_size(config, page_size)) {}
 
@@ -29,7 +30,11 @@ class Rounding {
   Bytes rounded(Bytes bytes) const {
     const Bytes whole = page_.pages_up(bytes) * page_.bytes();
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
-    return whole > 2 * page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
+    return whole > page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
+  }
+  // What two whole pages would take beyond a request that is rounded to so much (Note [Requests of one to two pages]).
+  Bytes spared(Bytes rounded) const {
+    return page_.bytes() < rounded && rounded < 2 * page_.bytes() ? 2 * page_.bytes() - rounded : 0;
   }
 
  private:

@@ -102,6 +102,7 @@ class Catalogue {
   Bytes pending_bytes() const { return pending_bytes_; }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes requested_bytes() const { return requested_bytes_; }
+  Bytes spared_bytes() const { return spared_bytes_; }
   Bytes largest_free() const;
 
   // How what is filed differs from what should be if these are all regions, as text; empty when it does not.
@@ -152,6 +153,7 @@ class Catalogue {
   std::array<Sum, 6> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;
+  Bytes spared_bytes_ = 0;
 };
 
 }  // namespace vpmm::region

@@ -256,6 +256,7 @@ Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   behind->tenant = allocated->tenant;
   for (Region* const part : {allocated, behind}) {
     part->tenant.requested = part->range.size;
+    part->tenant.spared = 0;
     private_->catalogue.file(part);
   }
   return behind;
@@ -380,6 +381,7 @@ Bytes RegionIndex::pending_bytes(time::TimelineId timeline) const {
   return private_->catalogue.pending_bytes(timeline);
 }
 Bytes RegionIndex::requested_bytes() const { return private_->catalogue.requested_bytes(); }
+Bytes RegionIndex::spared_bytes() const { return private_->catalogue.spared_bytes(); }
 Bytes RegionIndex::largest_free() const { return private_->catalogue.largest_free(); }
 
 }  // namespace vpmm::region

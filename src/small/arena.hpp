@@ -8,6 +8,7 @@
 
 #include "base/address.hpp"
 #include "base/line_allocator.hpp"
+#include "pool/rounding.hpp"
 #include "region/region.hpp"
 #include "small/slab.hpp"
 
@@ -141,7 +142,7 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 // and what it leaves is cut off from it. So only runs of more than half a page do so, and only where they are three
 // quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything else crosses
 // where there is no other room. docs/design/chunk-policy.md has the figures.
-constexpr std::size_t kMostArenaPages = 16;
+constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Written under the lock of the shard that has
 // the extent, read under any by whoever has something live in the unit, which cannot change meanwhile.

@@ -25,8 +25,12 @@ namespace vpmm::small {
 // Sums over allocations made and ended in a shard. Against the sums of the pool's index, where kept memory still counts
 // as allocated, they may be negative.
 struct Tally {
+  explicit Tally(Bytes page_size) : page(page_size) {}
+
+  Bytes page;
   std::int64_t requested = 0;  // bytes
   std::int64_t allocated = 0;  // bytes, rounded up
+  std::int64_t spared = 0;     // what two whole pages would take beyond, where one does not suffice
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
   std::int64_t requested_high = 0;  // largest `requested` since somebody last looked
@@ -34,32 +38,37 @@ struct Tally {
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
     add(requested, static_cast<std::int64_t>(asked));
-    add(allocated, static_cast<std::int64_t>(rounded));
+    add_rounded(rounded, +1);
     ++allocations;
     requested_high = std::max(requested_high, requested);
   }
   void end(Bytes asked, Bytes rounded) {
     add(requested, -static_cast<std::int64_t>(asked));
-    add(allocated, -static_cast<std::int64_t>(rounded));
+    add_rounded(rounded, -1);
     ++deallocations;
   }
   // What the index counts as an allocation that somebody made, or ended, and nobody did.
   void was_none(Bytes asked, Bytes rounded) {
     add(requested, -static_cast<std::int64_t>(asked));
-    add(allocated, -static_cast<std::int64_t>(rounded));
+    add_rounded(rounded, -1);
     --allocations;
   }
   void ended_none(Bytes asked, Bytes rounded) {
     add(requested, static_cast<std::int64_t>(asked));
-    add(allocated, static_cast<std::int64_t>(rounded));
+    add_rounded(rounded, +1);
     --deallocations;
     requested_high = std::max(requested_high, requested);
   }
   // Any thread, without a lock.
   std::int64_t requested_now() const { return now(requested); }
   std::int64_t allocated_now() const { return now(allocated); }
+  std::int64_t spared_now() const { return now(spared); }
 
  private:
+  void add_rounded(Bytes rounded, std::int64_t sign) {
+    add(allocated, sign * static_cast<std::int64_t>(rounded));
+    if (page < rounded && rounded < 2 * page) add(spared, sign * static_cast<std::int64_t>(2 * page - rounded));
+  }
   static void add(std::int64_t& sum, std::int64_t change) {
     std::atomic_ref(sum).store(sum + change, std::memory_order_relaxed);
   }
@@ -79,7 +88,7 @@ constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 // that two streams share none.
 class alignas(kCacheLine) Shard {
  public:
-  explicit Shard(Bytes page_size) : page_units(page_size / kUnit) {}
+  explicit Shard(Bytes page_size) : tally(page_size), page_units(page_size / kUnit) {}
 
   SpinLock lock;
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
@@ -107,13 +116,12 @@ class alignas(kCacheLine) Shard {
   KeptPages pages;
   ExtentLists extents;
   const std::uint64_t page_units;
-  Slab* spare_slabs = nullptr;          // linked by `next`
-  std::uint64_t slab_count = 0;         // spare ones too
-  std::uint64_t extent_count = 0;       // extents that name this shard
-  std::uint64_t extent_units = 0;       // their sum
-  std::uint64_t free_units = 0;         // of these, those of no slab or run
-  std::uint64_t large_units = 0;        // in large runs
-  std::atomic<Bytes> saved_in_runs{0};  // by those of more than a page, against two pages each
+  Slab* spare_slabs = nullptr;     // linked by `next`
+  std::uint64_t slab_count = 0;    // spare ones too
+  std::uint64_t extent_count = 0;  // extents that name this shard
+  std::uint64_t extent_units = 0;  // their sum
+  std::uint64_t free_units = 0;    // of these, those of no slab or run
+  std::uint64_t large_units = 0;   // in large runs
   // Written under the lock.
   std::atomic<Bytes> kept_bytes{0};           // pages, free extents, slabs without a live block
   std::atomic<Bytes> kept_pages_bytes{0};     // of these, whole pages
@@ -208,7 +216,6 @@ class alignas(kCacheLine) Shard {
   void count_large(std::uint64_t units, std::int64_t change) {
     if (!is_large(units)) return;
     large_units += units * static_cast<std::uint64_t>(change);
-    if (units > page_units) add(saved_in_runs, (2 * page_units - units) * kUnit * static_cast<Bytes>(change));
   }
 
   // --- extents ---

@@ -64,14 +64,13 @@ void SmallPool::prepare() {
 void SmallPool::judge_rounding(Bytes bytes) {
   if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
   std::int64_t requested = pages_.requested;
-  std::int64_t held = pages_.allocated;  // if no run had more than a page
+  std::int64_t held = pages_.allocated;  // if those of one to two pages were two whole ones
   for (const Shard& shard : shards_) {
     requested += shard.tally.requested_now();
-    held +=
-        shard.tally.allocated_now() + static_cast<std::int64_t>(shard.saved_in_runs.load(std::memory_order_relaxed));
+    held += shard.tally.allocated_now() + shard.tally.spared_now();
   }
   requested += static_cast<std::int64_t>(pool_.requested_bytes());
-  held += static_cast<std::int64_t>(pool_.used_bytes());
+  held += static_cast<std::int64_t>(pool_.used_bytes() + pool_.spared_bytes());
   const std::int64_t most = cuts_two_pages_.load(std::memory_order_relaxed) ? kLostDivisorWhileCut : kLostDivisor;
   cuts_two_pages_.store((held - requested) * most > requested, std::memory_order_relaxed);
 }

@@ -215,7 +215,8 @@ class SmallPool {
   std::map<time::TimelineId, Bytes> waiting_on_;  // bytes that wait for a timeline
   Bytes waiting_bytes_ = 0;
   std::map<DevicePtr, std::vector<time::TimelineId>> uses_;
-  Tally pages_;  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
+  Tally pages_{
+      page_size_};  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
   Bytes kept_noted_ = 0;              // likewise, of their `kept_bytes`
   Bytes peak_ = 0;

@@ -30,16 +30,17 @@ TEST(Rounding, is_to_slices_where_more_than_a_32nd_of_the_request_would_be_lost)
   EXPECT_EQ(rounding.rounded(16 * kPage + 4 * kSlice), 17 * kPage) << "a 33rd";
 }
 
-TEST(Rounding, is_to_pages_up_to_two_of_them) {
+TEST(Rounding, spares_of_two_pages_what_is_cut_off_the_second) {
   const Rounding rounding({}, kPage);
-  EXPECT_EQ(rounding.rounded(kPage), kPage);
-  EXPECT_EQ(rounding.rounded(kPage + 1), 2 * kPage);
-  EXPECT_EQ(rounding.rounded(2 * kPage - 1), 2 * kPage);
+  EXPECT_EQ(rounding.rounded(kPage + 1), kPage + kSlice);
+  EXPECT_EQ(rounding.spared(kPage + kSlice), 7 * kSlice);
+  EXPECT_EQ(rounding.spared(2 * kPage - kSlice), kSlice);
+  for (const Bytes whole : {kPage, 2 * kPage, 2 * kPage + kSlice}) EXPECT_EQ(rounding.spared(whole), 0u);
 }
 
 TEST(Rounding, loses_at_most_a_32nd_and_a_slice_from_there_on) {
   const Rounding rounding({}, kPage);
-  for (Bytes bytes = 2 * kPage; bytes < 80 * kPage; bytes += 10007) {
+  for (Bytes bytes = kPage; bytes < 80 * kPage; bytes += 10007) {
     const Bytes rounded = rounding.rounded(bytes);
     ASSERT_GE(rounded, bytes);
     ASSERT_EQ(rounded % kSlice, 0u);

@@ -177,7 +177,7 @@ TEST_P(TwoPages, a_few_free_pages_stay_with_their_stream) {
     runs.erase(runs.begin(), runs.begin() + 8);
     allocate(8, kPage + kPage / 4, a);
   }
-  EXPECT_EQ(mapped(), before);
+  EXPECT_LE(mapped(), before + kPage);
 }
 
 // What others used waits where it lies while the pages around it leave.
