@@ -91,7 +91,7 @@ TEST_P(TwoPages, aligned_to_more_than_a_unit_or_nearly_two_pages_are_whole_ones)
   EXPECT_FALSE(is_run(world.allocate(2 * kPage, a)));
 }
 
-TEST_P(TwoPages, are_whole_pages_while_little_would_be_lost_of_what_lives) {
+TEST_P(TwoPages, are_whole_pages_while_little_would_be_lost_of_what_is_mapped) {
   const DevicePtr large = world.allocate(200 * kPage, a);
   allocate(10, kPage + kPage / 2, a);
   for (const DevicePtr ptr : runs) EXPECT_FALSE(is_run(ptr));
