@@ -59,8 +59,9 @@ void SmallPool::prepare() {
 // In whole pages, requests of any size between one and two would hold a third more than they ask for; cut finer, what
 // one freed would seldom fit the next. So where whole pages would lose a quarter of one or more, the request is a run
 // like those below a page, cut from pages that stand side by side, and what it leaves serves smaller ones. But such
-// pages stay while anything in them lives, and the larger requests have to do without. So it is one only while rounding
-// as a whole would lose more than a 16th of what is mapped. docs/design/chunk-policy.md has the figures.
+// pages stay while anything in them lives, and larger requests have to do without. So it is one only where rounding as
+// a whole loses, or once lost, more than a 16th of what is mapped: a program that comes back to the same place finds
+// there what it left. docs/design/chunk-policy.md has the figures.
 void SmallPool::judge_rounding(Bytes bytes) {
   if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
   std::int64_t requested = pages_.requested;
@@ -71,9 +72,10 @@ void SmallPool::judge_rounding(Bytes bytes) {
   }
   requested += static_cast<std::int64_t>(pool_.requested_bytes());
   held += static_cast<std::int64_t>(pool_.used_bytes() + pool_.spared_bytes());
-  const std::int64_t most = cuts_two_pages_.load(std::memory_order_relaxed) ? kLostDivisorWhileCut : kLostDivisor;
+  most_lost_ = std::max(most_lost_, held - requested);
+  const std::int64_t least = cuts_two_pages_.load(std::memory_order_relaxed) ? kLostDivisorWhileCut : kLostDivisor;
   const auto mapped = static_cast<std::int64_t>(pool_.mapped_bytes());
-  cuts_two_pages_.store((held - requested) * most > mapped, std::memory_order_relaxed);
+  cuts_two_pages_.store(most_lost_ * least > mapped, std::memory_order_relaxed);
 }
 
 // --- a request ------------------------------------------------------------------------------------------------------

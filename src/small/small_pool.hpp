@@ -220,6 +220,7 @@ class SmallPool {
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
   Bytes kept_noted_ = 0;              // likewise, of their `kept_bytes`
   Bytes peak_ = 0;
+  std::int64_t most_lost_ = 0;      // bytes: what rounding to whole pages would have lost at once, at most
   std::uint64_t slab_count_ = 0;    // of all shards, spare ones too
   std::uint64_t extent_units_ = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
