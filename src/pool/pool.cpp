@@ -35,7 +35,7 @@ Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, co
       timelines_(timelines),
       relief_(std::move(relief)),
       rounding_(config, page_size),
-      index_(rounding_.slice_size()),
+      index_(rounding_.slice_size(), page_size),
       mapper_(driver, properties),
       policy_(make_chunk_policy(config, page_size)),
       planner_(index_, chunks_, timelines, *policy_, page_size),
@@ -416,7 +416,6 @@ Result<void> Pool::settle(MutexLock& lock) {
 region::Tenant Pool::tenant_of(const PageRequest& request, const Caller& caller) const {
   region::Tenant tenant;
   tenant.requested = request.requested;
-  tenant.spared = rounding_.spared(request.size);
   if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
   tenant.capture = caller.capture;
   return tenant;

@@ -32,10 +32,6 @@ class Rounding {
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
     return whole > page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
   }
-  // What two whole pages would take beyond a request that is rounded to so much (Note [Requests of one to two pages]).
-  Bytes spared(Bytes rounded) const {
-    return page_.bytes() < rounded && rounded < 2 * page_.bytes() ? 2 * page_.bytes() - rounded : 0;
-  }
 
  private:
   // A slice is a power of two, so that addresses are aligned to it.

@@ -48,8 +48,13 @@ struct TimelineFile {
 // So what is filed can be compared with the regions themselves: validate() does that.
 class Catalogue {
  public:
-  explicit Catalogue(Bytes page_size)
-      : unit_(page_size), holes_(unit_), complete_by_size_(unit_), two_part_by_size_(unit_), no_sizes_(unit_) {}
+  Catalogue(Bytes page_size, Bytes whole)
+      : unit_(page_size),
+        whole_(whole),
+        holes_(unit_),
+        complete_by_size_(unit_),
+        two_part_by_size_(unit_),
+        no_sizes_(unit_) {}
 
   const PageUnit& unit() const { return unit_; }
 
@@ -136,7 +141,11 @@ class Catalogue {
   std::string timeline_difference(const std::vector<const Region*>& regions) const;
   std::string place_difference(const std::vector<const Region*>& regions) const;
 
+  // Of an allocated region.
+  Bytes spared(Bytes size) const { return whole_ < size && size < 2 * whole_ ? 2 * whole_ - size : 0; }
+
   PageUnit unit_;
+  Bytes whole_;
   SizeIndex holes_;
   SizeIndex complete_by_size_;
   SizeIndex two_part_by_size_;

@@ -32,7 +32,6 @@ struct Tenant {
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
   std::vector<time::TimelineId> other_uses;  // streams named with record_use
   std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
-  Bytes spared = 0;                          // what whole pages would take beyond it (Rounding::spared)
 };
 
 struct Region;

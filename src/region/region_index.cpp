@@ -143,7 +143,8 @@ Region* RegionIndex::Private::merge_and_enter(Region* region) {
 
 // --- address space ---
 
-RegionIndex::RegionIndex(Bytes page_size) : page_size_(page_size), private_(std::make_unique<Private>(page_size)) {
+RegionIndex::RegionIndex(Bytes page_size, Bytes whole)
+    : page_size_(page_size), private_(std::make_unique<Private>(page_size, whole)) {
   VPMM_CHECK(page_size > 0, "a page needs a size");
 }
 
@@ -256,7 +257,6 @@ Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   behind->tenant = allocated->tenant;
   for (Region* const part : {allocated, behind}) {
     part->tenant.requested = part->range.size;
-    part->tenant.spared = 0;
     private_->catalogue.file(part);
   }
   return behind;

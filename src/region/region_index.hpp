@@ -36,7 +36,8 @@ namespace vpmm::region {
 // - the sums by state are the sums of the regions.
 class RegionIndex {
  public:
-  explicit RegionIndex(Bytes page_size);
+  // `whole`: sizes between one and two of these are summed up by what two would take beyond (spared_bytes).
+  explicit RegionIndex(Bytes page_size, Bytes whole = 0);
   ~RegionIndex();
   RegionIndex(const RegionIndex&) = delete;
   RegionIndex& operator=(const RegionIndex&) = delete;
@@ -79,8 +80,7 @@ class RegionIndex {
   Region* allocate(Region* free, AddressRange part, Tenant tenant);
   // Another's from now on, without a holder.
   void hand_over(Region* allocated, Tenant tenant);
-  // Splits an allocated region at `at`: each part is its tenant's, who asked for all of it and spares nothing. Returns
-  // the back.
+  // Splits an allocated region at `at`: each part is its tenant's, who asked for all of it. Returns the back.
   Region* split_allocated(Region* allocated, DevicePtr at);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
@@ -109,7 +109,7 @@ class RegionIndex {
   Bytes pending_bytes() const;                           // free and not complete
   Bytes pending_bytes(time::TimelineId timeline) const;  // free, with a part on this timeline
   Bytes requested_bytes() const;                         // sum over allocated regions of what users asked for
-  Bytes spared_bytes() const;                            // and of what whole pages would take beyond
+  Bytes spared_bytes() const;                            // and of what two of `whole` would take beyond
   Bytes largest_free() const;
 
   // The first broken invariant as text; empty when all hold.

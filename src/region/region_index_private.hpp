@@ -21,7 +21,7 @@ inline bool mergeable(const Region& a, const Region& b) {
 }
 
 struct RegionIndex::Private {
-  explicit Private(Bytes page) : catalogue(page) {}
+  Private(Bytes page, Bytes whole) : catalogue(page, whole) {}
 
   // The reservation around `p`; null when there is none.
   const Reservation* find_reservation(DevicePtr p) const;

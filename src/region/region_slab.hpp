@@ -57,6 +57,7 @@ class RegionSlab {
   };
   static constexpr std::size_t kFirstBlock = 32;
   static constexpr std::size_t kLargestBlock = 2 * kMiB / sizeof(Region);  // a huge page
+  static_assert(is_power_of_two(sizeof(Region)), "blocks are aligned to their size");
 
   Region* make_new() {
     if (blocks_.empty()) add_block(kFirstBlock);

@@ -30,12 +30,11 @@ TEST(Rounding, is_to_slices_where_more_than_a_32nd_of_the_request_would_be_lost)
   EXPECT_EQ(rounding.rounded(16 * kPage + 4 * kSlice), 17 * kPage) << "a 33rd";
 }
 
-TEST(Rounding, spares_of_two_pages_what_is_cut_off_the_second) {
+TEST(Rounding, is_to_slices_from_one_page_on) {
   const Rounding rounding({}, kPage);
+  EXPECT_EQ(rounding.rounded(kPage), kPage);
   EXPECT_EQ(rounding.rounded(kPage + 1), kPage + kSlice);
-  EXPECT_EQ(rounding.spared(kPage + kSlice), 7 * kSlice);
-  EXPECT_EQ(rounding.spared(2 * kPage - kSlice), kSlice);
-  for (const Bytes whole : {kPage, 2 * kPage, 2 * kPage + kSlice}) EXPECT_EQ(rounding.spared(whole), 0u);
+  EXPECT_EQ(rounding.rounded(2 * kPage - kSlice), 2 * kPage - kSlice);
 }
 
 TEST(Rounding, loses_at_most_a_32nd_and_a_slice_from_there_on) {
