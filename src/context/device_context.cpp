@@ -91,7 +91,7 @@ bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& c
 }
 
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
-  if (serves_small_) small_->judge_rounding(request.bytes);
+  if (small_ != nullptr) small_->judge_rounding(request.bytes);
   if (wants_small(request, caller)) return small_->allocate(lock, request.bytes, request.alignment, caller);
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)
@@ -111,8 +111,7 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
     return Error{ErrorCode::unsupported,
                  fmt::format("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
                              request.alignment, page)};
-  const pool::PageRequest pages{request.bytes, pool_->rounding().rounded(request.bytes),
-                                std::max(request.alignment, natural)};
+  const pool::PageRequest pages{request.bytes, small_->rounded(request.bytes), std::max(request.alignment, natural)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {

@@ -170,7 +170,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   relief.synchronize = [this](MutexLock& lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
-  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, [this] { return prove_now(); });
+  if (pool_ != nullptr)
+    small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, config.prefer == pool::Prefer::footprint,
+                                                [this] { return prove_now(); });
   const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)
     somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);

@@ -101,7 +101,7 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
   } else if (somm_ == nullptr || bytes >= page) {
-    const Bytes rounded = rounding_.rounded(bytes);
+    const Bytes rounded = small_->rounded(bytes);
     if (rounded > small::kMostPages * page || config_.page_chunks) return {};
     region::Region* const region = shard.take_pages(rounding_.slices(rounded));
     if (region == nullptr) return {};
@@ -295,7 +295,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!has_preallocated_ || recording_) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  const DevicePtr begin = pool_->allocate_hit({bytes, rounding_.rounded(bytes), natural}, caller);
+  const DevicePtr begin = pool_->allocate_hit({bytes, small_->rounded(bytes), natural}, caller);
   if (is_null(begin)) return {};
   announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
   note_peaks(caller);

@@ -27,10 +27,11 @@ class Rounding {
   Bytes slice_size() const { return slice_.bytes(); }
   bool cuts_pages() const { return slice_.bytes() < page_.bytes(); }
   std::uint64_t slices(Bytes bytes) const { return slice_.pages(bytes); }
-  Bytes rounded(Bytes bytes) const {
+  // `cuts_second_page`: where two pages would do, too (Note [Requests of one to two pages]).
+  Bytes rounded(Bytes bytes, bool cuts_second_page) const {
     const Bytes whole = page_.pages_up(bytes) * page_.bytes();
     const Bytes saved = slice_.pages(whole - bytes) * slice_.bytes();
-    return whole > page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
+    return whole > (cuts_second_page ? 1 : 2) * page_.bytes() && saved * kRestDivisor > bytes ? whole - saved : whole;
   }
 
  private:

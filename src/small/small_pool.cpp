@@ -38,9 +38,10 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove)
+SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, bool cuts_for_all, std::function<bool()> prove)
     : pool_(pool),
       timelines_(timelines),
+      cuts_for_all_(cuts_for_all),
       prove_(std::move(prove)),
       page_size_(pool.page_size()),
       directory_(page_size_),
@@ -56,14 +57,16 @@ void SmallPool::prepare() {
 }
 
 // Note [Requests of one to two pages]
-// In whole pages, requests of any size between one and two would hold a third more than they ask for; cut finer, what
-// one freed would seldom fit the next. So where whole pages would lose a quarter of one or more, the request is a run
-// like those below a page, cut from pages that stand side by side, and what it leaves serves smaller ones. But such
-// pages stay while anything in them lives, and larger requests have to do without. So it is one only where rounding as
-// a whole loses, or once lost, more than a 16th of what is mapped: a program that comes back to the same place finds
-// there what it left. docs/design/chunk-policy.md has the figures.
+// In whole pages, requests of any size between one and two would hold a third more than they ask for. So they are cut
+// at slices, as larger ones are; and where rounding as a whole loses, or once lost, more than a 16th of what is mapped,
+// they are runs like those below a page, cut from pages that stand side by side: what one leaves serves smaller ones.
+// But such pages stay while anything in them lives, and larger requests have to do without.
+// Either way what one freed may not fit the next. Where several streams keep memory in hand, pages then wander between
+// them through the pool's lock: eight threads took 1,800 ns instead of 250. So with more than one stream such requests
+// are whole pages, unless footprint is preferred. docs/design/chunk-policy.md has the figures.
 void SmallPool::judge_rounding(Bytes bytes) {
   if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
+  if (!cuts_for_all_ && timelines_.stream_count() > 1) return two_pages_.store(TwoPages::whole);
   std::int64_t requested = pages_.requested;
   std::int64_t held = pages_.allocated;  // if those of one to two pages were two whole ones
   for (const Shard& shard : shards_) {
@@ -73,9 +76,10 @@ void SmallPool::judge_rounding(Bytes bytes) {
   requested += static_cast<std::int64_t>(pool_.requested_bytes());
   held += static_cast<std::int64_t>(pool_.used_bytes() + pool_.spared_bytes());
   most_lost_ = std::max(most_lost_, held - requested);
-  const std::int64_t least = cuts_two_pages_.load(std::memory_order_relaxed) ? kLostDivisorWhileCut : kLostDivisor;
+  const bool are_runs = two_pages_.load(std::memory_order_relaxed) == TwoPages::runs;
   const auto mapped = static_cast<std::int64_t>(pool_.mapped_bytes());
-  cuts_two_pages_.store(most_lost_ * least > mapped, std::memory_order_relaxed);
+  const bool loses_much = most_lost_ * (are_runs ? kLostDivisorWhileCut : kLostDivisor) > mapped;
+  two_pages_.store(loses_much ? TwoPages::runs : TwoPages::slices, std::memory_order_relaxed);
 }
 
 // --- a request ------------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ class SmallPool {
  public:
   // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
   // True: something is.
-  SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove);
+  // `cuts_for_all`: requests of one to two pages are cut however many streams there are.
+  SmallPool(pool::Pool& pool, time::Timelines& timelines, bool cuts_for_all, std::function<bool()> prove);
 
   // What the first request would find missing.
   void prepare();
@@ -55,16 +56,21 @@ class SmallPool {
   // Whether a request is served here rather than by whole pages. Any thread, without a lock. Requires: can_cut().
   bool serves(Bytes bytes, Bytes alignment) const {
     if (bytes < page_size_) return is_below_a_page(bytes, alignment, page_size_);
-    return cuts_two_pages_.load(std::memory_order_relaxed) && is_far_below_two_pages(bytes, alignment, page_size_);
+    return two_pages_.load(std::memory_order_relaxed) == TwoPages::runs &&
+           is_below_two_pages(bytes, alignment, page_size_);
+  }
+  // What whole pages take for a request. Any thread, without a lock.
+  Bytes rounded(Bytes bytes) const {
+    return pool_.rounding().rounded(bytes, two_pages_.load(std::memory_order_relaxed) != TwoPages::whole);
   }
   static bool is_below_a_page(Bytes bytes, Bytes alignment, Bytes page_size) {
     return std::max(run_units(bytes) * kUnit, alignment) < page_size;
   }
-  static bool is_far_below_two_pages(Bytes bytes, Bytes alignment, Bytes page_size) {
+  static bool is_below_two_pages(Bytes bytes, Bytes alignment, Bytes page_size) {
     return page_size < bytes && bytes < 2 * page_size && alignment <= kUnit &&
-           run_units(bytes) * kUnit + page_size / 4 <= 2 * page_size;
+           run_units(bytes) * kUnit + page_size / pool::Rounding::kSlicesPerPage <= 2 * page_size;
   }
-  // Before a request of so many bytes: whether those of one to two pages shall be served here from now on.
+  // Before a request of so many bytes: how those of one to two pages shall be served from now on.
   void judge_rounding(Bytes bytes);
 
   // Memory that work queued on the caller's stream after the call may use.
@@ -143,6 +149,8 @@ class SmallPool {
   std::string validate();
 
  private:
+  // How requests of one to two pages are served: by whole pages, by pages and slices, or by runs here.
+  enum class TwoPages : std::uint8_t { whole, slices, runs };
   // A block (index: in the slab) or units of a run that ended and may not be used again yet.
   struct Waiting {
     Slab* slab = nullptr;
@@ -197,6 +205,7 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
+  const bool cuts_for_all_;
   const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
@@ -226,7 +235,7 @@ class SmallPool {
   // Every free looks at these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
-  std::atomic<bool> cuts_two_pages_{false};  // requests of one to two pages are served here; every allocation looks
+  std::atomic<TwoPages> two_pages_{TwoPages::whole};
 };
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {

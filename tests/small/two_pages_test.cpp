@@ -86,7 +86,7 @@ TEST_P(TwoPages, aligned_to_more_than_a_unit_or_nearly_two_pages_are_whole_ones)
   allocate(20, kPage + kPage / 4, a);
   EXPECT_TRUE(is_run(runs.back()));
   EXPECT_FALSE(is_run(world.allocate(kPage + 1, a, kPage)));
-  EXPECT_FALSE(is_run(world.allocate(2 * kPage - kPage / 8, a)));
+  EXPECT_FALSE(is_run(world.allocate(2 * kPage - kPage / 16, a)));
   EXPECT_FALSE(is_run(world.allocate(kPage, a)));
   EXPECT_FALSE(is_run(world.allocate(2 * kPage, a)));
 }
@@ -248,6 +248,30 @@ TEST_P(TwoPages, that_fail_for_want_of_memory_lose_nothing) {
   EXPECT_GE(all.size(), 26u) << "41 pages have room for 30";
   for (const DevicePtr ptr : all) small.deallocate(ptr, stream);
   EXPECT_FALSE(is_null(small.allocate(40 * kPage, stream)));
+}
+
+TEST_P(TwoPages, are_whole_pages_where_several_streams_keep_memory_unless_footprint_is_preferred) {
+  constexpr Bytes kRun = kPage + kPage / 4;
+  for (const pool::Prefer prefer : {pool::Prefer::balanced, pool::Prefer::footprint}) {
+    WorldOptions options = options_of(GetParam());
+    options.config.prefer = prefer;
+    PoolWorld own(options);
+    const StreamHandle first = own.stream(), second = own.stream();
+    std::vector<std::pair<DevicePtr, StreamHandle>> all;
+    for (int i = 0; i < 40; ++i)
+      for (const StreamHandle stream : {first, second}) {
+        all.emplace_back(own.allocate(kRun, stream), stream);
+        own.use(all.back().first, kRun, stream);
+      }
+    const Bytes mapped = own.statistics().mapped_bytes;
+    if (prefer == pool::Prefer::balanced) {
+      EXPECT_GE(mapped, 79 * 2 * kPage);
+    } else {
+      EXPECT_LE(mapped, 80 * kRun / 4 * 5);
+    }
+    for (const auto& [ptr, stream] : all) own.deallocate(ptr, stream);
+    EXPECT_EQ(own.statistics().live_bytes, 0u);
+  }
 }
 
 class TwoPagesInPageMode : public TwoPages {};
