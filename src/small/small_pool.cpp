@@ -38,10 +38,10 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, bool cuts_for_all, std::function<bool()> prove)
+SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, bool slices_for_all, std::function<bool()> prove)
     : pool_(pool),
       timelines_(timelines),
-      cuts_for_all_(cuts_for_all),
+      slices_for_all_(slices_for_all),
       prove_(std::move(prove)),
       page_size_(pool.page_size()),
       directory_(page_size_),
@@ -63,10 +63,11 @@ void SmallPool::prepare() {
 // But such pages stay while anything in them lives, and larger requests have to do without.
 // Either way what one freed may not fit the next. Where several streams keep memory in hand, pages then wander between
 // them through the pool's lock: eight threads took 1,800 ns instead of 250. So with more than one stream such requests
-// are whole pages, unless footprint is preferred. docs/design/chunk-policy.md has the figures.
+// are whole pages, or, where footprint is preferred, slices. docs/design/chunk-policy.md has the figures.
 void SmallPool::judge_rounding(Bytes bytes) {
   if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
-  if (!cuts_for_all_ && timelines_.stream_count() > 1) return two_pages_.store(TwoPages::whole);
+  if (timelines_.stream_count() > 1)
+    return two_pages_.store(slices_for_all_ ? TwoPages::slices : TwoPages::whole, std::memory_order_relaxed);
   std::int64_t requested = pages_.requested;
   std::int64_t held = pages_.allocated;  // if those of one to two pages were two whole ones
   for (const Shard& shard : shards_) {

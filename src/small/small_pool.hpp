@@ -47,8 +47,8 @@ class SmallPool {
  public:
   // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
   // True: something is.
-  // `cuts_for_all`: requests of one to two pages are cut however many streams there are.
-  SmallPool(pool::Pool& pool, time::Timelines& timelines, bool cuts_for_all, std::function<bool()> prove);
+  // `slices_for_all`: requests of one to two pages are cut at slices however many streams there are.
+  SmallPool(pool::Pool& pool, time::Timelines& timelines, bool slices_for_all, std::function<bool()> prove);
 
   // What the first request would find missing.
   void prepare();
@@ -205,7 +205,7 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
-  const bool cuts_for_all_;
+  const bool slices_for_all_;
   const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines

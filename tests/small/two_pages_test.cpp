@@ -267,7 +267,7 @@ TEST_P(TwoPages, are_whole_pages_where_several_streams_keep_memory_unless_footpr
     if (prefer == pool::Prefer::balanced) {
       EXPECT_GE(mapped, 79 * 2 * kPage);
     } else {
-      EXPECT_LE(mapped, 80 * kRun / 4 * 5);
+      EXPECT_LE(mapped, 80 * kRun / 8 * 9);
     }
     for (const auto& [ptr, stream] : all) own.deallocate(ptr, stream);
     EXPECT_EQ(own.statistics().live_bytes, 0u);
