@@ -313,7 +313,7 @@ class Observing(PoolTest):
         self.assertIn("statistics", json.loads(self.pool.dump(json=True)))
 
     def test_a_snapshot_lists_regions_in_ascending_order(self) -> None:
-        live = [self.pool.allocate(3 * MIB, stream) for stream in (1, 2) for _ in range(70)]
+        live = [self.pool.allocate(4 * MIB, stream) for stream in (1, 2) for _ in range(70)]
         for ptr in live[::2]:
             self.pool.deallocate(ptr, 1)
         regions = self.pool.snapshot()
@@ -322,7 +322,7 @@ class Observing(PoolTest):
         allocated = {region.begin for region in regions if region.state == "allocated"}
         self.assertLessEqual(set(live[1::2]), allocated)
         self.assertEqual({region.state for region in regions} - {"allocated", "free", "hole"}, set())
-        self.assertTrue(all(region.requested == 3 * MIB for region in regions if region.begin in live[1::2]))
+        self.assertTrue(all(region.requested == 4 * MIB for region in regions if region.begin in live[1::2]))
 
     def test_a_recording_is_written_and_its_mistakes_are_errors(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
