@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <new>
+#include <type_traits>
 
 namespace vpmm {
 
@@ -25,5 +27,20 @@ struct LineAllocator {
   void deallocate(T* begin, std::size_t) { ::operator delete (begin, std::align_val_t{kCacheLine}); }
   friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
 };
+
+// The same for an array of numbers, where a container would be too large.
+template <typename T>
+struct LineDeleter {
+  void operator()(T* begin) const { LineAllocator<T>().deallocate(begin, 0); }
+};
+template <typename T>
+using LineArray = std::unique_ptr<T[], LineDeleter<T>>;
+template <typename T>
+LineArray<T> make_line_array(std::size_t count) {
+  static_assert(std::is_trivial_v<T>);
+  T* const begin = LineAllocator<T>().allocate(count);
+  std::uninitialized_value_construct_n(begin, count);
+  return LineArray<T>(begin);
+}
 
 }  // namespace vpmm

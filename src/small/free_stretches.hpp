@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <utility>
+
+#include "base/line_allocator.hpp"
 
 namespace vpmm::small {
 
@@ -26,12 +28,12 @@ class FreeStretches {
 
   // Of so many units none is free.
   void clear(std::uint64_t units) {
-    keys_ = std::make_unique<std::uint64_t[]>(most(units));
+    keys_ = make_line_array<std::uint64_t>(most(units));
     count_ = longest_ = 0;
   }
   // There are more units, none of which is free.
   void grow(std::uint64_t units) {
-    auto keys = std::make_unique<std::uint64_t[]>(most(units));
+    auto keys = make_line_array<std::uint64_t>(most(units));
     std::copy_n(keys_.get(), count_, keys.get());
     keys_ = std::move(keys);
   }
@@ -105,7 +107,7 @@ class FreeStretches {
     longest_ = static_cast<std::uint32_t>(most >> kLengthShift);
   }
 
-  std::unique_ptr<std::uint64_t[]> keys_;
+  LineArray<std::uint64_t> keys_;
   std::uint32_t count_ = 0;
   std::uint32_t longest_ = 0;
 };

@@ -65,24 +65,6 @@ std::vector<std::pair<const Line*, const Line*>> writable_memory() {
   return ranges;
 }
 
-// The kernel notes in memory of each thread on which core it runs: this one is to stay where it is.
-class Pinned {
- public:
-  Pinned() {
-    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
-    cpu_set_t here;
-    CPU_ZERO(&here);
-    CPU_SET(static_cast<std::size_t>(::sched_getcpu()), &here);
-    EXPECT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
-  }
-  ~Pinned() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-
- private:
-  cpu_set_t before_{};
-};
-
 class Watch {
  public:
   // Adds the lines that `step` writes.
@@ -108,7 +90,6 @@ class Watch {
   }
   static constexpr std::size_t kMostChanges = 100'000;
 
-  const Pinned pinned_;
   const std::vector<std::pair<const Line*, const Line*>> ranges_ = writable_memory();
   Apart<Line> before_{lines_in(ranges_)};
   Apart<const Line*> changed_{kMostChanges};
