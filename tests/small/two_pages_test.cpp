@@ -274,6 +274,42 @@ TEST_P(TwoPages, are_whole_pages_where_several_streams_keep_memory_unless_footpr
   }
 }
 
+// Where the driver aligns reservations to pages only, groups of sixteen pages are cut off at their ends.
+TEST_P(TwoPages, lie_in_reservations_that_begin_anywhere) {
+  WorldOptions options = options_of(GetParam());
+  options.config.va_size = 17 * kPage;
+  PoolWorld own(options);
+  const StreamHandle stream = own.stream();
+  std::vector<DevicePtr> larger;
+  for (int i = 0; i < 4; ++i) {
+    own.faults().set_plan({{Call::mem_address_reserve}, 1, CuResult::out_of_memory});
+    larger.push_back(own.allocate(17 * kPage, stream));
+    own.faults().clear_plan();
+  }
+  const auto reservations = own.pool().snapshot().reservations;
+  EXPECT_TRUE(std::any_of(reservations.begin(), reservations.end(),
+                          [](const AddressRange& range) { return !is_aligned(range.begin, 16 * kPage); }));
+  for (const DevicePtr ptr : larger) own.deallocate(ptr, stream);
+  std::mt19937_64 random(6);
+  std::vector<std::pair<DevicePtr, Bytes>> live;
+  for (int i = 0; i < 60; ++i) {
+    const Bytes bytes = i % 2 == 0 ? kPage + 1 + random() % (kPage / 2) : 1 + random() % kPage;
+    live.emplace_back(own.allocate(bytes, stream), bytes);
+    own.use(live.back().first, bytes, stream);
+    if (i % 3 != 0) continue;
+    std::swap(live[random() % live.size()], live.back());
+    own.deallocate(live.back().first, stream);
+    live.pop_back();
+  }
+  for (const auto& [ptr, bytes] : live) {
+    EXPECT_EQ(own.pool().query(ptr + (bytes - 1)).value().begin, ptr);
+    own.deallocate(ptr, stream);
+  }
+  own.wait();
+  ASSERT_TRUE(own.pool().trim(0).ok());
+  EXPECT_EQ(own.statistics().mapped_bytes, 0u);
+}
+
 class TwoPagesInPageMode : public TwoPages {};
 
 TEST_P(TwoPagesInPageMode, are_whole_pages) {
