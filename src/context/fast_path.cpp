@@ -73,8 +73,7 @@ DeviceContext::Known DeviceContext::known(driver::StreamHandle stream) const {
   return {streams_.find(static_cast<std::uint64_t>(id)), id, stream};
 }
 
-// --- in hand
-// ----------------------------------------------------------------------------------------------------------
+// --- in hand -------------------------------------------------------------------------------------------------------
 // `flatten` makes one function of a warm call, without a record of where things are between two: a tenth of a pair.
 
 static_assert(small::kLeastRun < small::kLeastPage, "a block is smaller than any page that is cut");
@@ -255,8 +254,7 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
     shard.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }
 
-// --- public calls
-// -----------------------------------------------------------------------------------------------------
+// --- public calls --------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
@@ -354,8 +352,7 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
   return first;
 }
 
-// --- bound streams
-// ----------------------------------------------------------------------------------------------------
+// --- bound streams -------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
   Visit visit(*this);

@@ -18,7 +18,7 @@ struct RegionSnapshot {
   bool complete = true;  // free, zombie, shadow: nothing pending
   // free, zombie, shadow: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or complete
   std::string stamp;
-  // allocated: how many requests below a page are live in it; none: it is one allocation
+  // allocated: how many live small requests begin in it; none: it is one allocation
   std::optional<std::uint64_t> small_allocations;
 };
 

@@ -150,7 +150,7 @@ void Catalogue::enter(Region* region) {
     case RegionState::free: enter_free(region); break;
     case RegionState::allocated:
       requested_bytes_ += region->tenant.requested;
-      spared_bytes_ += spared(region->range.size);
+      spared_bytes_ += short_of_two(whole_, region->range.size);
       region->reservation->table.add_owner(first_page(*region), region);
       break;
     case RegionState::zombie: break;
@@ -168,7 +168,7 @@ void Catalogue::leave(Region* region) {
     case RegionState::free: leave_free(region); break;
     case RegionState::allocated:
       requested_bytes_ -= region->tenant.requested;
-      spared_bytes_ -= spared(region->range.size);
+      spared_bytes_ -= short_of_two(whole_, region->range.size);
       region->reservation->table.remove_owner(first_page(*region));
       break;
     case RegionState::zombie: break;

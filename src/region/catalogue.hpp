@@ -141,9 +141,6 @@ class Catalogue {
   std::string timeline_difference(const std::vector<const Region*>& regions) const;
   std::string place_difference(const std::vector<const Region*>& regions) const;
 
-  // Of an allocated region.
-  Bytes spared(Bytes size) const { return whole_ < size && size < 2 * whole_ ? 2 * whole_ - size : 0; }
-
   PageUnit unit_;
   Bytes whole_;
   SizeIndex holes_;

@@ -144,7 +144,7 @@ std::string Catalogue::sum_difference(const Regions& regions) const {
     if (is_free(region) && !region->stamp.is_complete()) pending += region->range.size;
     if (region->state != RegionState::allocated) continue;
     requested += region->tenant.requested;
-    spared += this->spared(region->range.size);
+    spared += short_of_two(whole_, region->range.size);
   }
   if (sums_ != sums) return "sums by state are not the sums of the regions";
   if (pending_bytes_ != pending) return "pending bytes are not the sum of pending regions";

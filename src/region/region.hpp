@@ -26,6 +26,11 @@ constexpr bool has_stamp(RegionState state) {
   return state == RegionState::free || state == RegionState::zombie || state == RegionState::shadow;
 }
 
+// What two of `whole` would take beyond `size`, where one does not suffice and two are more.
+constexpr Bytes short_of_two(Bytes whole, Bytes size) {
+  return whole < size && size < 2 * whole ? 2 * whole - size : 0;
+}
+
 // Whose allocation it is.
 struct Tenant {
   Bytes requested = 0;                       // what the user asked for; the region is this rounded up

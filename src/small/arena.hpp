@@ -136,12 +136,12 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 }
 
 // Note [Small requests may cross pages]
-// An arena is a stretch of address space in which the pool's pages come and go, one at a time. Of pages that stand side
-// by side what is free is one, so a run may begin in one and end in the next: else a stream that asks for little more
-// than half a page again and again would hold twice as much. But a run that crosses keeps two pages from going back,
-// and what it leaves is cut off from it. So only runs of more than half a page do so, and only where they are three
-// quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything else crosses
-// where there is no other room. docs/design/chunk-policy.md has the figures.
+// An arena is a stretch of address space in which the pool's pages come and go. A run may begin in one and end in the
+// next: else a stream that asks for little more than half a page again and again would hold twice as much. For these
+// its extents grow by whole pages that stand behind them. But a run that crosses keeps two pages from going back, and
+// free pages beside it stay with the stream. So only runs of more than half a page do so, and up to a page only where
+// they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
+// else crosses where there is no other room. docs/design/chunk-policy.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Written under the lock of the shard that has

@@ -98,9 +98,9 @@ struct alignas(kCacheLine) Extent {
   // Nobody's units behind the last one become part of it, used for now. Holds: the pool's lock.
   void grow(std::uint64_t more) {
     const std::uint64_t first = arena->unit_of(begin) + units;
+    free_.grow(units + more);  // these may throw, so before anything changes
+    of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
     units += static_cast<std::uint32_t>(more);
-    free_.grow(units);
-    of_units_.resize((units + Units::kCount - 1) / Units::kCount);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
       arena->owners[unit].store(Owner(this), std::memory_order_relaxed);
   }
@@ -233,7 +233,6 @@ struct alignas(kCacheLine) Extent {
   }
   Units& around(std::uint64_t unit) { return of_units_[unit / Units::kCount]; }
   const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
-  // The bits of 64 units.
 };
 
 // Extents of one shard, by the longest free stretch in them. One without free units stands nowhere: its list is that of

@@ -59,8 +59,7 @@ bool is_entered(const Extent& extent) {
 
 }  // namespace
 
-// --- allocations of whole pages
-// -----------------------------------------------------------------------------------------
+// --- allocations of whole pages ------------------------------------------------------------------------------------
 
 void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
   PageEntry* entry = directory_.at(pages.range.begin);
@@ -94,8 +93,7 @@ Bytes SmallPool::requested_of(const Region& pages) const {
   return pages.asked;
 }
 
-// --- taking back
-// --------------------------------------------------------------------------------------------------------
+// --- taking back ---------------------------------------------------------------------------------------------------
 
 bool SmallPool::recall() { return recall(FreePages::all); }
 
@@ -368,8 +366,7 @@ void SmallPool::retire_if_empty(Shard& shard) {
   unused_shards_.push_back(&shard);
 }
 
-// --- figures
-// ------------------------------------------------------------------------------------------------------------
+// --- figures -------------------------------------------------------------------------------------------------------
 
 Tally SmallPool::tally() {
   Tally sum = pages_;
@@ -455,8 +452,7 @@ Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
   return (found == waiting_on_.end() ? 0 : found->second) + spans_.pending_bytes(timeline);
 }
 
-// --- invariants
-// ---------------------------------------------------------------------------------------------------------
+// --- invariants ----------------------------------------------------------------------------------------------------
 
 std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;

@@ -67,7 +67,7 @@ struct Tally {
  private:
   void add_rounded(Bytes rounded, std::int64_t sign) {
     add(allocated, sign * static_cast<std::int64_t>(rounded));
-    if (page < rounded && rounded < 2 * page) add(spared, sign * static_cast<std::int64_t>(2 * page - rounded));
+    if (const Bytes less = region::short_of_two(page, rounded)) add(spared, sign * static_cast<std::int64_t>(less));
   }
   static void add(std::int64_t& sum, std::int64_t change) {
     std::atomic_ref(sum).store(sum + change, std::memory_order_relaxed);
@@ -273,21 +273,20 @@ class alignas(kCacheLine) Shard {
   // Free pages of an extent that is in use become extents of their own, which can leave.
   template <typename MakeExtent>
   void part_free_pages(Extent* extent, MakeExtent&& make_extent) {
-    for (bool is_last = false; !is_last;) {
+    while (extent != nullptr) {
       Extent* back = nullptr;
-      extents.remove(extent, extent->longest());
       if (const std::uint64_t at = extent->first_border(page_units)) {
         back = make_extent();
+        const std::uint32_t longest = extent->longest();
         extent->split(at, *back);
         ++extent_count;
+        extents.refile(extent, longest);
         extents.file(back);
       }
-      extents.file(extent);
       if (extent->is_free()) {
         loosen(-std::uint64_t{extent->units});
         keep_bytes(extent->units * kUnit);
       }
-      is_last = back == nullptr;
       extent = back;
     }
   }

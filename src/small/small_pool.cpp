@@ -28,6 +28,13 @@ bool earlier(const time::StampPart& a, const time::StampPart& b) {
   return a.timeline != b.timeline ? a.timeline < b.timeline : a.sequence < b.sequence;
 }
 
+// Note [An extent is as complete as what it was cut from]
+// That may be memory which only the caller's stream may use yet: then it must not leave the hand as if it were
+// complete, even if nothing in it was ever used. 0: it is complete.
+std::uint64_t number_of(const Region& free) {
+  return free.stamp.is_complete() ? 0 : free.stamp.parts().front().sequence;
+}
+
 // The smallest class whose blocks all begin at `alignment`, which divides a unit; none: only a run does.
 std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
   if (bytes > kLargestBlock) return std::nullopt;
@@ -203,7 +210,7 @@ bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller
     shard.attach(extent);
     return true;
   }
-  const std::uint64_t number = free->stamp.is_complete() ? 0 : free->stamp.parts().front().sequence;
+  const std::uint64_t number = number_of(*free);
   cut_span(free, part, caller);
   extent_units_ += part.size / kUnit;
   const SpinGuard guard(shard.lock);
@@ -236,12 +243,9 @@ void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& pages,
     if (!take_pages(lock, pages, caller)) return;
 }
 
-// Note [An extent is as complete as what it was cut from]
-// That may be memory which only the caller's stream may use yet: then it must not leave the hand as if it were
-// complete, even if nothing in it was ever used.
 Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
   Extent* const extent = extents_.take();
-  extent->number = free->stamp.is_complete() ? 0 : free->stamp.parts().front().sequence;
+  extent->number = number_of(*free);
   cut_span(free, range, caller);
   extent->enter(arena_at(range.begin), range);
   extent_units_ += extent->units;
@@ -343,8 +347,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   return *shard;
 }
 
-// --- whose an address is
-// ----------------------------------------------------------------------------------------------
+// --- whose an address is -------------------------------------------------------------------------------------------
 
 bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
 
@@ -421,8 +424,7 @@ void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int chang
   if (counted != nullptr) counted->tenants += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
-// --- a free
-// -----------------------------------------------------------------------------------------------------------
+// --- a free --------------------------------------------------------------------------------------------------------
 
 void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stamp) {
   forget_uses(allocation);
