@@ -158,7 +158,7 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
     const DevicePtr second = world.allocate(100, b);
     world.sim().advance_host_ns(5'000'000);
     world.deallocate(first, a);
-    world.deallocate(before, a);  // allocated before the recording
+    world.deallocate(before, a);               // allocated before the recording
     world.pool().deallocate_deferred(second);  // carried out by the next call, which ends the recording
     ASSERT_TRUE(world.pool().stop_recording().ok());
     expect_error(world.pool().stop_recording(), ErrorCode::invalid_argument);
