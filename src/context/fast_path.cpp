@@ -160,8 +160,9 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
     if (extent.shard != &shard || !extent.range().contains(ptr)) return false;
     const std::uint64_t unit = extent.unit_of(ptr);
     if (extent.at(unit) != ptr || !extent.has_run_at(unit) || extent.is_used_elsewhere(unit)) return false;
-    if (!may_keep(shard, {ptr, small::run_units(extent.requested(unit)) * small::kUnit}, stream)) return false;
-    shard.give_run(extent, unit);
+    const Bytes requested = extent.requested(unit);
+    if (!may_keep(shard, {ptr, small::run_units(requested) * small::kUnit}, stream)) return false;
+    shard.give_run(extent, unit, requested);
     return true;
   }
   Slab* const slab = at.owner.slab();

@@ -28,7 +28,8 @@ constexpr bool has_stamp(RegionState state) {
 
 // What two of `whole` would take beyond `size`, where one does not suffice and two are more.
 constexpr Bytes short_of_two(Bytes whole, Bytes size) {
-  return whole < size && size < 2 * whole ? 2 * whole - size : 0;
+  const bool is_so = size - whole - 1 < whole - 1;  // one comparison: what is too small becomes huge
+  return (2 * whole - size) * Bytes{is_so};
 }
 
 // Whose allocation it is.

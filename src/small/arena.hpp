@@ -64,20 +64,22 @@ class Owner {
   std::uintptr_t bits_ = 0;
 };
 
-// What stands at a page: nothing, an arena, the slab that fills one, or an allocation of whole pages that begins here.
+// What stands at a page: nothing, an arena, the extent or the slab that has all of it, or an allocation of whole pages
+// that begins here.
 // Beside it stands what a free needs next, so that it need not look where that is kept: the shard of the allocation,
 // or who owns the units of the arena.
 class PageEntry {
  public:
   void enter(const region::Region& pages, const Shard* shard) { enter(Owner(&pages), shard, Kind::shard); }
   void enter(const Slab& slab) { enter(Owner(slab, 0), nullptr, Kind::nothing); }
+  void enter(const Extent& extent) { enter(Owner(&extent), nullptr, Kind::nothing); }
   void enter(const Arena& arena, std::size_t page);
   void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock: whoever has something live there gets what was entered; anybody else may get what was
   // there before or after, and of one the owner and of the other what stands beside it. So each of these says whether
   // it is of its kind.
-  Owner owner() const { return owner_.load(std::memory_order_relaxed); }
+  Owner owner() const { return owner_.load(std::memory_order_acquire); }
   Shard* shard() const { return static_cast<Shard*>(beside(Kind::shard)); }
   const std::atomic<Owner>* unit_owners() const { return static_cast<std::atomic<Owner>*>(beside(Kind::unit_owners)); }
 
@@ -87,7 +89,7 @@ class PageEntry {
   void enter(Owner owner, const void* beside, Kind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
-    owner_.store(owner, std::memory_order_relaxed);
+    owner_.store(owner, std::memory_order_release);  // whoever reads it reads what it names as it is now
   }
   // Null: not of this kind.
   void* beside(Kind kind) const {
@@ -124,9 +126,9 @@ inline void set_arena_in(region::Region& page, const Arena& arena) {
 // lines. The owners of an extent's units change as its stream cuts slabs and ends them. Where an extent begins or ends
 // within a line of the arena's table, it has the owners of its units there itself, and the table says so once for all.
 //
-// One thing is shared: an entry of the directory is written when a slab begins or ends to fill its page, once for all
-// blocks of a page, and those of four pages stand on a line. With a line each, every free of a stream that has many
-// pages would cost more.
+// One thing is shared: an entry of the directory is written when a slab begins or ends to fill its page, or is the
+// first in a page of runs, once for all blocks of a page, and those of four pages stand on a line. With a line each,
+// every free of a stream that has many pages would cost more.
 constexpr std::uint64_t kOwnersInLine = kCacheLine / sizeof(std::atomic<Owner>);
 
 inline Owner owner_in(const std::atomic<Owner>& entry) {
@@ -144,7 +146,9 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 // else crosses where there is no other room. docs/design/chunk-policy.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
 
-// `owners` names, for every unit, the slab around it, or else the extent. Written under the lock of the shard that has
+// `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of
+// which no slab was cut yet, the directory names the extent at once: for runs, of which there may be many pages, that
+// spares a look at a table that is as large as all of them. Written under the lock of the shard that has
 // the extent, read under any by whoever has something live in the unit, which cannot change meanwhile.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
@@ -161,7 +165,18 @@ struct alignas(kCacheLine) Arena {
   }
   void set_owner(const Slab& owner) {
     set_owners(owner.begin, owner.units, [&](std::uint64_t unit) { return Owner(owner, unit); });
-    if (PageEntry* const entry = entry_of({owner.begin, owner.bytes()})) entry->enter(owner);
+    if (entries == nullptr) return;
+    if (PageEntry* const entry = entry_of({owner.begin, owner.bytes()})) return entry->enter(owner);
+    for (std::size_t page = page_of(owner.begin); page <= page_of(owner.begin + (owner.bytes() - 1)); ++page)
+      if (entries[page].owner().extent() != nullptr) entries[page].enter(*this, page);
+  }
+  // Entries of the pages that lie in it as a whole, with their numbers.
+  template <typename Visit>
+  void for_each_entry(AddressRange part, Visit&& visit) const {
+    if (entries == nullptr) return;
+    const Bytes first = (part.begin - range.begin + page_size - 1) / page_size;
+    const Bytes end = (part.end() - range.begin) / page_size;
+    for (Bytes page = first; page < end; ++page) visit(entries[page], static_cast<std::size_t>(page));
   }
   bool is_page(AddressRange part) const {
     return part.size == page_size && range.begin + page_of(part.begin) * page_size == part.begin;

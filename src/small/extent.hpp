@@ -18,9 +18,9 @@
 
 namespace vpmm::small {
 
-// What an extent knows of 128 of its units, which is all of them where a page is 2 MiB.
+// What an extent knows of 64 of its units, on one line.
 struct alignas(kCacheLine) Units {
-  static constexpr std::uint64_t kCount = 128;
+  static constexpr std::uint64_t kCount = 64;
   static constexpr std::uint64_t kPerRequest = kLeastRun / kUnit;
 
   IndexSet<kCount> runs;            // a live run begins there
@@ -29,13 +29,17 @@ struct alignas(kCacheLine) Units {
   std::array<std::uint32_t, kCount / kPerRequest> requested{};
 };
 
+// In one of a shard's lists.
+struct ExtentLink {
+  ExtentLink* previous = nullptr;
+  ExtentLink* next = nullptr;
+};
+
 // Units that belong together. Belongs to one shard, whose lock guards all that changes. It ends only while all of it is
 // free. One that has more than a page has whole pages.
-struct alignas(kCacheLine) Extent {
+struct alignas(kCacheLine) Extent : ExtentLink {
   // What every call touches, on one line.
-  Shard* shard = nullptr;      // null: not in use
-  Extent* previous = nullptr;  // in one of the shard's lists
-  Extent* next = nullptr;
+  Shard* shard = nullptr;  // null: not in use
   DevicePtr begin{};
   std::uint64_t number = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
@@ -63,8 +67,10 @@ struct alignas(kCacheLine) Extent {
       arena->owners[unit].store(is_in_whole_line ? Owner(this) : Owner(place), std::memory_order_relaxed);
       if (!is_in_whole_line) (place++)->store(Owner(this), std::memory_order_relaxed);
     }
+    arena->for_each_entry(range, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
   void leave() const {
+    arena->for_each_entry(range(), [&](PageEntry& entry, std::size_t page) { entry.enter(*arena, page); });
     const std::uint64_t first = arena->unit_of(begin);
     for (std::uint64_t unit = first; unit < first + units; ++unit)
       arena->owners[unit].store(Owner{}, std::memory_order_relaxed);
@@ -82,11 +88,10 @@ struct alignas(kCacheLine) Extent {
   }
 
   std::uint32_t longest() const { return free_.longest(); }  // most free units side by side
-  bool fits(std::uint64_t wanted, std::uint64_t grain) const { return free_.fits(wanted, grain); }
-  // From the shortest free stretch that is long enough, at a multiple of `grain`. Requires: fits().
-  FreeStretches::Taken take(std::uint64_t wanted, std::uint64_t grain = 1) {
-    free_units -= static_cast<std::uint32_t>(wanted);
-    return free_.take(wanted, grain);
+  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t grain = 1) const { return free_.find(wanted, grain); }
+  FreeStretches::Taken take(const FreeStretches::Place& place) {
+    free_units -= static_cast<std::uint32_t>(place.wanted);
+    return free_.take(place);
   }
   // Returns the free stretch that they are part of now.
   Stretch give(std::uint64_t first, std::uint64_t count) {
@@ -103,18 +108,23 @@ struct alignas(kCacheLine) Extent {
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
       arena->owners[unit].store(Owner(this), std::memory_order_relaxed);
+    const AddressRange added{arena->range.begin + first * kUnit, more * kUnit};
+    arena->for_each_entry(added, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
-  // Units of a free stretch that are whole pages; none where there is no more than one.
-  std::uint64_t paged_units(Stretch of, std::uint64_t page_units) const {
-    if (units <= page_units || of.length < page_units) return 0;
-    const std::uint64_t first = round_up(of.first, page_units);
-    const std::uint64_t end = round_down(of.end(), page_units);
-    return first < end ? end - first : 0;
-  }
+  // Units of free stretches that are whole pages; none where there is no more than one.
   std::uint64_t paged_units(std::uint64_t page_units) const {
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < free_.count(); ++i) sum += paged_units(free_[i], page_units);
+    for (std::size_t i = 0; i < free_.count(); ++i) sum += paged_units(free_[i], free_[i], page_units);
     return sum;
+  }
+  // Of the pages that are free while all of `free` is, how many units are in those of which `part` is a part.
+  std::uint64_t paged_units(Stretch free, Stretch part, std::uint64_t page_units) const {
+    const int shift = std::countr_zero(page_units);  // more than a page there is only of powers of two
+    const std::uint64_t first = (free.first + page_units - 1) >> shift;
+    const std::uint64_t end = std::max(first, free.end() >> shift);
+    const std::uint64_t before = std::max(first, part.first >> shift) - first;
+    const std::uint64_t behind = end - std::min(end, (part.end() + page_units - 1) >> shift);
+    return units > page_units ? (end - first - before - behind) << shift : 0;
   }
   // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
   std::uint64_t first_border(std::uint64_t page_units) const {
@@ -140,6 +150,9 @@ struct alignas(kCacheLine) Extent {
       else
         owner.store(Owner(&back), std::memory_order_release);  // whoever reads it reads `back` as it is now
     }
+    arena->for_each_entry(back.range(), [&](PageEntry& entry, std::size_t) {
+      if (entry.owner().extent() == this) entry.enter(back);
+    });
   }
 
   // --- runs, by their first unit ---
@@ -235,18 +248,23 @@ struct alignas(kCacheLine) Extent {
   const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
 };
 
-// Extents of one shard, by the longest free stretch in them. One without free units stands nowhere: its list is that of
-// no length.
+// Extents of one shard, by the longest free stretch in them. None is jumped over (Note [Nothing is jumped over]): a
+// list is a ring that begins and ends at its head.
 class ExtentLists {
  public:
+  ExtentLists() {
+    for (ExtentLink& head : heads_) head.previous = head.next = &head;
+  }
+  ExtentLists(const ExtentLists&) = delete;
+  ExtentLists& operator=(const ExtentLists&) = delete;
+
   void file(Extent* extent) {
-    if (extent->longest() == 0) return;
     const std::size_t list = list_of(extent->longest());
-    Extent*& first = first_[list];
-    extent->previous = nullptr;
-    extent->next = first;
-    if (first != nullptr) first->previous = extent;
-    first = extent;
+    ExtentLink& head = heads_[list];
+    extent->previous = &head;
+    extent->next = head.next;
+    head.next->previous = extent;
+    head.next = extent;
     occupied_[list / 64] |= std::uint64_t{1} << list % 64;
   }
   // Its longest stretch was another until now.
@@ -257,42 +275,37 @@ class ExtentLists {
   }
   // Requires: it was filed with this longest stretch.
   void remove(Extent* extent, std::uint32_t longest) {
-    if (longest == 0) return;
     const std::size_t list = list_of(longest);
-    (extent->previous == nullptr ? first_[list] : extent->previous->next) = extent->next;
-    if (extent->next != nullptr) extent->next->previous = extent->previous;
-    extent->previous = extent->next = nullptr;
-    if (first_[list] == nullptr) occupied_[list / 64] &= ~(std::uint64_t{1} << list % 64);
+    extent->previous->next = extent->next;
+    extent->next->previous = extent->previous;
+    const bool is_empty = heads_[list].next == &heads_[list];
+    occupied_[list / 64] &= ~(std::uint64_t{is_empty} << list % 64);
   }
-  // One of those with the shortest sufficient stretch; null: none.
-  Extent* find(std::uint64_t units) const {
-    for (std::size_t list = list_of(units); list < kLists;) {
-      const std::uint64_t rest = occupied_[list / 64] >> list % 64;
-      if (rest == 0) {
-        list = (list / 64 + 1) * 64;
-        continue;
-      }
-      list += static_cast<std::size_t>(std::countr_zero(rest));
-      for (Extent* extent = first_[list]; extent != nullptr; extent = extent->next)
-        if (extent->longest() >= units) return extent;
-      ++list;
-    }
-    return nullptr;
-  }
-  // The same where they shall begin at a multiple of `grain`. Not all are looked at.
-  Extent* find(std::uint64_t units, std::uint64_t grain) const {
+  struct Found {
+    Extent* extent = nullptr;  // null: none
+    FreeStretches::Place place;
+  };
+  // In one of those whose longest stretch is the shortest sufficient. Not all are looked at.
+  Found find(std::uint64_t units, std::uint64_t grain = 1) const {
     std::uint64_t looked_at = 0;
-    Extent* found = nullptr;
+    Found found;
+    const auto fits = [&](Extent* extent) {
+      found.place = extent->find(units, grain);
+      if (!found.place.is_none()) found.extent = extent;
+      return found.extent != nullptr;
+    };
     for_each_from(units, [&](Extent* extent) {
-      if (extent->longest() >= units + grain - 1 || (extent->longest() >= units && extent->fits(units, grain)))
-        found = extent;
-      return found == nullptr && ++looked_at < kMostLookedAt;
+      return extent->longest() < units || (!fits(extent) && ++looked_at < kMostLookedAt);
     });
-    return found != nullptr ? found : find(units + grain - 1);
+    if (found.extent == nullptr && grain != 1)
+      for_each_from(units + grain - 1,
+                    [&](Extent* extent) { return extent->longest() < units + grain - 1 || !fits(extent); });
+    return found;
   }
+  // Those with free units.
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    for_each_from(0, [&](Extent* extent) {
+    for_each_from(1, [&](Extent* extent) {
       visit(extent);
       return true;
     });
@@ -300,11 +313,19 @@ class ExtentLists {
   // Those whose longest stretch may be that long. `visit` returns false to stop.
   template <typename Visit>
   void for_each_from(std::uint64_t units, Visit&& visit) const {
-    for (std::size_t list = list_of(units); list < kLists; ++list)
-      for (Extent *extent = first_[list], *next = nullptr; extent != nullptr; extent = next) {
-        next = extent->next;
-        if (!visit(extent)) return;
+    for (std::size_t list = list_of(units); list < kLists; ++list) {
+      const std::uint64_t rest = occupied_[list / 64] >> list % 64;
+      if (rest == 0) {
+        list |= 63;
+        continue;
       }
+      list += static_cast<std::size_t>(std::countr_zero(rest));
+      const ExtentLink* const head = &heads_[list];
+      for (ExtentLink *link = head->next, *next = nullptr; link != head; link = next) {
+        next = link->next;
+        if (!visit(static_cast<Extent*>(link))) return;
+      }
+    }
   }
 
  private:
@@ -317,7 +338,7 @@ class ExtentLists {
     return std::min<std::size_t>(16 * shift + (longest >> shift), kLists - 1);
   }
 
-  std::array<Extent*, kLists> first_{};
+  std::array<ExtentLink, kLists> heads_;
   std::array<std::uint64_t, (kLists + 63) / 64> occupied_{};
 };
 

@@ -42,7 +42,8 @@ void for_each_live(const Extent& extent, Visit&& visit) {
   }
 }
 
-// Whether each page that it lies in names the arena, or the slab of the extent that fills the page.
+// Whether each page that it lies in names the arena, or the slab of the extent that fills the page, or the extent, which
+// has all of the page then, without a slab.
 bool is_entered(const Extent& extent) {
   const Arena& arena = *extent.arena;
   if (arena.entries == nullptr) return true;
@@ -52,7 +53,11 @@ bool is_entered(const Extent& extent) {
     const Slab* const slab = owner.slab();
     const bool is_filled = slab != nullptr && slab->extent == &extent && arena.is_page({slab->begin, slab->bytes()}) &&
                            arena.page_of(slab->begin) == page;
-    if (owner != Owner(&arena) && !is_filled) return false;
+    bool is_own = owner.extent() == &extent;
+    const std::uint64_t units = arena.page_size / kUnit;
+    for (std::uint64_t unit = page * units; is_own && unit < (page + 1) * units; ++unit)
+      is_own = owner_in(arena.owners[unit]).extent() == &extent;
+    if (owner != Owner(&arena) && !is_filled && !is_own) return false;
   }
   return true;
 }

@@ -37,27 +37,35 @@ struct Tally {
 
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
+    begin_block(asked, rounded);
+    add_spared(rounded, +1);
+  }
+  void end(Bytes asked, Bytes rounded) {
+    end_block(asked, rounded);
+    add_spared(rounded, -1);
+  }
+  // Where one page always suffices.
+  void begin_block(Bytes asked, Bytes rounded) {
     add(requested, static_cast<std::int64_t>(asked));
-    add_rounded(rounded, +1);
+    add(allocated, static_cast<std::int64_t>(rounded));
     ++allocations;
     requested_high = std::max(requested_high, requested);
   }
-  void end(Bytes asked, Bytes rounded) {
+  void end_block(Bytes asked, Bytes rounded) {
     add(requested, -static_cast<std::int64_t>(asked));
-    add_rounded(rounded, -1);
+    add(allocated, -static_cast<std::int64_t>(rounded));
     ++deallocations;
   }
   // What the index counts as an allocation that somebody made, or ended, and nobody did.
   void was_none(Bytes asked, Bytes rounded) {
-    add(requested, -static_cast<std::int64_t>(asked));
-    add_rounded(rounded, -1);
+    end(asked, rounded);
+    --deallocations;
     --allocations;
   }
   void ended_none(Bytes asked, Bytes rounded) {
-    add(requested, static_cast<std::int64_t>(asked));
-    add_rounded(rounded, +1);
+    begin(asked, rounded);
+    --allocations;
     --deallocations;
-    requested_high = std::max(requested_high, requested);
   }
   // Any thread, without a lock.
   std::int64_t requested_now() const { return now(requested); }
@@ -65,9 +73,8 @@ struct Tally {
   std::int64_t spared_now() const { return now(spared); }
 
  private:
-  void add_rounded(Bytes rounded, std::int64_t sign) {
-    add(allocated, sign * static_cast<std::int64_t>(rounded));
-    if (const Bytes less = region::short_of_two(page, rounded)) add(spared, sign * static_cast<std::int64_t>(less));
+  void add_spared(Bytes rounded, std::int64_t sign) {
+    add(spared, sign * static_cast<std::int64_t>(region::short_of_two(page, rounded)));
   }
   static void add(std::int64_t& sum, std::int64_t change) {
     std::atomic_ref(sum).store(sum + change, std::memory_order_relaxed);
@@ -137,12 +144,12 @@ class alignas(kCacheLine) Shard {
     const std::uint64_t index = slab->take_first();
     if (slab->is_full()) list.remove(slab);
     slab->slack[index] = static_cast<std::uint16_t>(slab->block_bytes() - requested);
-    tally.begin(requested, slab->block_bytes());
+    tally.begin_block(requested, slab->block_bytes());
     return slab->block(index);
   }
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) {
-    tally.end(slab->requested(index), slab->block_bytes());
+    tally.end_block(slab->requested(index), slab->block_bytes());
     slab->number = number_of_a_free();
     set_free(slab, index);
   }
@@ -180,8 +187,8 @@ class alignas(kCacheLine) Shard {
   DevicePtr take_run(Bytes requested) {
     const std::uint64_t units = run_units(requested);
     const std::uint64_t grain = units > page_units ? page_units / pool::Rounding::kSlicesPerPage : 1;
-    Extent* const extent = grain == 1 ? extents.find(units) : extents.find(units, grain);
-    return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, units, grain), requested);
+    const auto [extent, place] = extents.find(units, grain);
+    return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, place), requested);
   }
   // Of units that were taken from the extent.
   DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) {
@@ -191,17 +198,16 @@ class alignas(kCacheLine) Shard {
     count_large(units, +1);
     return extent.at(first);
   }
-  // Requires: a live run begins at unit `first` of the extent. Returns its size in units.
-  std::uint64_t end_run(Extent& extent, std::uint64_t first) {
-    const Bytes requested = extent.requested(first);
+  // Requires: a live run begins at unit `first` of the extent, for `requested` bytes. Returns its size in units.
+  std::uint64_t end_run(Extent& extent, std::uint64_t first, Bytes requested) {
     extent.end_run(first);
     const std::uint64_t units = run_units(requested);
     tally.end(requested, units * kUnit);
     count_large(units, -1);
     return units;
   }
-  void give_run(Extent& extent, std::uint64_t first) {
-    const std::uint64_t units = end_run(extent, first);
+  void give_run(Extent& extent, std::uint64_t first, Bytes requested) {
+    const std::uint64_t units = end_run(extent, first, requested);
     give_units(extent, first, units, number_of_a_free());
   }
 
@@ -214,8 +220,7 @@ class alignas(kCacheLine) Shard {
 
   // Begun (1) or ended (-1).
   void count_large(std::uint64_t units, std::int64_t change) {
-    if (!is_large(units)) return;
-    large_units += units * static_cast<std::uint64_t>(change);
+    large_units += units * static_cast<std::uint64_t>(change * is_large(units));
   }
 
   // --- extents ---
@@ -237,14 +242,12 @@ class alignas(kCacheLine) Shard {
     free_units -= extent->units;
     keep_bytes(-(extent->units * kUnit));
   }
-  std::uint64_t take_units(Extent& extent, std::uint64_t units, std::uint64_t grain = 1) {
+  std::uint64_t take_units(Extent& extent, const FreeStretches::Place& place) {
     const std::uint32_t longest = extent.longest();
     if (extent.is_free()) keep_loosely(extent);
-    const auto [from, first] = extent.take(units, grain);
-    loosen(extent.paged_units({from.first, first - from.first}, page_units) +
-           extent.paged_units({first + units, from.end() - first - units}, page_units) -
-           extent.paged_units(from, page_units));
-    free_units -= units;
+    const auto [from, first] = extent.take(place);
+    loosen(-extent.paged_units(from, {first, place.wanted}, page_units));
+    free_units -= place.wanted;
     extents.refile(&extent, longest);
     return first;
   }
@@ -252,9 +255,7 @@ class alignas(kCacheLine) Shard {
   void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number) {
     const std::uint32_t longest = extent.longest();
     const Stretch now = extent.give(first, units);
-    const std::uint64_t end = first + units;
-    loosen(extent.paged_units(now, page_units) - extent.paged_units({now.first, first - now.first}, page_units) -
-           extent.paged_units({end, now.first + now.length - end}, page_units));
+    loosen(extent.paged_units(now, {first, units}, page_units));
     if (extent.is_free()) keep_whole(extent);
     free_units += units;
     extent.number = std::max(extent.number, number);
@@ -322,12 +323,13 @@ class alignas(kCacheLine) Shard {
     if (spare_slabs == nullptr) return false;
     const SlabShape& shape = kShapes[slab_class];
     SlabSize size = slab_size(shape, slab_units[slab_class], page_units);
-    Extent* extent = extents.find(size.units);
-    if (extent == nullptr) {
+    ExtentLists::Found found = extents.find(size.units);
+    if (found.extent == nullptr) {
       size = least_slab(shape, slab_units[slab_class]);
-      extent = extents.find(size.units);
+      found = extents.find(size.units);
     }
-    if (extent == nullptr) return false;
+    if (found.extent == nullptr) return false;
+    Extent* const extent = found.extent;
     Slab* const slab = std::exchange(spare_slabs, spare_slabs->next);
     slab->slab_class = static_cast<std::uint8_t>(slab_class);
     slab->units = static_cast<std::uint16_t>(size.units);
@@ -335,7 +337,7 @@ class alignas(kCacheLine) Shard {
     slab->set_all_free();
     slab->shard = this;
     slab->extent = extent;
-    slab->begin = extent->at(take_units(*extent, size.units));
+    slab->begin = extent->at(take_units(*extent, found.place));
     slab_units[slab_class] += size.units;
     extent->arena->set_owner(*slab);
     open[slab_class].push(slab);
@@ -357,9 +359,7 @@ class alignas(kCacheLine) Shard {
     sum.store(sum.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
   void keep_bytes(Bytes change) { add(kept_bytes, change); }
-  void loosen(std::uint64_t change) {
-    if (change != 0) add(loose_units, change);
-  }
+  void loosen(std::uint64_t change) { add(loose_units, change); }
   // An extent that is all free, and one whose pages all are, become each other.
   void keep_loosely(const Extent& extent) {
     keep_bytes(-(extent.units * kUnit));

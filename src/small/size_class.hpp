@@ -104,10 +104,9 @@ constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_clas
 
 // Units of a run for `bytes`, rounded up to a class.
 constexpr std::uint64_t run_units(Bytes bytes) {
-  const std::uint64_t units = bytes <= kLeastRun ? kLeastRun / kUnit : (bytes + kUnit - 1) / kUnit;
-  if (units < 32) return units;
-  const std::uint64_t step = std::uint64_t{1} << (std::bit_width(units - 1) - 5);
-  return round_up(units, step);
+  const std::uint64_t units = (std::max(bytes, kLeastRun) + kUnit - 1) / kUnit;
+  const std::uint64_t step = std::uint64_t{1} << (std::bit_width((units - 1) | 31) - 5);
+  return (units + step - 1) & ~(step - 1);
 }
 
 }  // namespace vpmm::small

@@ -160,7 +160,7 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
   Extent* const extent = cut_extent(free, {*start, units * kUnit}, caller);
   const SpinGuard guard(shard.lock);
   shard.attach(extent);
-  const DevicePtr run = shard.begin_run(*extent, shard.take_units(*extent, units), requested);
+  const DevicePtr run = shard.begin_run(*extent, shard.take_units(*extent, extent->find(units)), requested);
   note(shard);
   return run;
 }
@@ -437,12 +437,12 @@ void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stam
     const SpinGuard guard(shard.lock);
     if (slab != nullptr) slab->set_used_elsewhere(allocation.index, false);
     if (is_own && slab != nullptr) shard.give_block(slab, allocation.index);
-    if (is_own && slab == nullptr) shard.give_run(extent, allocation.index);
+    if (is_own && slab == nullptr) shard.give_run(extent, allocation.index, allocation.requested);
     if (!is_own && slab != nullptr) {
       shard.tally.end(allocation.requested, allocation.range.size);
       slab->set_waiting(allocation.index, true);
     }
-    if (!is_own && slab == nullptr) waiting.units = shard.end_run(extent, allocation.index);
+    if (!is_own && slab == nullptr) waiting.units = shard.end_run(extent, allocation.index, allocation.requested);
     note(shard);
   }
   if (!is_own) {

@@ -21,13 +21,20 @@ struct FreeExtent : Extent {
   }
 };
 
+FreeStretches::Taken take(Extent& extent, std::uint64_t units, std::uint64_t grain = 1) {
+  return extent.take(extent.find(units, grain));
+}
+bool fits(const Extent& extent, std::uint64_t units, std::uint64_t grain) {
+  return !extent.find(units, grain).is_none();
+}
+
 TEST(Extent, begins_as_one_stretch_of_any_length) {
   for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {
     FreeExtent extent(units);
     EXPECT_EQ(extent.longest(), units);
     EXPECT_TRUE(extent.is_free());
     EXPECT_EQ(extent.validate(), "");
-    EXPECT_EQ(extent.take(units).first, 0u);
+    EXPECT_EQ(take(extent, units).first, 0u);
     EXPECT_EQ(extent.longest(), 0u);
     EXPECT_EQ(extent.free_units, 0u);
     EXPECT_EQ(extent.validate(), "");
@@ -36,30 +43,30 @@ TEST(Extent, begins_as_one_stretch_of_any_length) {
 
 TEST(Extent, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
   FreeExtent extent(128);
-  extent.take(128);
+  take(extent, 128);
   extent.give(10, 20);
   extent.give(60, 8);  // across two words
   extent.give(100, 28);
   EXPECT_EQ(extent.longest(), 28u);
-  EXPECT_EQ(extent.take(8).first, 60u);
-  EXPECT_EQ(extent.take(8).first, 10u);
-  EXPECT_EQ(extent.take(21).first, 100u);
+  EXPECT_EQ(take(extent, 8).first, 60u);
+  EXPECT_EQ(take(extent, 8).first, 10u);
+  EXPECT_EQ(take(extent, 21).first, 100u);
   EXPECT_EQ(extent.longest(), 12u);
-  EXPECT_EQ(extent.take(12).first, 18u);
+  EXPECT_EQ(take(extent, 12).first, 18u);
   EXPECT_EQ(extent.longest(), 7u);
   EXPECT_EQ(extent.validate(), "");
 }
 
 TEST(Extent, takes_from_the_middle_what_shall_begin_at_a_multiple) {
   FreeExtent extent(128);
-  extent.take(128);
+  take(extent, 128);
   extent.give(10, 30);  // 16 to 40
   extent.give(60, 68);  // 64 to 128
-  EXPECT_TRUE(extent.fits(24, 16));
-  EXPECT_EQ(extent.take(24, 16).first, 16u);
-  EXPECT_FALSE(extent.fits(65, 16));
-  EXPECT_TRUE(extent.fits(68, 1));
-  EXPECT_EQ(extent.take(48, 16).first, 64u);
+  EXPECT_TRUE(fits(extent, 24, 16));
+  EXPECT_EQ(take(extent, 24, 16).first, 16u);
+  EXPECT_FALSE(fits(extent, 65, 16));
+  EXPECT_TRUE(fits(extent, 68, 1));
+  EXPECT_EQ(take(extent, 48, 16).first, 64u);
   EXPECT_EQ(extent.longest(), 16u);
   EXPECT_EQ(extent.free_units, 6u + 4 + 16);
   EXPECT_EQ(extent.validate(), "");
@@ -68,19 +75,22 @@ TEST(Extent, takes_from_the_middle_what_shall_begin_at_a_multiple) {
 struct ExtentInArena : ::testing::Test {
   static constexpr std::uint64_t kPageUnits = 128;
   std::vector<std::atomic<Owner>> owners{4 * kPageUnits};
+  std::vector<PageEntry> entries{4};
   Arena arena;
   Extent extent;
   ExtentInArena() {
     arena.range = {DevicePtr{1} + (kUnit - 1), 4 * kPageUnits * kUnit};
     arena.page_size = kPageUnits * kUnit;
     arena.owners = owners.data();
+    arena.entries = entries.data();
+    for (std::size_t page = 0; page < entries.size(); ++page) entries[page].enter(arena, page);
     extent.enter(arena, {arena.range.begin, kPageUnits * kUnit});
     extent.set_all_free();
   }
 };
 
 TEST_F(ExtentInArena, grows_with_the_pages_behind_it) {
-  extent.take(100);
+  take(extent, 100);
   extent.grow(2 * kPageUnits);
   EXPECT_EQ(extent.units, 3 * kPageUnits);
   EXPECT_EQ(extent.free_units, 28u) << "what it grew by is in use until it is given";
@@ -89,13 +99,15 @@ TEST_F(ExtentInArena, grows_with_the_pages_behind_it) {
   EXPECT_EQ(extent.paged_units(kPageUnits), 2 * kPageUnits);
   for (std::uint64_t unit = 0; unit < 4 * kPageUnits; ++unit)
     EXPECT_EQ(owners[unit].load(), unit < 3 * kPageUnits ? Owner(&extent) : Owner{});
+  for (std::size_t page = 0; page < entries.size(); ++page)
+    EXPECT_EQ(entries[page].owner(), page < 3 ? Owner(&extent) : Owner(&arena));
   EXPECT_EQ(extent.validate(), "");
 }
 
 TEST_F(ExtentInArena, is_split_where_free_pages_begin_and_end) {
   extent.grow(3 * kPageUnits);
   extent.give(kPageUnits, 3 * kPageUnits);
-  extent.take(4 * kPageUnits);
+  take(extent, 4 * kPageUnits);
   const Bytes requested = 20 * kUnit - 1;
   for (const std::uint64_t first : {std::uint64_t{90}, 3 * kPageUnits + 5}) {
     extent.begin_run(first, requested);
@@ -125,11 +137,37 @@ TEST_F(ExtentInArena, is_split_where_free_pages_begin_and_end) {
     for (std::uint64_t unit = 0; unit < part->units; ++unit)
       EXPECT_EQ(owners[arena.unit_of(part->begin) + unit].load(), Owner(part));
   }
+  for (const auto& [page, part] : {std::pair{0, &extent}, {1, &middle}, {2, &back}, {3, &back}})
+    EXPECT_EQ(entries[static_cast<std::size_t>(page)].owner(), Owner(part));
+}
+
+TEST_F(ExtentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
+  extent.grow(3 * kPageUnits);
+  Slab slab;
+  slab.extent = &extent;
+  slab.units = 8;
+  slab.begin = extent.at(2 * kPageUnits - 4);  // across a border of pages
+  arena.set_owner(slab);
+  for (std::size_t page = 0; page < entries.size(); ++page) {
+    const bool is_cut = page == 1 || page == 2;
+    EXPECT_EQ(entries[page].owner(), is_cut ? Owner(&arena) : Owner(&extent));
+    EXPECT_EQ(entries[page].unit_owners(), is_cut ? owners.data() + page * kPageUnits : nullptr);
+  }
+  Slab whole;
+  whole.extent = &extent;
+  whole.units = kPageUnits;
+  whole.begin = extent.at(3 * kPageUnits);
+  arena.set_owner(whole);
+  EXPECT_EQ(entries[3].owner(), Owner(whole, 0));
+  arena.set_owner(slab.begin, slab.units, extent);
+  extent.leave();
+  for (const PageEntry& entry : entries) EXPECT_EQ(entry.owner(), Owner(&arena));
+  for (const std::atomic<Owner>& owner : owners) EXPECT_TRUE(owner.load().is_none());
 }
 
 TEST(Extent, neighbours_that_come_back_are_one_stretch) {
   FreeExtent extent(128);
-  extent.take(128);
+  take(extent, 128);
   extent.give(0, 50);
   extent.give(70, 58);
   EXPECT_EQ(extent.longest(), 58u);
@@ -159,10 +197,10 @@ TEST(Extent, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
     for (int step = 0; step < 3000; ++step) {
       const std::uint64_t wanted = 1 + random() % 24;
       const std::uint64_t grain = random() % 4 == 0 ? 16 : 1;
-      const bool fits = grain == 1 ? extent.longest() >= wanted : has_room(free, wanted, grain);
-      ASSERT_EQ(extent.fits(wanted, grain), fits);
-      if (fits && random() % 2 == 0) {
-        const auto [from, first] = extent.take(wanted, grain);
+      const bool is_room = grain == 1 ? extent.longest() >= wanted : has_room(free, wanted, grain);
+      ASSERT_EQ(fits(extent, wanted, grain), is_room);
+      if (is_room && random() % 2 == 0) {
+        const auto [from, first] = take(extent, wanted, grain);
         ASSERT_EQ(first % grain, 0u);
         ASSERT_LE(from.first, first);
         ASSERT_LE(first + wanted, from.end());
@@ -203,7 +241,7 @@ TEST(Extent, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
     for (int step = 0; step < 2000; ++step) {
       const Bytes requested = kLeastRun - kUnit + 1 + random() % (16 * kUnit);
       if (random() % 2 == 0 && extent.longest() >= run_units(requested)) {
-        const std::uint64_t first = extent.take(run_units(requested)).first;
+        const std::uint64_t first = take(extent, run_units(requested)).first;
         runs[first] = {run_units(requested), requested, random() % 4 == 0};
         extent.begin_run(first, requested);
         if (runs[first].is_used_elsewhere) extent.set_used_elsewhere(first);
@@ -231,17 +269,17 @@ TEST(Extent, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
 
 TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   ExtentLists lists;
-  EXPECT_EQ(lists.find(1), nullptr);
+  EXPECT_EQ(lists.find(1).extent, nullptr);
   std::deque<FreeExtent> extents;
   for (const std::uint32_t units : {5u, 64u, 128u, 200u, 4096u}) extents.emplace_back((units));
   for (Extent& extent : extents) lists.file(&extent);
   for (const auto& [wanted, found] :
        {std::pair<std::uint64_t, std::uint32_t>{1, 5}, {5, 5}, {6, 64}, {65, 128}, {201, 4096}, {4096, 4096}})
-    EXPECT_EQ(lists.find(wanted)->units, found) << wanted;
-  EXPECT_GE(lists.find(129)->units, 200u);
-  EXPECT_EQ(lists.find(4097), nullptr);
+    EXPECT_EQ(lists.find(wanted).extent->units, found) << wanted;
+  EXPECT_GE(lists.find(129).extent->units, 200u);
+  EXPECT_EQ(lists.find(4097).extent, nullptr);
   lists.remove(&extents[0], 5);
-  EXPECT_EQ(lists.find(1)->units, 64u);
+  EXPECT_EQ(lists.find(1).extent->units, 64u);
   std::size_t count = 0;
   lists.for_each([&](const Extent*) { ++count; });
   EXPECT_EQ(count, 4u);
@@ -259,7 +297,7 @@ TEST(ExtentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   collect(2);
   EXPECT_EQ(long_ones.size(), 2u);
   FreeExtent full(3);
-  full.take(3);
+  take(full, 3);
   lists.file(&full);
   lists.for_each([&](const Extent* extent) { EXPECT_NE(extent, &full) << "nothing can be taken from it"; });
 }
