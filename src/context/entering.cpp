@@ -161,6 +161,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     if (small_->recall_from_others(caller, size)) return true;
     return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
+  relief.peak_requested = [this] { return peak_live_; };
   relief.kept_bytes = [this] { return small_ == nullptr ? 0 : small_->kept_bytes(); };
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;

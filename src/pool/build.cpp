@@ -43,6 +43,7 @@ Need Pool::need_of(const PageRequest& request, const Caller& caller) const {
   need.may_wait = caller.may_queue();
   need.mapped = chunks_.chunk_bytes();
   need.peak_used = std::max(peak_used_, wanted_bytes() + request.size);
+  need.peak_asked = peak_asked();
   need.growth_room = growth_room();
   return need;
 }

@@ -2,6 +2,7 @@
 #include "pool/chunk_policy.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace vpmm::pool {
 
@@ -16,7 +17,7 @@ class PagePolicy final : public ChunkPolicy {
   std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
     return std::vector<Bytes>(shortfall / page_size_, page_size_);
   }
-  Bytes least_part(Bytes) const override { return page_size_; }
+  Bytes least_part(const Demand&) const override { return page_size_; }
   bool spares(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
   std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
@@ -41,14 +42,15 @@ struct Taste {
   Bytes least_divisor;    // but at least mapped memory by this
   Placement placement;
   Waiting waiting;
-  bool is_patient;  // beyond the budget
+  bool is_patient;                       // beyond the budget
+  std::optional<Bytes> strict_permille;  // every page counts: so much mapped over the most that was asked for
 };
 
 constexpr Taste taste_of(Prefer prefer) {
   switch (prefer) {
-    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, false};
-    case Prefer::balanced: return {15, 5, 14, 500, Placement::ends, Waiting::never, true};
-    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, false};
+    case Prefer::footprint: return {0, 0, 32, 4096, Placement::anywhere, Waiting::after_moves, false, 0};
+    case Prefer::balanced: return {15, 5, 14, 500, Placement::ends, Waiting::never, true, 36};
+    case Prefer::latency: return {100, 0, 8, 100, Placement::ends, Waiting::never, false, std::nullopt};
   }
   return {};
 }
@@ -72,7 +74,8 @@ constexpr Bytes kSmallShare = 1024;
 // free ranges for the place that keeps most chunks whole. A share of the shortfall per chunk keeps chunks large where
 // requests are, and small enough that one of them partly in use does not pin much; a share of mapped memory at least,
 // for what a chunk that small could pin is not worth a call. A small request that would pin as much as it takes is
-// better off with a chunk of its own, which later serves others of its size.
+// better off with a chunk of its own, which later serves others of its size. Once
+// nearly more is mapped than may be, for what was asked for, no part of a chunk is too small to be worth a call.
 // docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:
@@ -95,11 +98,13 @@ class AdaptivePolicy final : public ChunkPolicy {
     return sizes;
   }
 
-  Bytes least_part(Bytes mapped) const override {
-    return std::max(page_size_, mapped / (kPartsPerLeastChunk * taste_.least_divisor));
+  Bytes least_part(const Demand& demand) const override {
+    const bool is_strict = taste_.strict_permille && exceeds(demand.mapped, demand.peak_asked, *taste_.strict_permille);
+    if (is_strict) return page_size_;
+    return std::max(page_size_, demand.mapped / (kPartsPerLeastChunk * taste_.least_divisor));
   }
   bool spares(const Demand& demand, std::int64_t pinned) const override {
-    return pinned >= static_cast<std::int64_t>(least_part(demand.mapped)) &&
+    return pinned >= static_cast<std::int64_t>(least_part(demand)) &&
            breaks_budget({0, 0, demand.mapped, demand.peak_used});
   }
   Waiting waiting() const override { return taste_.waiting; }
@@ -117,9 +122,9 @@ class AdaptivePolicy final : public ChunkPolicy {
 
  private:
   bool breaks_budget(const Demand& demand, Bytes extra_permille = 0) const {
-    const Bytes permille = taste_.budget_permille + extra_permille;
-    return demand.mapped + demand.missing > demand.peak_used + demand.peak_used / 1000 * permille;
+    return exceeds(demand.mapped + demand.missing, demand.peak_used, taste_.budget_permille + extra_permille);
   }
+  static bool exceeds(Bytes bytes, Bytes limit, Bytes permille) { return bytes > limit + limit / 1000 * permille; }
 
   Taste taste_;
   Bytes page_size_;

@@ -12,10 +12,11 @@ namespace vpmm::pool {
 
 // What the policy may look at. All in bytes, rounded to pages.
 struct Demand {
-  Bytes request = 0;    // the span asked for
-  Bytes missing = 0;    // part of it that no free range in place covers
-  Bytes mapped = 0;     // all chunks
-  Bytes peak_used = 0;  // largest sum of allocated ranges so far, this request included
+  Bytes request = 0;     // the span asked for
+  Bytes missing = 0;     // part of it that no free range in place covers
+  Bytes mapped = 0;      // all chunks
+  Bytes peak_used = 0;   // largest sum of allocated ranges so far, this request included
+  Bytes peak_asked = 0;  // most that users asked for at once, before this request
 };
 
 // Where in free memory a request goes.
@@ -42,7 +43,7 @@ class ChunkPolicy {
   virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
   // The least part of a chunk that is worth a mapping of its own: where memory would be created, an end of a chunk in
   // use; where an idle chunk would be partly used, what is left of it.
-  virtual Bytes least_part(Bytes mapped) const = 0;
+  virtual Bytes least_part(const Demand& demand) const = 0;
   // Is it worth driver calls that a request is not put where it would pin `pinned` bytes of idle chunks?
   virtual bool spares(const Demand& demand, std::int64_t pinned) const = 0;
   virtual Waiting waiting() const = 0;

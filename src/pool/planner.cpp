@@ -22,8 +22,6 @@ constexpr std::size_t kRangesForJoining = 1024;
 // What is mapped over the most of it that may be shadows, while memory is to be had.
 constexpr Bytes kShadowDivisor = 8;
 
-Demand demand(const Need& need, Bytes missing) { return {need.size, missing, need.mapped, need.peak_used}; }
-
 bool is_hole(const Region* region) { return region != nullptr && region->state == RegionState::hole; }
 
 }  // namespace
@@ -52,7 +50,7 @@ bool Planner::may_wait(const Need& need, Effort effort) const {
   if (!need.may_wait) return false;
   if (effort == Effort::wait_too) return true;
   return effort == Effort::by_policy && policy_.waiting() != Waiting::never &&
-         policy_.grow_first(demand(need, need.size)) == 0;
+         policy_.grow_first(need.demand(need.size)) == 0;
 }
 
 bool Planner::is_takeable(const Region& free, const Need& need, Effort effort) const {
@@ -289,14 +287,15 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   Bytes created = missing;
   const bool is_one_chunk = effort == Effort::grow_only || effort == Effort::apart;
   if (!is_one_chunk) {
-    created = effort == Effort::by_policy ? policy_.grow_first(demand(need, missing)) : 0;
+    created = effort == Effort::by_policy ? policy_.grow_first(need.demand(missing)) : 0;
     Harvest found = harvest(missing - created, kept, need, effort, supply);
     if (found.bytes < missing - created) created = missing - found.bytes;
     plan.moves = std::move(found.moves);
-    const bool is_beyond_budget = effort != Effort::by_policy || policy_.grow_first(demand(need, missing)) == 0;
+    const bool is_beyond_budget = effort != Effort::by_policy || policy_.grow_first(need.demand(missing)) == 0;
     const bool is_short = effort != Effort::by_policy;
     if (created > 0 && is_beyond_budget && (is_short || !has_many_shadows(need, 0)))
-      created = take_ends(plan, created, need, {effort, is_short ? page_size_ : policy_.least_part(need.mapped)});
+      created =
+          take_ends(plan, created, need, {effort, is_short ? page_size_ : policy_.least_part(need.demand(missing))});
   }
   created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};

@@ -32,7 +32,10 @@ struct Need {
   bool may_wait = false;                // the caller has a stream on which waits can be queued
   Bytes mapped = 0;
   Bytes peak_used = 0;
+  Bytes peak_asked = 0;
   Bytes growth_room = 0;  // most bytes of new chunks that the limits allow
+
+  Demand demand(Bytes missing) const { return {size, missing, mapped, peak_used, peak_asked}; }
 };
 
 // Why there is no plan.

@@ -162,7 +162,7 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   if (!may_begin(round_up(request.size, page_size()))) return 0;  // not for all of it, so not for a part
   const Need need = need_of(request, caller);
   const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
-    return policy_->patience_ns({need.size, created, need.mapped, need.peak_used}, chunks);
+    return policy_->patience_ns(need.demand(created), chunks);
   };
   if (is_cleanup_held_ || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0) return 0;
   const auto pending_on_others = [&](auto&& counts) {
@@ -205,7 +205,7 @@ bool Pool::is_worth_calls(const PageRequest& request, const Caller& caller, cons
 // Only where nothing has to be asked or given up for the new chunk.
 bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const {
   const Need need = need_of(request, caller);
-  return policy_->sets_apart({need.size, need.size, need.mapped, need.peak_used}, place.pinned) &&
+  return policy_->sets_apart(need.demand(need.size), place.pinned) &&
          need.size <= std::min(need.growth_room, unasked_growth_) && chunks_.mapping_count() < config_.max_mappings;
 }
 
@@ -216,8 +216,12 @@ bool Pool::is_set_apart(const PageRequest& request, const Caller& caller, const 
 // take the memory in between; then the request finds another place or none, as though the GPU had had less from the
 // start. Before it grows again a pool does this with no more than it has, so a program that does the same again and
 // again comes to rest.
+Demand Pool::demand_of(const PageRequest& request) const {
+  return {request.size, 0, chunks_.chunk_bytes(), peak_used_, peak_asked()};
+}
+
 bool Pool::spares(const PageRequest& request, const Place& place) const {
-  const Demand demand{request.size, 0, chunks_.chunk_bytes(), peak_used_};
+  const Demand demand = demand_of(request);
   return policy_->spares(demand, place.pinned) && !is_cleanup_held_ && spared_since_growth_ < demand.mapped;
 }
 
@@ -230,7 +234,7 @@ std::optional<Cut> Pool::cut_for(const PageRequest& request, const Place& place)
   if (!spares(request, place) || !place.free->stamp.is_complete()) return std::nullopt;
   if (is_granting_ || chunks_.mapping_count() >= config_.max_mappings) return std::nullopt;
   return best_cut(chunks_, place.free->range, {place.begin, request.size}, page_size(),
-                  policy_->least_part(chunks_.chunk_bytes()));
+                  policy_->least_part(demand_of(request)));
 }
 
 Result<void> Pool::recut(MutexLock& lock, Region* free, const Cut& cut) {
@@ -465,6 +469,8 @@ void Pool::reset_peaks() {
   counters_.peak_chunks = chunks_.chunk_count();
   counters_.peak_mappings = chunks_.mapping_count();
 }
+
+Bytes Pool::peak_asked() const { return relief_.peak_requested ? relief_.peak_requested() : peak_used_; }
 
 Bytes Pool::wanted_bytes() const {
   return used_bytes() - (relief_.kept_bytes ? std::min(used_bytes(), relief_.kept_bytes()) : 0);

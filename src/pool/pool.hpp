@@ -67,6 +67,8 @@ struct Relief {
   std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
   // Of what is allocated, what streams keep for their own next requests.
   std::function<Bytes()> kept_bytes;
+  // Most that users asked for at once, requests below a page included.
+  std::function<Bytes()> peak_requested;
   // Whether pages would come back if what was cut from them became complete.
   std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.
@@ -140,6 +142,7 @@ class Pool {
   Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
   // Allocated, and not kept by a stream for its own next requests.
   Bytes wanted_bytes() const;
+  Bytes peak_asked() const;
   Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
   Bytes requested_bytes() const { return index_.requested_bytes(); }
   Bytes spared_bytes() const { return index_.spared_bytes(); }
@@ -174,6 +177,7 @@ class Pool {
   std::uint64_t patience_for(const PageRequest& request, const Caller& caller, const Pause& pause);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
+  Demand demand_of(const PageRequest& request) const;
   bool spares(const PageRequest& request, const Place& place) const;
   std::optional<Plan> joint_for(const PageRequest& request, const Caller& caller, const Place& place) const;
   std::optional<Cut> cut_for(const PageRequest& request, const Place& place) const;

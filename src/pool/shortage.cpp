@@ -24,7 +24,7 @@ bool is_shortage(const Result<DevicePtr>& result) { return !result && result.err
 // the footprint would grow past its budget meanwhile.
 void Pool::want_proof(const PageRequest& request, const Caller& caller) {
   const Need need = need_of(request, caller);
-  const bool is_urgent = policy_->wants_proof_now({need.size, need.size, need.mapped, need.peak_used});
+  const bool is_urgent = policy_->wants_proof_now(need.demand(need.size));
   bool is_unanswered = false;
   timelines_.for_each([&](time::Timeline& timeline) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;

@@ -42,8 +42,8 @@ void for_each_live(const Extent& extent, Visit&& visit) {
   }
 }
 
-// Whether each page that it lies in names the arena, or the slab of the extent that fills the page, or the extent, which
-// has all of the page then, without a slab.
+// Whether each page that it lies in names the arena, or the slab of the extent that fills the page, or the extent,
+// which has all of the page then, without a slab.
 bool is_entered(const Extent& extent) {
   const Arena& arena = *extent.arena;
   if (arena.entries == nullptr) return true;

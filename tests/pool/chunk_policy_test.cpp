@@ -113,13 +113,17 @@ TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
 }
 
 TEST(AdaptivePolicy, spares_idle_chunks_of_which_much_would_be_pinned_beyond_the_budget) {
-  const auto spares = [](Bytes mapped, Bytes pinned) {
+  const auto spares = [](Bytes mapped, Bytes pinned, Bytes asked = 9'900) {
     const auto policy = adaptive_policy();
-    return policy->spares({kPage, 0, mapped * kPage, 10'000 * kPage}, static_cast<std::int64_t>(pinned * kPage));
+    return policy->spares({kPage, 0, mapped * kPage, 10'000 * kPage, asked * kPage},
+                          static_cast<std::int64_t>(pinned * kPage));
   };
   EXPECT_TRUE(spares(10'200, 5));
   EXPECT_FALSE(spares(10'200, 4)) << "a 2500th of what is mapped is more";
   EXPECT_FALSE(spares(10'100, 5)) << "within the budget";
+  EXPECT_TRUE(spares(10'200, 1, 9'840)) << "1.036 times what was asked for: every page counts";
+  EXPECT_FALSE(spares(10'200, 1, 9'850));
+  EXPECT_FALSE(spares(10'100, 1, 9'000)) << "within the budget";
   EXPECT_FALSE(page_policy()->spares({kPage, 0, 10'200 * kPage, 10'000 * kPage}, 1000 * kPage));
 }
 
@@ -136,9 +140,13 @@ TEST(AdaptivePolicy, the_preference_sets_the_budget_the_size_of_chunks_and_who_w
   EXPECT_EQ(preferring(Prefer::footprint)->chunk_sizes(kGiB, kGiB).size(), 32u);
   EXPECT_EQ(preferring(Prefer::balanced)->chunk_sizes(kGiB, kGiB).size(), 14u);
   EXPECT_EQ(preferring(Prefer::latency)->chunk_sizes(kGiB, kGiB).size(), 8u);
-  EXPECT_EQ(preferring(Prefer::footprint)->least_part(40 * kGiB), kPage);
-  EXPECT_EQ(preferring(Prefer::balanced)->least_part(40 * kGiB), 40 * kGiB / 2500);
-  EXPECT_EQ(preferring(Prefer::latency)->least_part(40 * kGiB), 40 * kGiB / 500);
+  const auto least_part = [&](Prefer prefer, Bytes asked) {
+    return preferring(prefer)->least_part({kPage, 0, 40 * kGiB, 40 * kGiB, asked});
+  };
+  EXPECT_EQ(least_part(Prefer::footprint, 39 * kGiB), kPage);
+  EXPECT_EQ(least_part(Prefer::balanced, 39 * kGiB), 40 * kGiB / 2500);
+  EXPECT_EQ(least_part(Prefer::balanced, 38 * kGiB), kPage);
+  EXPECT_EQ(least_part(Prefer::latency, 30 * kGiB), 40 * kGiB / 500);
   EXPECT_EQ(preferring(Prefer::footprint)->waiting(), Waiting::after_moves);
   EXPECT_EQ(preferring(Prefer::balanced)->waiting(), Waiting::never);
   EXPECT_EQ(preferring(Prefer::latency)->waiting(), Waiting::never);

@@ -84,7 +84,7 @@ class PlanWorld : public testing::Test {
     need.own = own.timeline->id;
     need.may_wait = true;
     need.mapped = chunks.chunk_bytes();
-    need.peak_used = need.mapped;
+    need.peak_used = need.peak_asked = need.mapped;
     need.growth_room = 1000 * kPage;
     return need;
   }

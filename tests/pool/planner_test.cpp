@@ -332,12 +332,14 @@ TEST_F(EndPlans, while_growth_is_within_the_budget_chunks_in_use_are_left_alone)
   EXPECT_EQ(text(ample), "5 = create 1 create 1 create 1 create 1 create 1 at 5");
 }
 
-TEST_F(EndPlans, an_end_that_is_little_beside_what_is_mapped_is_taken_only_when_memory_is_short) {
+TEST_F(EndPlans, an_end_that_is_little_beside_what_is_mapped_is_taken_only_when_memory_is_short_or_too_much_is_mapped) {
   chunk_in_use(0, 4, 3, Used::front);
   wall(4);
   Need much = tight(2);
-  much.mapped = 4001 * kPage;
+  much.mapped = much.peak_asked = 4001 * kPage;
   EXPECT_EQ(text(much), "2 = create 2 at 5");
+  much.peak_asked = 3850 * kPage;
+  EXPECT_EQ(text(much), "2 = back 1 of 4 create 1 at 8");
   EXPECT_EQ(text(much, Effort::move_first), "2 = back 1 of 4 create 1 at 8");
 }
 

@@ -1,4 +1,4 @@
-// tests of the pool's address space: where reservations begin, and what is done about a driver that refuses some.
+// pool: its address space: where reservations begin, and what is done about a driver that refuses some.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
