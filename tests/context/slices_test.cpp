@@ -63,5 +63,21 @@ TEST_F(LargeFrees, are_the_pools_where_another_stream_could_use_them) {
   EXPECT_FALSE(is_found_again());
 }
 
+// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in hand is not what the program
+// uses.
+TEST_F(LargeFrees, in_hand_are_no_reason_to_grow) {
+  for (const Bytes size : {14 * kMiB, 5 * kMiB, 6 * kMiB, 2 * kMiB}) {
+    std::vector<DevicePtr> all;
+    for (Bytes sum = 0; sum + size <= 2000 * kMiB; sum += size) {
+      const auto made = world.pool().allocate({size, 0, stream});
+      ASSERT_TRUE(made.ok());
+      all.push_back(made.value());
+    }
+    for (const std::size_t first : {0u, 1u})
+      for (std::size_t i = first; i < all.size(); i += 2) ASSERT_TRUE(world.pool().deallocate(all[i], stream).ok());
+  }
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 2200 * kMiB);
+}
+
 }  // namespace
 }  // namespace vpmm::testing
