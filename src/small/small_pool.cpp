@@ -461,10 +461,11 @@ void SmallPool::wait_for(const Waiting& waiting) {
 
 void SmallPool::set_free(const Waiting& waiting) {
   waiting_bytes_ -= waiting.bytes();
-  Extent& extent = waiting.slab != nullptr ? *waiting.slab->extent : *extent_at(waiting.begin);
-  Shard& shard = *extent.shard;
+  Extent* const extent = waiting.slab != nullptr ? waiting.slab->extent : extent_at(waiting.begin);
+  VPMM_CHECK(extent != nullptr, fmt::format("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
+  Shard& shard = *extent->shard;
   const SpinGuard guard(shard.lock);
-  if (waiting.slab == nullptr) return shard.give_units(extent, extent.unit_of(waiting.begin), waiting.units, 0);
+  if (waiting.slab == nullptr) return shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, 0);
   waiting.slab->set_waiting(waiting.index, false);
   shard.set_free(waiting.slab, waiting.index);
 }
