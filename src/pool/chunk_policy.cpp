@@ -74,8 +74,8 @@ constexpr Bytes kSmallShare = 1024;
 // free ranges for the place that keeps most chunks whole. A share of the shortfall per chunk keeps chunks large where
 // requests are, and small enough that one of them partly in use does not pin much; a share of mapped memory at least,
 // for what a chunk that small could pin is not worth a call. A small request that would pin as much as it takes is
-// better off with a chunk of its own, which later serves others of its size. Once
-// nearly more is mapped than may be, for what was asked for, no part of a chunk is too small to be worth a call.
+// better off with a chunk of its own, which later serves others of its size. Once nearly more is mapped than may be,
+// for what was asked for, no part of a chunk is too small to be worth a call.
 // docs/design/chunk-policy.md has the figures.
 class AdaptivePolicy final : public ChunkPolicy {
  public:

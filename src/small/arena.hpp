@@ -148,8 +148,8 @@ constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of
 // which no slab was cut yet, the directory names the extent at once: for runs, of which there may be many pages, that
-// spares a look at a table that is as large as all of them. Written under the lock of the shard that has
-// the extent, read under any by whoever has something live in the unit, which cannot change meanwhile.
+// spares a look at a table that is as large as all of them. Written under the lock of the shard that has the extent,
+// read under any by whoever has something live in the unit, which cannot change meanwhile.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;

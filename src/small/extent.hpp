@@ -248,8 +248,8 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
 };
 
-// Extents of one shard, by the longest free stretch in them. None is jumped over (Note [Nothing is jumped over]): a
-// list is a ring that begins and ends at its head.
+// Extents of one shard, by the longest free stretch in them; the first list is of those that have none. A list is a
+// ring with its head in it, so that nothing is asked at its ends (Note [Nothing is jumped over]).
 class ExtentLists {
  public:
   ExtentLists() {
@@ -285,7 +285,8 @@ class ExtentLists {
     Extent* extent = nullptr;  // null: none
     FreeStretches::Place place;
   };
-  // In one of those whose longest stretch is the shortest sufficient. Not all are looked at.
+  // In one of those whose longest stretch is the shortest sufficient. Where they shall begin at a multiple of `grain`,
+  // not all are looked at.
   Found find(std::uint64_t units, std::uint64_t grain = 1) const {
     std::uint64_t looked_at = 0;
     Found found;

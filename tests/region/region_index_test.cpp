@@ -541,5 +541,12 @@ TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
   EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
 }
 
+TEST(ShortOfTwo, is_what_two_would_take_beyond_where_one_does_not_suffice) {
+  EXPECT_EQ(short_of_two(10, 11), 9u);
+  EXPECT_EQ(short_of_two(10, 19), 1u);
+  for (const Bytes size : {0u, 1u, 9u, 10u, 20u, 21u, 1000u}) EXPECT_EQ(short_of_two(10, size), 0u) << size;
+  for (const Bytes size : {0u, 1u, 1000u}) EXPECT_EQ(short_of_two(0, size), 0u) << "nobody counts it";
+}
+
 }  // namespace
 }  // namespace vpmm::region
