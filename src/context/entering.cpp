@@ -162,7 +162,8 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
   relief.peak_requested = [this] { return peak_live_; };
-  relief.kept_bytes = [this] { return small_ == nullptr ? 0 : small_->kept_bytes(); };
+  // Of several streams it counts as use: what each keeps it would else have to fetch from the others, again and again.
+  relief.kept_bytes = [this] { return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes(); };
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
   };

@@ -65,7 +65,7 @@ struct Relief {
   // Asked again while it says that something came back: what is nearest first, in the end all that is worth the
   // trouble, or, when memory runs out (`is_short`), everything.
   std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
-  // Of what is allocated, what streams keep for their own next requests.
+  // Of what is allocated, what streams keep for their own next requests and does not count as use.
   std::function<Bytes()> kept_bytes;
   // Most that users asked for at once, requests below a page included.
   std::function<Bytes()> peak_requested;
