@@ -245,6 +245,7 @@ class DeviceContext final : public Context {
   OutOfMemoryCallback out_of_memory_;
   Bytes peak_mapped_ = 0;
   Bytes peak_live_ = 0;
+  Bytes peak_of_pool_ = 0;  // of peak_live_, what the pool serves
   std::uint64_t failed_allocations_ = 0;
   std::uint64_t caller_mistakes_ = 0;
   std::uint64_t host_waits_ = 0;

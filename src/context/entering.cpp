@@ -161,7 +161,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     if (small_->recall_from_others(caller, size)) return true;
     return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
-  relief.peak_requested = [this] { return peak_live_; };
+  relief.peak_requested = [this] { return peak_of_pool_; };
   // Of several streams it counts as use: what each keeps it would else have to fetch from the others, again and again.
   relief.kept_bytes = [this] { return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes(); };
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {

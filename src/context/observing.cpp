@@ -126,6 +126,7 @@ void DeviceContext::note_peaks(const pool::Caller& caller) {
 void DeviceContext::note_peaks(Bytes peak_requested) {
   const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
   peak_mapped_ = std::max(peak_mapped_, mapped);
+  peak_of_pool_ = std::max(peak_of_pool_, peak_requested);
   peak_live_ = std::max(peak_live_, peak_requested + (somm_ == nullptr ? 0 : somm_->requested_bytes()));
 }
 
@@ -141,7 +142,7 @@ void DeviceContext::reset_peaks() {
   if (pool_ != nullptr) pool_->reset_peaks();
   const auto peak = [&] { return small_ == nullptr ? 0 : small_->take_peak_everywhere(); };
   peak();  // what warm calls had at most before
-  peak_mapped_ = peak_live_ = 0;
+  peak_mapped_ = peak_live_ = peak_of_pool_ = 0;
   note_peaks(peak());
 }
 

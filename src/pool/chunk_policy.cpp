@@ -20,7 +20,7 @@ class PagePolicy final : public ChunkPolicy {
   Bytes least_part(const Demand&) const override { return page_size_; }
   bool spares(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
-  std::uint64_t patience_ns(const Demand&, std::uint64_t) const override { return 0; }
+  std::uint64_t patience_ns(const Demand&) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
   bool sets_apart(const Demand&, std::int64_t) const override { return false; }
@@ -29,10 +29,10 @@ class PagePolicy final : public ChunkPolicy {
   Bytes page_size_;
 };
 
-// A new chunk costs some 50 us, and the memory it saves is kept for ever: so a pause, when it is in vain, is a few
-// times as long as growth, and short beside what the largest requests take.
-constexpr std::uint64_t kPatiencePerChunkNs = 200'000;
-constexpr std::uint64_t kMostPatienceNs = 2'000'000;
+// What is created is kept for ever, so a pause may be the longer the more the pool would grow: this long from this part
+// of what is mapped on.
+constexpr std::uint64_t kMostPatienceNs = 8'000'000;
+constexpr Bytes kMostPatiencePart = 50;
 
 // What VPMM_PREFER stands for.
 struct Taste {
@@ -108,8 +108,10 @@ class AdaptivePolicy final : public ChunkPolicy {
            breaks_budget({0, 0, demand.mapped, demand.peak_used});
   }
   Waiting waiting() const override { return taste_.waiting; }
-  std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const override {
-    return taste_.is_patient && breaks_budget(demand) ? std::min(chunks * kPatiencePerChunkNs, kMostPatienceNs) : 0;
+  std::uint64_t patience_ns(const Demand& demand) const override {
+    if (!taste_.is_patient || !breaks_budget(demand)) return 0;
+    const Bytes enough = std::max(demand.mapped / kMostPatiencePart, page_size_);
+    return std::min(demand.missing, enough) * kMostPatienceNs / enough;
   }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {

@@ -10,7 +10,7 @@
 
 namespace vpmm::pool {
 
-// What the policy may look at. All in bytes, rounded to pages.
+// What the policy may look at, in bytes; all but what users asked for is rounded to pages.
 struct Demand {
   Bytes request = 0;     // the span asked for
   Bytes missing = 0;     // part of it that no free range in place covers
@@ -47,9 +47,8 @@ class ChunkPolicy {
   // Is it worth driver calls that a request is not put where it would pin `pinned` bytes of idle chunks?
   virtual bool spares(const Demand& demand, std::int64_t pinned) const = 0;
   virtual Waiting waiting() const = 0;
-  // How long to look, before `chunks` of together `demand.missing` bytes are created, whether what other streams freed
-  // becomes complete.
-  virtual std::uint64_t patience_ns(const Demand& demand, std::uint64_t chunks) const = 0;
+  // How long to look, before `demand.missing` bytes are created, whether what other streams freed becomes complete.
+  virtual std::uint64_t patience_ns(const Demand& demand) const = 0;
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;

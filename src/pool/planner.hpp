@@ -26,7 +26,7 @@ enum class Effort {
 };
 
 struct Need {
-  Bytes size = 0;                       // Rounding::rounded()
+  Bytes size = 0;                       // rounded to pages or slices
   Bytes alignment = 0;                  // at least a slice
   std::optional<time::TimelineId> own;  // none: any-stream or capturing, only complete memory will do
   bool may_wait = false;                // the caller has a stream on which waits can be queued

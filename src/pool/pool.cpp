@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -22,8 +23,6 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
 // Note [Patience]
 constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
-constexpr std::uint64_t kMostBetweenPauses = 20;    // times as long as the last pause was
-constexpr Bytes kTimeShareOverGrowthShare = 8;      // of pauses, of what the pool would grow by
 constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
 
 }  // namespace
@@ -121,34 +120,30 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // Note [Patience]
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
-// kernel delays nobody by more than that moment. Calls that come meanwhile share the pause and its end. A program that
-// grows on and on beside a busy stream does not pause each time: all pauses together take a twentieth of the time, and
-// more only where much is at stake: eight times the share by which the pool would grow.
-bool Pool::may_pause(std::uint64_t now_ns, Bytes created) const {
-  if (pausing_ > 0) return true;
-  const std::uint64_t length = last_pause_.end_ns - last_pause_.begin_ns;
-  const std::uint64_t at_stake = length * (chunks_.chunk_bytes() / kTimeShareOverGrowthShare) / created;
-  return now_ns >= last_pause_.end_ns + std::min(kMostBetweenPauses * length, at_stake);
-}
+// kernel delays nobody by more than that moment. A pause lasts for what lacks by then, however much lacked when it
+// began. Calls that come meanwhile share it and its end, even if each would create little: together they would set the
+// record that it is to spare. A program that grows on and on beside a busy stream does not pause each time
+// (PauseBudget).
+bool Pool::may_pause() const { return pausing_ > 0 || pause_budget_.allows_pause(driver_.now_ns()); }
 
 Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
   const std::uint64_t begin = driver_.now_ns();
   const std::uint64_t patience = patience_for(request, caller, pause);
   if (patience == 0) return false;
-  const bool begins = !pause.has_begun();
-  if (begins) pause = pausing_ > 0 ? last_pause_ : Pause{begin, begin + patience};
-  pause.end_ns = std::max(pause.end_ns, pause.begin_ns + patience);
-  if (begins && begin < pause.end_ns) ++counters_.pauses;
+  const bool begins = !pause.has_begun;
+  if (begins) pause = {true, begin, pausing_ > 0 ? std::optional(pauses_end_ns_) : std::nullopt};
+  const std::uint64_t end = pause.joined_end_ns.value_or(pause.begin_ns + patience);
+  if (begins && begin < end) ++counters_.pauses;
   const std::uint64_t returned = returned_;
-  for (std::uint64_t now = begin; returned_ == returned && now < pause.end_ns;) {
+  for (std::uint64_t now = begin; returned_ == returned && now < end;) {
+    pauses_end_ns_ = pausing_ > 0 ? std::max(pauses_end_ns_, end) : end;
     ++pausing_;
-    last_pause_ = {pause.begin_ns, std::max(last_pause_.end_ns, pause.end_ns)};
     lock.leave();
     driver_.sleep_ns(kBetweenLooksNs);
     lock.enter();
     --pausing_;
-    now = driver_.now_ns();
-    if (pausing_ == 0) last_pause_.end_ns = std::min(now, pause.end_ns);
+    const std::uint64_t before = std::exchange(now, driver_.now_ns());
+    pause_budget_.charge(before, now);
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
     if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
     if (!learned) break;
@@ -158,13 +153,9 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
 
 // How long a pause is worth while; 0: not at all.
 std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller, const Pause& pause) {
-  const auto may_begin = [&](Bytes created) { return pause.has_begun() || may_pause(driver_.now_ns(), created); };
-  if (!may_begin(round_up(request.size, page_size()))) return 0;  // not for all of it, so not for a part
+  if (!pause.has_begun && !may_pause()) return 0;
   const Need need = need_of(request, caller);
-  const auto patience_ns = [&](Bytes created, std::uint64_t chunks) {
-    return policy_->patience_ns(need.demand(created), chunks);
-  };
-  if (is_cleanup_held_ || !grows_past_peak(need.size) || patience_ns(need.size, 1) == 0) return 0;
+  if (is_cleanup_held_ || !grows_past_peak(need.size) || policy_->patience_ns(need.demand(need.size)) == 0) return 0;
   const auto pending_on_others = [&](auto&& counts) {
     Bytes bytes = 0;
     timelines_.for_each([&](const time::Timeline& timeline) {
@@ -176,12 +167,11 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
   if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
-  if (!may_begin(plan->created_bytes())) return 0;
   want_proof(request, caller);
   const Bytes on_its_way = pending_on_others(  // and an event will tell of it
       [](const time::Timeline& timeline) { return timeline.provable > timeline.complete; });
   const Bytes created = plan->created_bytes();
-  return on_its_way < created / 2 ? 0 : patience_ns(created, plan->creates.size());
+  return on_its_way < created / 2 ? 0 : policy_->patience_ns(need.demand(created));
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.

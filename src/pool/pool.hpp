@@ -18,6 +18,7 @@
 #include "observe/statistics.hpp"
 #include "pool/chunk_policy.hpp"
 #include "pool/config.hpp"
+#include "pool/pause_budget.hpp"
 #include "pool/placement.hpp"
 #include "pool/planner.hpp"
 #include "pool/rounding.hpp"
@@ -53,7 +54,7 @@ struct Caller {
 
 struct PageRequest {
   Bytes requested = 0;  // as the user said
-  Bytes size = 0;       // Rounding::rounded()
+  Bytes size = 0;       // rounded to pages or slices
   Bytes alignment = 0;  // at least slice_alignment()
 };
 
@@ -140,7 +141,7 @@ class Pool {
 
   Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
   Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
-  // Allocated, and not kept by a stream for its own next requests.
+  // Allocated, less what Relief::kept_bytes says is no use.
   Bytes wanted_bytes() const;
   Bytes peak_asked() const;
   Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
@@ -167,13 +168,13 @@ class Pool {
   // phase 1 and 1.5
   Result<DevicePtr> serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
   struct Pause {
+    bool has_begun = false;
     std::uint64_t begin_ns = 0;
-    std::uint64_t end_ns = 0;  // at the latest; 0: it has not begun
-    bool has_begun() const { return end_ns != 0; }
+    std::optional<std::uint64_t> joined_end_ns;  // when the pause of another call ends, which it shares
   };
   // True: something came back, so serve() may find more. False: memory is to be created now.
   Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
-  bool may_pause(std::uint64_t now_ns, Bytes created) const;
+  bool may_pause() const;
   std::uint64_t patience_for(const PageRequest& request, const Caller& caller, const Pause& pause);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
@@ -277,8 +278,9 @@ class Pool {
   std::uint64_t misses_ = 0;
   bool was_complete_ = false;
   bool is_cleanup_held_ = false;
-  Pause last_pause_;            // of any call; while it lasts, until when at the latest
-  std::uint64_t pausing_ = 0;   // calls that share it, without the lock
+  std::uint64_t pausing_ = 0;        // calls that pause, without the lock
+  std::uint64_t pauses_end_ns_ = 0;  // while any does: when the last is over
+  PauseBudget pause_budget_;
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
   Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]

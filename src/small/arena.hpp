@@ -149,7 +149,9 @@ constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
 // `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of
 // which no slab was cut yet, the directory names the extent at once: for runs, of which there may be many pages, that
 // spares a look at a table that is as large as all of them. Written under the lock of the shard that has the extent,
-// read under any by whoever has something live in the unit, which cannot change meanwhile.
+// read under any by whoever has something live in the unit. Meanwhile the entry of its page may come to name the arena,
+// once a slab is cut beside it, or the extent that was split off: so whoever reads one checks, under the lock of the
+// shard that the extent says it has, that it has it and holds the unit.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;

@@ -103,7 +103,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   // Nobody's units behind the last one become part of it, used for now. Holds: the pool's lock.
   void grow(std::uint64_t more) {
     const std::uint64_t first = arena->unit_of(begin) + units;
-    free_.grow(units + more);  // these may throw, so before anything changes
+    free_.grow(units + more);  // these may throw, so before anything of it changes
     of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)

@@ -30,13 +30,27 @@ TEST(LineAllocator, what_it_allocates_shares_no_line_with_anything_else) {
     EXPECT_EQ(lines.count(reinterpret_cast<std::uintptr_t>(other.get()) / kCacheLine), 0u);
 }
 
-TEST(LineArray, shares_no_line_with_another_and_begins_as_zeros) {
+// Where others stood before.
+TEST(LineArray, begins_as_zeros) {
+  constexpr std::size_t kSize = 16;
+  std::vector<LineArray<std::uint64_t>> arrays;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 100; ++i) {
+      arrays.push_back(make_line_array<std::uint64_t>(kSize));
+      for (std::size_t at = 0; at < kSize; ++at) {
+        ASSERT_EQ(arrays.back()[at], 0u);
+        arrays.back()[at] = ~std::uint64_t{0};
+      }
+    }
+    arrays.clear();
+  }
+}
+
+TEST(LineArray, shares_no_line_with_another) {
   std::vector<LineArray<std::uint64_t>> arrays;
   std::set<std::uintptr_t> lines;
   for (std::size_t i = 0; i < 100; ++i) {
     arrays.push_back(make_line_array<std::uint64_t>(1 + i % 3));
-    EXPECT_EQ(arrays.back()[i % 3], 0u);
-    arrays.back()[i % 3] = i + 1;
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arrays.back().get()) % kCacheLine, 0u);
     EXPECT_TRUE(lines.insert(reinterpret_cast<std::uintptr_t>(arrays.back().get())).second);
   }
