@@ -280,6 +280,30 @@ TEST_F(Patience, calls_that_come_meanwhile_share_its_end_however_little_they_wan
   EXPECT_LT(calls.second_ns, 7'500 * kMicrosecond + kGrowth);
 }
 
+// The seventh pause uses up what they may take, 6 ms after it began.
+TEST_F(Patience, calls_that_come_meanwhile_share_one_after_which_none_may_begin) {
+  World world;
+  const StreamHandle third = world.stream();
+  world.deallocate(world.allocate(256, third), third);
+  world.free_behind_a_kernel(10'000 * kMillisecond);
+  for (int i = 0; i < 6; ++i) ASSERT_GT(world.time_of(16 * kMiB), kPatience) << i;
+  std::uint64_t second_ns = 0;
+  world.interlude.between_looks = [&] {
+    world.sim.advance_host_ns(6 * kMillisecond);
+    world.interlude.between_looks = [&] {
+      world.on_another_thread([&] {
+        const std::uint64_t begin = world.sim.now_ns();
+        world.allocate(16 * kMiB, third);
+        second_ns = world.sim.now_ns() - begin;
+      });
+    };
+  };
+  ASSERT_GT(world.time_of(16 * kMiB), kPatience);
+  EXPECT_GT(second_ns, 1'900 * kMicrosecond);
+  EXPECT_LT(second_ns, 2 * kMillisecond + kGrowth);
+  EXPECT_LT(world.time_of(16 * kMiB), kGrowth);
+}
+
 TEST_F(Patience, a_call_that_comes_when_it_is_over_has_none_of_it) {
   const TwoCalls calls = two_calls(kPatience);
   EXPECT_GT(calls.second_ns, 0u);
