@@ -20,7 +20,7 @@ class PagePolicy final : public ChunkPolicy {
   Bytes least_part(const Demand&) const override { return page_size_; }
   bool spares(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
-  std::uint64_t patience_ns(const Demand&) const override { return 0; }
+  std::uint64_t patience_ns(const Demand&, Bytes) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
   bool sets_apart(const Demand&, std::int64_t) const override { return false; }
@@ -29,10 +29,13 @@ class PagePolicy final : public ChunkPolicy {
   Bytes page_size_;
 };
 
-// What is created is kept for ever, so a pause may be the longer the more the pool would grow: this long from this part
-// of what is mapped on.
-constexpr std::uint64_t kMostPatienceNs = 8'000'000;
-constexpr Bytes kMostPatiencePart = 50;
+// What is created is kept for ever. So a pause may be the longer the more would be created and the more is mapped
+// beyond the budget already: both together, and of that the part which a pause may spare, are worth this long from this
+// part of what is mapped on, or from so many bytes on, for less is no loss however little is mapped. Were it for what
+// is created alone, small requests would pause for little each, and add up.
+constexpr std::uint64_t kMostPatienceNs = 12'000'000;
+constexpr Bytes kMostPatiencePart = 32;
+constexpr Bytes kMostPatienceLeast = 128 * kMiB;
 
 // What VPMM_PREFER stands for.
 struct Taste {
@@ -108,10 +111,14 @@ class AdaptivePolicy final : public ChunkPolicy {
            breaks_budget({0, 0, demand.mapped, demand.peak_used});
   }
   Waiting waiting() const override { return taste_.waiting; }
-  std::uint64_t patience_ns(const Demand& demand) const override {
+  std::uint64_t patience_ns(const Demand& demand, Bytes spared) const override {
     if (!taste_.is_patient || !breaks_budget(demand)) return 0;
-    const Bytes enough = std::max(demand.mapped / kMostPatiencePart, page_size_);
-    return std::min(demand.missing, enough) * kMostPatienceNs / enough;
+    const Bytes limit = with(taste_.budget_permille, demand.peak_used);
+    const Bytes beyond = demand.mapped - std::min(demand.mapped, limit);
+    const double part = static_cast<double>(std::min(spared, demand.missing)) / static_cast<double>(demand.missing);
+    const double stake = part * static_cast<double>(demand.missing + beyond);
+    const double enough = static_cast<double>(std::max(demand.mapped / kMostPatiencePart, kMostPatienceLeast));
+    return static_cast<std::uint64_t>(std::min(stake / enough, 1.0) * static_cast<double>(kMostPatienceNs));
   }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {
@@ -126,7 +133,8 @@ class AdaptivePolicy final : public ChunkPolicy {
   bool breaks_budget(const Demand& demand, Bytes extra_permille = 0) const {
     return exceeds(demand.mapped + demand.missing, demand.peak_used, taste_.budget_permille + extra_permille);
   }
-  static bool exceeds(Bytes bytes, Bytes limit, Bytes permille) { return bytes > limit + limit / 1000 * permille; }
+  static bool exceeds(Bytes bytes, Bytes limit, Bytes permille) { return bytes > with(permille, limit); }
+  static Bytes with(Bytes permille, Bytes bytes) { return bytes + bytes / 1000 * permille; }
 
   Taste taste_;
   Bytes page_size_;

@@ -47,8 +47,9 @@ class ChunkPolicy {
   // Is it worth driver calls that a request is not put where it would pin `pinned` bytes of idle chunks?
   virtual bool spares(const Demand& demand, std::int64_t pinned) const = 0;
   virtual Waiting waiting() const = 0;
-  // How long to look, before `demand.missing` bytes are created, whether what other streams freed becomes complete.
-  virtual std::uint64_t patience_ns(const Demand& demand) const = 0;
+  // How long to look, before `demand.missing` bytes are created, whether what other streams freed becomes complete,
+  // which would spare so many of them.
+  virtual std::uint64_t patience_ns(const Demand& demand, Bytes spared) const = 0;
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;

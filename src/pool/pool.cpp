@@ -56,6 +56,7 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Pause pause;
+  if (effort == Effort::by_policy) make_way(lock, request, caller, pause);
   for (;;) {
     VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
     if (!is_null(served)) return served;
@@ -121,26 +122,34 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // What other streams freed is often complete sooner than new memory is mapped. So before growth sets a record beyond
 // the budget, the host looks, without the lock, whether it becomes so. No stream is put behind another, and a long
 // kernel delays nobody by more than that moment. A pause lasts for what lacks by then, however much lacked when it
-// began. Calls that come meanwhile share it and its end, even if each would create little: together they would set the
-// record that it is to spare. A program that grows on and on beside a busy stream does not pause each time
-// (PauseBudget).
-bool Pool::may_pause() const { return pausing_ > 0 || pause_budget_.allows_pause(driver_.now_ns()); }
+// began. What becomes complete meanwhile is for those who pause: a call that comes later and has nothing of its own
+// stream's to use stands behind them. Else, while a large request waits in vain, a busy GPU's memory goes to whoever
+// asks, and many that grow by little together set the record that it is to spare. A program that grows on and on beside
+// a busy stream does not pause each time (PauseBudget).
+void Pool::look_away(MutexLock& lock, Pause& pause) {
+  if (!std::exchange(pause.is_counted, true)) ++counters_.pauses;
+  lock.leave();
+  driver_.sleep_ns(kBetweenLooksNs);
+  lock.enter();
+}
+
+// Until nobody pauses, or all are over that did when it came.
+void Pool::make_way(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
+  if (pausing_ == 0) return;
+  if (caller.own() && index_.own_fit(request.size, request.alignment, *caller.own()) != nullptr) return;
+  for (const std::uint64_t end = pauses_end_ns_; pausing_ > 0 && driver_.now_ns() < end;) look_away(lock, pause);
+}
 
 Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
-  const std::uint64_t begin = driver_.now_ns();
-  const std::uint64_t patience = patience_for(request, caller, pause);
-  if (patience == 0) return false;
-  const bool begins = !pause.has_begun;
-  if (begins) pause = {true, begin, pausing_ > 0 ? std::optional(pauses_end_ns_) : std::nullopt};
-  const std::uint64_t end = pause.joined_end_ns.value_or(pause.begin_ns + patience);
-  if (begins && begin < end) ++counters_.pauses;
+  std::uint64_t now = driver_.now_ns();
+  if (!pause.begin_ns && !pause_budget_.allows_pause(now)) return false;
+  if (!pause.begin_ns) pause.begin_ns = now;
+  const std::uint64_t end = *pause.begin_ns + patience_for(request, caller);
   const std::uint64_t returned = returned_;
-  for (std::uint64_t now = begin; returned_ == returned && now < end;) {
+  while (returned_ == returned && now < end) {
     pauses_end_ns_ = pausing_ > 0 ? std::max(pauses_end_ns_, end) : end;
     ++pausing_;
-    lock.leave();
-    driver_.sleep_ns(kBetweenLooksNs);
-    lock.enter();
+    look_away(lock, pause);
     --pausing_;
     const std::uint64_t before = std::exchange(now, driver_.now_ns());
     pause_budget_.charge(before, now);
@@ -152,10 +161,10 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
 }
 
 // How long a pause is worth while; 0: not at all.
-std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller, const Pause& pause) {
-  if (!pause.has_begun && !may_pause()) return 0;
+std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller) {
   const Need need = need_of(request, caller);
-  if (is_cleanup_held_ || !grows_past_peak(need.size) || policy_->patience_ns(need.demand(need.size)) == 0) return 0;
+  if (is_cleanup_held_ || !grows_past_peak(need.size)) return 0;
+  if (policy_->patience_ns(need.demand(need.size), need.size) == 0) return 0;
   const auto pending_on_others = [&](auto&& counts) {
     Bytes bytes = 0;
     timelines_.for_each([&](const time::Timeline& timeline) {
@@ -171,7 +180,7 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
   const Bytes on_its_way = pending_on_others(  // and an event will tell of it
       [](const time::Timeline& timeline) { return timeline.provable > timeline.complete; });
   const Bytes created = plan->created_bytes();
-  return on_its_way < created / 2 ? 0 : policy_->patience_ns(need.demand(created));
+  return on_its_way < created / 4 ? 0 : policy_->patience_ns(need.demand(created), on_its_way);
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.

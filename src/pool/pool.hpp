@@ -167,15 +167,17 @@ class Pool {
  private:
   // phase 1 and 1.5
   Result<DevicePtr> serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
+  // Of one call.
   struct Pause {
-    bool has_begun = false;
-    std::uint64_t begin_ns = 0;
-    std::optional<std::uint64_t> joined_end_ns;  // when the pause of another call ends, which it shares
+    bool is_counted = false;
+    std::optional<std::uint64_t> begin_ns;
   };
+  // Without the lock, for a moment.
+  void look_away(MutexLock& lock, Pause& pause);
+  void make_way(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
   // True: something came back, so serve() may find more. False: memory is to be created now.
   Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
-  bool may_pause() const;
-  std::uint64_t patience_for(const PageRequest& request, const Caller& caller, const Pause& pause);
+  std::uint64_t patience_for(const PageRequest& request, const Caller& caller);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
   Demand demand_of(const PageRequest& request) const;

@@ -275,6 +275,11 @@ Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::Tim
   return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
 }
 
+Region* Catalogue::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
+  const TimelineFile* const file = find(own);
+  return file == nullptr ? nullptr : file->single_by_size.first_fit(size, alignment).region;
+}
+
 Region* Catalogue::waiting_for(time::TimelineId timeline, std::uint64_t sequence) const {
   const TimelineFile* const file = find(timeline);
   Region* const oldest = file == nullptr ? nullptr : file->oldest();

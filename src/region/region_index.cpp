@@ -199,6 +199,10 @@ Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::T
   return private_->catalogue.best_fit(size, alignment, own);
 }
 
+Region* RegionIndex::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
+  return private_->catalogue.own_fit(size, alignment, own);
+}
+
 void RegionIndex::for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const {
   std::vector<Region*> run;
   private_->catalogue.visit_junctions([&](Region* behind) -> std::optional<DevicePtr> {

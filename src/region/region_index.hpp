@@ -59,6 +59,8 @@ class RegionIndex {
   // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
   // those single-part on `own`. Among equals the lowest address.
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
+  // Of those only what nobody else may use yet: single-part on `own`.
+  Region* own_fit(Bytes size, Bytes alignment, time::TimelineId own) const;
   // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
   static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment) {
     return region::aligned_start(region.range, size, alignment);

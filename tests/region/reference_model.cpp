@@ -187,6 +187,13 @@ std::optional<PageSpan> ReferenceModel::best_fit(std::uint64_t count, std::uint6
   });
 }
 
+std::optional<PageSpan> ReferenceModel::own_fit(std::uint64_t count, std::uint64_t alignment,
+                                                time::TimelineId own) const {
+  return smallest(regions(), count, alignment, [&](const ModelRegion& region) {
+    return region.state == RegionState::free && region.parts.size() == 1 && region.parts.contains(own);
+  });
+}
+
 std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count, std::uint64_t alignment) const {
   return smallest(regions(), count, alignment,
                   [](const ModelRegion& region) { return region.state == RegionState::hole; });

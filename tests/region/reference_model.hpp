@@ -56,6 +56,7 @@ class ReferenceModel {
   bool one_reservation(std::uint64_t a, std::uint64_t b) const;
   std::optional<PageSpan> best_fit(std::uint64_t count, std::uint64_t alignment,
                                    std::optional<time::TimelineId> own) const;
+  std::optional<PageSpan> own_fit(std::uint64_t count, std::uint64_t alignment, time::TimelineId own) const;
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
   std::vector<std::vector<PageSpan>> runs() const;
   std::vector<PageSpan> by_age(RegionState state) const;

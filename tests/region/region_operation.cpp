@@ -199,6 +199,9 @@ std::string Twins::search_difference(const Question& fit) const {
   const Bytes alignment = fit.alignment * kPage;
   if (span_of(index_.best_fit(size, alignment, fit.own)) != model_.best_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("best fit of {} pages at {} differs", fit.count, fit.alignment);
+  if (fit.own &&
+      span_of(index_.own_fit(size, alignment, *fit.own)) != model_.own_fit(fit.count, fit.alignment, *fit.own))
+    return fmt::format("own fit of {} pages at {} differs", fit.count, fit.alignment);
   if (span_of(index_.smallest_hole(size, alignment)) != model_.smallest_hole(fit.count, fit.alignment))
     return fmt::format("smallest hole of {} pages at {} differs", fit.count, fit.alignment);
   std::vector<std::vector<PageSpan>> runs;
