@@ -135,7 +135,7 @@ void Pool::look_away(MutexLock& lock, Pause& pause) {
 
 // Until nobody pauses, or all are over that did when it came.
 void Pool::make_way(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause) {
-  if (pausing_ == 0) return;
+  if (pausing_ == 0 || is_cleanup_held_) return;
   if (caller.own() && index_.own_fit(request.size, request.alignment, *caller.own()) != nullptr) return;
   for (const std::uint64_t end = pauses_end_ns_; pausing_ > 0 && driver_.now_ns() < end;) look_away(lock, pause);
 }

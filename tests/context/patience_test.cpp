@@ -325,6 +325,24 @@ TEST_F(Patience, calls_that_come_meanwhile_leave_what_is_idle_to_it) {
   latecomer.join();
 }
 
+TEST_F(Patience, nobody_stands_behind_it_while_cleaning_up_is_put_off) {
+  World world;
+  const StreamHandle third = world.stream();
+  world.free_behind_a_kernel(100 * kMillisecond);
+  std::uint64_t took = kPatience;
+  world.interlude.between_looks = [&] {
+    world.on_another_thread([&] {
+      world.pool->defer_cleanup_begin();
+      const std::uint64_t begin = world.sim.now_ns();
+      world.allocate(kMuch, third);
+      took = world.sim.now_ns() - begin;
+      EXPECT_TRUE(world.pool->defer_cleanup_end().ok());
+    });
+  };
+  world.allocate(kHalf, world.own);
+  EXPECT_LT(took, kGrowth);
+}
+
 // Memory of its own stream is of no use to the first.
 TEST_F(Patience, calls_that_come_meanwhile_use_what_is_their_own_streams_at_once) {
   World world;
