@@ -217,6 +217,16 @@ TEST_F(Patience, is_as_long_as_the_growth_is_large) {
   EXPECT_LT(took, patience(30 * kMiB) + kGrowth);
 }
 
+// Of 16.5 GiB, where 528 MiB are worth 12 ms.
+TEST_F(Patience, is_the_shorter_the_more_is_mapped) {
+  World world;
+  world.allocate(16 * kGiB, world.own);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const std::uint64_t took = world.time_of(kHalf);
+  EXPECT_GT(took, kPatience * 254 / 529);
+  EXPECT_LT(took, kPatience * 254 / 528 + kGrowth);
+}
+
 // 32 MiB each, and what was mapped for those before, less 1.5 % of the 512 MiB that were in use.
 TEST_F(Patience, is_the_longer_the_more_is_mapped_beyond_the_budget) {
   World world;
