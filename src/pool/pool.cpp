@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,6 +25,8 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 // Note [Patience]
 constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
 constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
+constexpr std::uint64_t kCompanyNs = 10'000'000;    // who asked since then is at work
+constexpr std::uint64_t kShareOfHope = 3;           // of a pause for what is on its way
 
 }  // namespace
 
@@ -56,6 +59,7 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Pause pause;
+  last_calls_.note(std::this_thread::get_id(), driver_.now_ns());
   if (effort == Effort::by_policy) make_way(lock, request, caller, pause);
   for (;;) {
     VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
@@ -126,6 +130,11 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // stream's to use stands behind them. Else, while a large request waits in vain, a busy GPU's memory goes to whoever
 // asks, and many that grow by little together set the record that it is to spare. A program that grows on and on beside
 // a busy stream does not pause each time (PauseBudget).
+//
+// Where nothing is on its way, but other threads asked for memory a moment ago, some of what they use is likely to come
+// back soon: threads that take turns on a busy pool make their large requests wait for the driver, so these meet
+// although the program's own would not, and the pool would grow by what both need at once. That is hope, not knowledge.
+// So such a pause is shorter, and nobody stands behind it: those whose memory it hopes for must not wait for it.
 void Pool::look_away(MutexLock& lock, Pause& pause) {
   if (!std::exchange(pause.is_counted, true)) ++counters_.pauses;
   lock.leave();
@@ -144,13 +153,16 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   std::uint64_t now = driver_.now_ns();
   if (!pause.begin_ns && !pause_budget_.allows_pause(now)) return false;
   if (!pause.begin_ns) pause.begin_ns = now;
-  const std::uint64_t end = *pause.begin_ns + patience_for(request, caller);
+  const Patience patience = patience_for(request, caller);
+  const std::uint64_t end = *pause.begin_ns + patience.ns;
   const std::uint64_t returned = returned_;
   while (returned_ == returned && now < end) {
-    pauses_end_ns_ = pausing_ > 0 ? std::max(pauses_end_ns_, end) : end;
-    ++pausing_;
+    if (!patience.is_hope) {
+      pauses_end_ns_ = pausing_ > 0 ? std::max(pauses_end_ns_, end) : end;
+      ++pausing_;
+    }
     look_away(lock, pause);
-    --pausing_;
+    if (!patience.is_hope) --pausing_;
     const std::uint64_t before = std::exchange(now, driver_.now_ns());
     pause_budget_.charge(before, now);
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
@@ -160,11 +172,16 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   return returned_ != returned;
 }
 
-// How long a pause is worth while; 0: not at all.
-std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& caller) {
+// Whether other threads are at work. Those of hits alone do not count.
+bool Pool::has_company() const {
+  const std::uint64_t now = driver_.now_ns();
+  return last_calls_.has_other(std::this_thread::get_id(), now - std::min(now, kCompanyNs));
+}
+
+Pool::Patience Pool::patience_for(const PageRequest& request, const Caller& caller) {
   const Need need = need_of(request, caller);
-  if (is_cleanup_held_ || !grows_past_peak(need.size)) return 0;
-  if (policy_->patience_ns(need.demand(need.size), need.size) == 0) return 0;
+  if (is_cleanup_held_ || !grows_past_peak(need.size)) return {};
+  if (policy_->patience_ns(need.demand(need.size), need.size) == 0) return {};
   const auto pending_on_others = [&](auto&& counts) {
     Bytes bytes = 0;
     timelines_.for_each([&](const time::Timeline& timeline) {
@@ -172,15 +189,19 @@ std::uint64_t Pool::patience_for(const PageRequest& request, const Caller& calle
     });
     return bytes;
   };
-  if (pending_on_others([](const time::Timeline&) { return true; }) == 0) return 0;
+  const bool may_hope = has_company();
+  if (!may_hope && pending_on_others([](const time::Timeline&) { return true; }) == 0) return {};
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
-  if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return 0;
+  if (plan == nullptr || plan->creates.empty() || !grows_past_peak(plan->created_bytes())) return {};
   want_proof(request, caller);
   const Bytes on_its_way = pending_on_others(  // and an event will tell of it
       [](const time::Timeline& timeline) { return timeline.provable > timeline.complete; });
   const Bytes created = plan->created_bytes();
-  return on_its_way < created / 4 ? 0 : policy_->patience_ns(need.demand(created), on_its_way);
+  const Demand demand = need.demand(created);
+  const std::uint64_t hope = may_hope ? policy_->patience_ns(demand, created) / kShareOfHope : 0;
+  if (on_its_way < created / 4) return {hope, true};
+  return {std::max(hope, policy_->patience_ns(demand, on_its_way)), false};
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.

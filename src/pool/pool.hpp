@@ -18,6 +18,7 @@
 #include "observe/statistics.hpp"
 #include "pool/chunk_policy.hpp"
 #include "pool/config.hpp"
+#include "pool/last_calls.hpp"
 #include "pool/pause_budget.hpp"
 #include "pool/placement.hpp"
 #include "pool/planner.hpp"
@@ -177,7 +178,13 @@ class Pool {
   void make_way(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
   // True: something came back, so serve() may find more. False: memory is to be created now.
   Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
-  std::uint64_t patience_for(const PageRequest& request, const Caller& caller);
+  bool has_company() const;
+  // How long a pause is worth while. For what is on its way, or in the hope of what others use.
+  struct Patience {
+    std::uint64_t ns = 0;
+    bool is_hope = false;
+  };
+  Patience patience_for(const PageRequest& request, const Caller& caller);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
   bool is_set_apart(const PageRequest& request, const Caller& caller, const Place& place) const;
   Demand demand_of(const PageRequest& request) const;
@@ -283,6 +290,7 @@ class Pool {
   std::uint64_t pausing_ = 0;        // calls that pause, without the lock
   std::uint64_t pauses_end_ns_ = 0;  // while any does: when the last is over
   PauseBudget pause_budget_;
+  LastCalls last_calls_;        // that needed more than a hit
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
   Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]
