@@ -21,6 +21,7 @@ class PagePolicy final : public ChunkPolicy {
   bool spares(const Demand&, std::int64_t) const override { return false; }
   Waiting waiting() const override { return Waiting::before_moves; }
   std::uint64_t patience_ns(const Demand&, Bytes) const override { return 0; }
+  std::uint64_t hope_ns(const Demand&) const override { return 0; }
   bool wants_proof_now(const Demand&) const override { return false; }
   Placement placement(Bytes, Bytes) const override { return Placement::front; }
   bool sets_apart(const Demand&, std::int64_t) const override { return false; }
@@ -36,6 +37,7 @@ class PagePolicy final : public ChunkPolicy {
 constexpr std::uint64_t kMostPatienceNs = 12'000'000;
 constexpr Bytes kMostPatiencePart = 32;
 constexpr Bytes kMostPatienceLeast = 128 * kMiB;
+constexpr std::uint64_t kShareOfHope = 3;
 
 // What VPMM_PREFER stands for.
 struct Taste {
@@ -112,14 +114,9 @@ class AdaptivePolicy final : public ChunkPolicy {
   }
   Waiting waiting() const override { return taste_.waiting; }
   std::uint64_t patience_ns(const Demand& demand, Bytes spared) const override {
-    if (!taste_.is_patient || !breaks_budget(demand)) return 0;
-    const Bytes limit = with(taste_.budget_permille, demand.peak_used);
-    const Bytes beyond = demand.mapped - std::min(demand.mapped, limit);
-    const double part = static_cast<double>(std::min(spared, demand.missing)) / static_cast<double>(demand.missing);
-    const double stake = part * static_cast<double>(demand.missing + beyond);
-    const double enough = static_cast<double>(std::max(demand.mapped / kMostPatiencePart, kMostPatienceLeast));
-    return static_cast<std::uint64_t>(std::min(stake / enough, 1.0) * static_cast<double>(kMostPatienceNs));
+    return breaks_budget(demand) ? pause_ns(demand, spared) : 0;
   }
+  std::uint64_t hope_ns(const Demand& demand) const override { return pause_ns(demand, demand.missing) / kShareOfHope; }
   bool wants_proof_now(const Demand& demand) const override { return breaks_budget(demand); }
   Placement placement(Bytes mapped, Bytes peak_used) const override {
     return breaks_budget({0, 0, mapped, peak_used}) ? Placement::anywhere : taste_.placement;
@@ -130,6 +127,15 @@ class AdaptivePolicy final : public ChunkPolicy {
   }
 
  private:
+  std::uint64_t pause_ns(const Demand& demand, Bytes spared) const {
+    if (!taste_.is_patient) return 0;
+    const Bytes limit = with(taste_.budget_permille, demand.peak_used);
+    const Bytes beyond = demand.mapped - std::min(demand.mapped, limit);
+    const double part = static_cast<double>(std::min(spared, demand.missing)) / static_cast<double>(demand.missing);
+    const double stake = part * static_cast<double>(demand.missing + beyond);
+    const double enough = static_cast<double>(std::max(demand.mapped / kMostPatiencePart, kMostPatienceLeast));
+    return static_cast<std::uint64_t>(std::min(stake / enough, 1.0) * static_cast<double>(kMostPatienceNs));
+  }
   bool breaks_budget(const Demand& demand, Bytes extra_permille = 0) const {
     return exceeds(demand.mapped + demand.missing, demand.peak_used, taste_.budget_permille + extra_permille);
   }

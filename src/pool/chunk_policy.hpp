@@ -50,6 +50,8 @@ class ChunkPolicy {
   // How long to look, before `demand.missing` bytes are created, whether what other streams freed becomes complete,
   // which would spare so many of them.
   virtual std::uint64_t patience_ns(const Demand& demand, Bytes spared) const = 0;
+  // The same where nothing is known to become complete, but other threads may free what they use.
+  virtual std::uint64_t hope_ns(const Demand& demand) const = 0;
   // Is pending memory that no event covers worth an event of the whole context at once?
   virtual bool wants_proof_now(const Demand& demand) const = 0;
   virtual Placement placement(Bytes mapped, Bytes peak_used) const = 0;

@@ -26,7 +26,6 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 constexpr std::uint64_t kBetweenLooksNs = 20'000;   // asked for; the system may take several times that
 constexpr std::size_t kTimelinesAskedPerLook = 16;  // so that no call stalls for others
 constexpr std::uint64_t kCompanyNs = 10'000'000;    // who asked since then is at work
-constexpr std::uint64_t kShareOfHope = 3;           // of a pause for what is on its way
 
 }  // namespace
 
@@ -134,7 +133,8 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // Where nothing is on its way, but other threads asked for memory a moment ago, some of what they use is likely to come
 // back soon: threads that take turns on a busy pool make their large requests wait for the driver, so these meet
 // although the program's own would not, and the pool would grow by what both need at once. That is hope, not knowledge.
-// So such a pause is shorter, and nobody stands behind it: those whose memory it hopes for must not wait for it.
+// So such a pause is shorter, and nobody stands behind it: those whose memory it hopes for must not wait for it. Nor
+// may two hope for each other's: only the call that would create the most hopes, and one with less grows at once.
 void Pool::look_away(MutexLock& lock, Pause& pause) {
   if (!std::exchange(pause.is_counted, true)) ++counters_.pauses;
   lock.leave();
@@ -156,13 +156,20 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   const Patience patience = patience_for(request, caller);
   const std::uint64_t end = *pause.begin_ns + patience.ns;
   const std::uint64_t returned = returned_;
-  while (returned_ == returned && now < end) {
-    if (!patience.is_hope) {
+  bool is_over = patience.hoped > 0 && hoping_ != nullptr && hoped_bytes_ >= patience.hoped;
+  while (returned_ == returned && now < end && !is_over) {
+    if (patience.hoped > 0) {
+      hoping_ = &pause;
+      hoped_bytes_ = patience.hoped;
+      look_away(lock, pause);
+      is_over = hoping_ != &pause;
+      if (!is_over) hoping_ = nullptr;
+    } else {
       pauses_end_ns_ = pausing_ > 0 ? std::max(pauses_end_ns_, end) : end;
       ++pausing_;
+      look_away(lock, pause);
+      --pausing_;
     }
-    look_away(lock, pause);
-    if (!patience.is_hope) --pausing_;
     const std::uint64_t before = std::exchange(now, driver_.now_ns());
     pause_budget_.charge(before, now);
     const Result<bool> learned = learn(kTimelinesAskedPerLook);
@@ -181,7 +188,6 @@ bool Pool::has_company() const {
 Pool::Patience Pool::patience_for(const PageRequest& request, const Caller& caller) {
   const Need need = need_of(request, caller);
   if (is_cleanup_held_ || !grows_past_peak(need.size)) return {};
-  if (policy_->patience_ns(need.demand(need.size), need.size) == 0) return {};
   const auto pending_on_others = [&](auto&& counts) {
     Bytes bytes = 0;
     timelines_.for_each([&](const time::Timeline& timeline) {
@@ -189,7 +195,9 @@ Pool::Patience Pool::patience_for(const PageRequest& request, const Caller& call
     });
     return bytes;
   };
-  const bool may_hope = has_company();
+  const Demand all = need.demand(need.size);
+  const bool may_hope = has_company() && policy_->hope_ns(all) > 0;
+  if (!may_hope && policy_->patience_ns(all, need.size) == 0) return {};
   if (!may_hope && pending_on_others([](const time::Timeline&) { return true; }) == 0) return {};
   const std::variant<Plan, NoPlan> planned = planner_.plan(need, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&planned);
@@ -199,9 +207,9 @@ Pool::Patience Pool::patience_for(const PageRequest& request, const Caller& call
       [](const time::Timeline& timeline) { return timeline.provable > timeline.complete; });
   const Bytes created = plan->created_bytes();
   const Demand demand = need.demand(created);
-  const std::uint64_t hope = may_hope ? policy_->patience_ns(demand, created) / kShareOfHope : 0;
-  if (on_its_way < created / 4) return {hope, true};
-  return {std::max(hope, policy_->patience_ns(demand, on_its_way)), false};
+  const std::uint64_t hope = may_hope ? policy_->hope_ns(demand) : 0;
+  if (on_its_way < created / 4) return {hope, created};
+  return {std::max(hope, policy_->patience_ns(demand, on_its_way))};
 }
 
 // Phase 1: best fit among what the caller may use at once. No driver call.

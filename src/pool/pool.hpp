@@ -179,10 +179,10 @@ class Pool {
   // True: something came back, so serve() may find more. False: memory is to be created now.
   Result<bool> wait_for_more(MutexLock& lock, const PageRequest& request, const Caller& caller, Pause& pause);
   bool has_company() const;
-  // How long a pause is worth while. For what is on its way, or in the hope of what others use.
+  // How long a pause is worth while, and how much would be created if nothing of it is on its way.
   struct Patience {
     std::uint64_t ns = 0;
-    bool is_hope = false;
+    Bytes hoped = 0;
   };
   Patience patience_for(const PageRequest& request, const Caller& caller);
   std::optional<Place> find_place(const PageRequest& request, const Caller& caller) const;
@@ -289,6 +289,8 @@ class Pool {
   bool is_cleanup_held_ = false;
   std::uint64_t pausing_ = 0;        // calls that pause, without the lock
   std::uint64_t pauses_end_ns_ = 0;  // while any does: when the last is over
+  const Pause* hoping_ = nullptr;    // that of the call which hopes for what others use
+  Bytes hoped_bytes_ = 0;            // while any does: what it would create
   PauseBudget pause_budget_;
   LastCalls last_calls_;        // that needed more than a hit
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
