@@ -7,7 +7,8 @@
  *   keeps it beyond the call.
  * - No function waits for the GPU unless memory would otherwise run out, or too much any-stream memory is pending. By
  *   default an allocation that would map more than was ever mapped may look for up to 12 ms whether the GPU is done
- *   with what was freed, and calls that come meanwhile stand behind it.
+ *   with what was freed, and calls that come meanwhile stand behind it; or for up to 4 ms whether other threads free
+ *   something, while they are at work.
  * - On failure nothing has changed; vpmm_last_error() describes it. Output parameters are written on success only.
  * - Structs begin with `size`: set it to sizeof the struct as you compiled it. Older, shorter structs keep working.
  */

@@ -37,7 +37,7 @@ class PagePolicy final : public ChunkPolicy {
 constexpr std::uint64_t kMostPatienceNs = 12'000'000;
 constexpr Bytes kMostPatiencePart = 32;
 constexpr Bytes kMostPatienceLeast = 128 * kMiB;
-constexpr std::uint64_t kShareOfHope = 3;
+constexpr std::uint64_t kShareOfHope = 3;  // of that, for what other threads may free
 
 // What VPMM_PREFER stands for.
 struct Taste {

@@ -179,7 +179,7 @@ Result<bool> Pool::wait_for_more(MutexLock& lock, const PageRequest& request, co
   return returned_ != returned;
 }
 
-// Whether other threads are at work. Those of hits alone do not count.
+// Whether other threads are at work. Who is served in hand (Relief::kept_bytes) is not seen here.
 bool Pool::has_company() const {
   const std::uint64_t now = driver_.now_ns();
   return last_calls_.has_other(std::this_thread::get_id(), now - std::min(now, kCompanyNs));

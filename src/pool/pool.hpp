@@ -292,7 +292,7 @@ class Pool {
   const Pause* hoping_ = nullptr;    // that of the call which hopes for what others use
   Bytes hoped_bytes_ = 0;            // while any does: what it would create
   PauseBudget pause_budget_;
-  LastCalls last_calls_;        // that needed more than a hit
+  LastCalls last_calls_;        // that came here, not served in hand
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   Bytes moved_since_growth_ = 0;
   Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]
