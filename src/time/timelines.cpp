@@ -256,8 +256,8 @@ Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
   return {};
 }
 
-std::deque<Timelines::ContextClosing>::iterator Timelines::end_closing(std::deque<ContextClosing>::iterator closing,
-                                                                       std::vector<StampPart>& done) {
+std::deque<Timelines::ContextClosing>::iterator Timelines::end_closing(
+    const std::deque<ContextClosing>::iterator& closing, std::vector<StampPart>& done) {
   for (const StampPart& part : closing->covers)
     if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
   --outstanding_;

@@ -160,7 +160,7 @@ class Timelines {
   void add_unproven(Timeline& timeline, std::vector<StampPart>& parts);
   Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how);
   void publish(ContextClosing closing);
-  std::deque<ContextClosing>::iterator end_closing(std::deque<ContextClosing>::iterator closing,
+  std::deque<ContextClosing>::iterator end_closing(const std::deque<ContextClosing>::iterator& closing,
                                                    std::vector<StampPart>& done);
   void add_incomplete(Timeline& timeline, std::vector<StampPart>& parts);
   void pass_on_everybody(driver::ContextId dead);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "driver/sim/costs.hpp"
 #include "driver/sim/machine.hpp"
 
@@ -83,8 +84,10 @@ CuResult Machine::ipc_close_mem_handle(DevicePtr ptr) {
   if (open == imports_.end()) return CuResult::invalid_value;
   if (--open->second.opens != 0) return CuResult::success;
   const Actor host = timeline_.begin_host(unmap_name_);
-  memory_.for_each_part(open->second.mapped,
-                        [&](const Mapping* mapping, AddressRange) { check_unused(*mapping, host); });
+  memory_.for_each_part(open->second.mapped, [&](const Mapping* mapping, AddressRange) {
+    VPMM_CHECK(mapping != nullptr, "an import is mapped until it is closed");
+    check_unused(*mapping, host);
+  });
   memory_.unplug_shared(open->second.mapped);
   imports_.erase(open);
   return CuResult::success;

@@ -305,7 +305,7 @@ SharedMemory Memory::locate(AddressRange range) {
   shared.size = range.size;
   std::size_t parts = 0;
   for_each_part(range, [&](const Mapping* mapping, AddressRange) {
-    VPMM_CHECK(parts < shared.parts.size(), "an allocation has at most two chunks");
+    VPMM_CHECK(mapping != nullptr && parts < shared.parts.size(), "an allocation has one chunk or two");
     shared.parts[parts++] = {mapping->chunk->offset, mapping->chunk->size};
   });
   return shared;
