@@ -46,6 +46,7 @@ class Job:
     quick: list[str] | None = None  # instead of the arguments, to show only that it runs
     seconds: int = 30  # for each peer
     needs_gpu: bool = False
+    repeats: bool = False  # whether it takes --repeats
 
 
 def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
@@ -54,18 +55,20 @@ def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
     serve = ["--trace", traces[2]]
     tiny = ["--round-ms", "1", "--repeats", "1", "--threads", "1,2", "--only", "1e3"]
     return {
-        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *FLOORS], ["--half"], quick=tiny)],
+        "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *FLOORS], ["--half"], quick=tiny,
+                  repeats=True)],
         "b": [
             Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async", *TORCH, "rmm-pool", "rmm-arena"],
                 ["--half"], quick=["--counts", "1000"], seconds=15),
-            Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM]),
+            Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM], repeats=True),
         ],
         "c": [
             Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "rmm-arena", "cupy"], ["--trace", *traces],
                 needs_gpu=True)
         ],
         "d": [
-            Job("growth", ["vpmm", "cuda", "cuda-async", *TORCH, "rmm-pool"], quick=["--repeats", "1"], needs_gpu=True)
+            Job("growth", ["vpmm", "cuda", "cuda-async", *TORCH, "rmm-pool"], quick=["--repeats", "1"], needs_gpu=True,
+                repeats=True)
         ],
         "e": [
             Job("replay", ["vpmm", "cuda-async", *TORCH, "rmm-pool", "cupy"],
@@ -115,6 +118,7 @@ class Runner:
     def __init__(self, program: Path | None, driver: str, options: argparse.Namespace) -> None:
         self.program, self.driver, self.is_quick = program, driver, options.quick
         self.peers = options.peers
+        self.repeats = ["--repeats", str(options.repeats)] if options.repeats else []
         self.deadline = time.monotonic() + options.seconds
         self.found = Findings()
         self.not_built = self._read_not_built()
@@ -144,7 +148,10 @@ class Runner:
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
     def _command(self, job: Job, peer: str, seconds: float) -> list[str]:
-        arguments = job.quick if self.is_quick and job.quick is not None else job.arguments
+        if self.is_quick and job.quick is not None:
+            arguments = job.quick
+        else:
+            arguments = job.arguments + (self.repeats if job.repeats else [])
         if peer == "cupy":
             return ["python3", str(ROOT / "bench/peers/cupy_pool.py"), job.verb, *arguments]
         driver = ["--peer", peer, "--driver", self.driver, "--seconds", f"{seconds:.0f}"]
@@ -282,6 +289,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--parts", default=",".join(PARTS), help=", ".join(f"{k}: {v}" for k, v in PARTS.items()))
     parser.add_argument("--seconds", type=float, default=360, help="parts that begin later than this are left out")
     parser.add_argument("--peers", type=lambda names: names.split(","), default=[], help="only these; default: all")
+    parser.add_argument("--repeats", type=int, help="of each case of parts a, d and of multi_stream_allocations")
     parser.add_argument("--quick", action="store_true", help="shows that it runs; the figures mean nothing")
     parser.add_argument("--no-replay", action="store_true", help="without `vpmm replay`, the first half of part c")
     parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw the picture of earlier figures")

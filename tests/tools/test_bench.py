@@ -92,6 +92,17 @@ class Peers(unittest.TestCase):
         self.assertRegex(table, "not asked for .*cuda-async")
         self.assertIn("vpmm", table)
 
+    def test_repeats_reach_the_parts_that_take_them(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "vpmm_bench"
+            program.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\necho "multi_stream,case,$3,1,time,ms,0,2.5"\n')
+            program.chmod(0o755)
+            done = self.run_bench("--bench", str(program), "--out", folder, "--peers", "vpmm", "--repeats", "11")
+            calls = (Path(folder) / "calls").read_text().splitlines()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([call.split()[0] for call in calls if "--repeats 11" in call], ["multi-stream"])
+        self.assertEqual([call.split()[0] for call in calls], ["random-allocations", "multi-stream"])
+
     def test_one_that_fails_is_named_with_what_it_said_first(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder) / "vpmm_bench"
