@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/race_window.hpp"
 #include "context/config.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
@@ -246,26 +247,40 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   return true;
 }
 
+// Note [Who ends an allocation may free it]
 Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-  somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
-  if (region == nullptr && block == nullptr) return not_live(ptr, {});
-  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
-  const std::optional<small::Allocation> small = is_small ? find_live(*region, ptr) : std::nullopt;
-  AddressRange range;
-  if (small) range = small->range;
-  if (region != nullptr && !is_small && is_live(region)) range = region->range;
-  if (block != nullptr) range = {block->begin, block->requested};
-  if (range.empty() || range.begin != ptr) return not_live(ptr, range);
-  if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
-  if (block != nullptr) return free_stream_ordered(lock, block, stream, caller);
-  if (keep_for_holders(ptr)) return {};
-  // What ends here is another stream's, which may have had more in hand until now than was ever looked at.
-  const std::optional<time::TimelineId> tenant = small ? small->timeline : region->tenant.timeline;
-  if (caller.timeline == nullptr || tenant != caller.timeline->id) note_peaks(small_->take_peak_everywhere());
-  if (!small) return free_pages(region, stream, caller);
-  free_small(*small, stream, caller);
+  region::Region* const region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  if (region == nullptr) return free_block(lock, ptr, stream, caller);
+  if (is_kept_for_holders(ptr)) return not_live(ptr, {});
+  if (keep_for_holders(ptr)) {
+    record_free(ptr, caller);
+    return {};
+  }
+  VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
+  if (small::SmallPool::is_arena(*region)) {
+    const std::optional<small::Allocation> ended = small_->end(*region, ptr);
+    if (!ended) return not_live(ptr, live_around(*region, ptr));
+    record_free(ptr, caller);
+    free_small(*ended, stream, caller);
+    return {};
+  }
+  if (region->range.begin != ptr || captures_.is_parked(region) || !small_->end(*region))
+    return not_live(ptr, live_around(*region, ptr));
+  record_free(ptr, caller);
+  free_pages(region, stream, caller);
   return {};
+}
+
+Result<void> DeviceContext::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
+  somm::Block* const block = somm_ == nullptr ? nullptr : somm_->owner(ptr);
+  if (block == nullptr) return not_live(ptr, {});
+  if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
+  record_free(ptr, caller);
+  return free_stream_ordered(lock, block, stream, caller);
+}
+
+void DeviceContext::record_free(DevicePtr ptr, const Caller& caller) {
+  if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
 }
 
 // The named stream need not wait for others that used the memory: the pool does, so to an observer any of them may be
@@ -281,17 +296,16 @@ void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, 
     observer_->on_deallocate_any_stream(range);
 }
 
-Result<void> DeviceContext::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
+// Requires: they were live and were ended.
+void DeviceContext::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
   if (captures_.keeps(region->tenant.capture)) {
     const bool is_inside = caller.capture == region->tenant.capture;
     captures_.park(region->tenant.capture, region, is_inside ? caller.stream : std::nullopt);
-    return {};
+    return;
   }
   const Uses uses{region->tenant.timeline, region->tenant.other_uses, region->range.size};
   announce_deallocation(region->range, uses, stream, caller);
-  small_->delist(*region);
   pool_->deallocate(region, stamp_of(uses, caller));
-  return {};
 }
 
 // Whether it is a user's: not kept by a shard, not parked for a graph, not kept for other processes alone.
@@ -300,10 +314,18 @@ bool DeviceContext::is_live(const region::Region* region) const {
          !is_kept_for_holders(region->range.begin);
 }
 
-void DeviceContext::free_small(const small::Allocation& allocation, const Stream& stream, const Caller& caller) {
-  const Uses uses{allocation.timeline, small_->other_uses(allocation), allocation.range.size};
-  announce_deallocation(allocation.range, uses, stream, caller);
-  small_->deallocate(allocation, stamp_of(uses, caller));
+// The live allocation in it around `ptr`; empty: nothing live is there.
+AddressRange DeviceContext::live_around(const region::Region& region, DevicePtr ptr) const {
+  if (!small::SmallPool::is_arena(region)) return is_live(&region) ? region.range : AddressRange{};
+  const std::optional<small::Allocation> small = find_live(region, ptr);
+  return small ? small->range : AddressRange{};
+}
+
+// Requires: it was live and was ended.
+void DeviceContext::free_small(const small::Allocation& ended, const Stream& stream, const Caller& caller) {
+  const Uses uses{ended.timeline, small_->other_uses(ended), ended.range.size};
+  announce_deallocation(ended.range, uses, stream, caller);
+  small_->deallocate(ended, stamp_of(uses, caller));
 }
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
@@ -380,10 +402,11 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
   if (is_small) {
     const std::optional<small::Allocation> small = find_live(*region, ptr);
-    if (!small) return not_live(ptr, {});
-    if (is_news(small->timeline)) small_->record_use(*small, user);
+    VPMM_RACE_WINDOW("what is used elsewhere was found");
+    if (!small || (is_news(small->timeline) && !small_->record_use(*region, ptr, user))) return not_live(ptr, {});
   } else if (region != nullptr && is_live(region)) {
-    if (is_news(region->tenant.timeline)) pool_->record_use(region, user);
+    VPMM_RACE_WINDOW("what is used elsewhere was found");
+    if (is_news(region->tenant.timeline) && !small_->record_use(*region, user)) return not_live(ptr, {});
   } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
     if (is_news(block->timeline)) somm_->record_use(block, user);
   } else {

@@ -35,6 +35,8 @@ inline bool is_gone(driver::CuResult result) {
   return result == driver::CuResult::context_is_destroyed || result == driver::CuResult::invalid_context;
 }
 
+Error not_inside(DevicePtr ptr);  // any live allocation
+
 constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
 
 // What the device can do, asked once.
@@ -143,11 +145,14 @@ class DeviceContext final : public Context {
   std::uint64_t live_allocations() const;
   // freeing
   Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
-  Result<void> free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
+  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
+  void record_free(DevicePtr ptr, const pool::Caller& caller);
+  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
   Result<void> free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
                                    const pool::Caller& caller);
-  void free_small(const small::Allocation& allocation, const Stream& stream, const pool::Caller& caller);
+  void free_small(const small::Allocation& ended, const Stream& stream, const pool::Caller& caller);
   bool is_live(const region::Region* region) const;
+  AddressRange live_around(const region::Region& region, DevicePtr ptr) const;
   struct Uses {
     std::optional<time::TimelineId> tenant;
     const std::vector<time::TimelineId>& others;
@@ -162,10 +167,11 @@ class DeviceContext final : public Context {
   Result<void> bound_any_stream(MutexLock& lock);
   Result<void> trim_above_threshold(MutexLock& lock);
   // sharing.cpp
-  void mark_used_everywhere(DevicePtr begin);
+  bool mark_used_everywhere(DevicePtr begin);
   void free_shared(DevicePtr begin);
   bool keep_for_holders(DevicePtr begin);
   bool is_kept_for_holders(DevicePtr begin) const;
+  Result<AllocationInfo> look_up(DevicePtr ptr) const;
   // The live small allocation around `ptr` that is a user's.
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const;
   // peers.cpp

@@ -157,7 +157,7 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
   if (region::Region* const pages = at.owner.region()) return keep_pages(shard, *at.entry, *pages, ptr, stream);
   if (at.owner.extent() != nullptr) {
     Extent& extent = *at.owner.extent();
-    if (extent.shard != &shard || !extent.range().contains(ptr)) return false;
+    if (extent.shard() != &shard || !extent.range().contains(ptr)) return false;
     const std::uint64_t unit = extent.unit_of(ptr);
     if (extent.at(unit) != ptr || !extent.has_run_at(unit) || extent.is_used_elsewhere(unit)) return false;
     const Bytes requested = extent.requested(unit);
@@ -166,7 +166,7 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
     return true;
   }
   Slab* const slab = at.owner.slab();
-  if (slab == nullptr || slab->shard != &shard) return false;
+  if (slab == nullptr || slab->shard() != &shard) return false;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return false;
   if (!may_keep(shard, {ptr, slab->block_bytes()}, stream)) return false;
@@ -176,10 +176,10 @@ bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream&
 
 bool DeviceContext::keep_pages(Shard& shard, const small::PageEntry& entry, region::Region& region, DevicePtr ptr,
                                const Stream& stream) {
+  // What is listed leaves its entry under the lock of the shard that stands there: who came too late finds another one.
+  if (entry.owner() != small::Owner(&region) || entry.shard() != &shard) return false;
   const std::uint64_t most = pool_->spares_large() ? small::kMostPages : small::kMostPagesUsually;
   if (region.range.size > most * page_size_ || config_.page_chunks) return false;
-  // A page that leaves the hand leaves its entry under the same lock: who came too late finds another one there.
-  if (entry.owner() != small::Owner(&region)) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)
     return false;

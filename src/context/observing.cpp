@@ -35,8 +35,17 @@ bool has_unproven(const time::Timelines& timelines) {
 
 }  // namespace
 
+Error not_inside(DevicePtr ptr) {
+  return {ErrorCode::invalid_pointer,
+          fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+}
+
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   const MutexLock lock(mutex_);
+  return look_up(ptr);
+}
+
+Result<AllocationInfo> DeviceContext::look_up(DevicePtr ptr) const {
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
@@ -46,8 +55,7 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   }
   if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
-  return Error{ErrorCode::invalid_pointer,
-               fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+  return not_inside(ptr);
 }
 
 bool DeviceContext::is_over_capacity() const {
@@ -166,7 +174,8 @@ observe::Statistics DeviceContext::figures() const {
     figures.allocations += static_cast<std::uint64_t>(small.allocations);
     figures.hits += static_cast<std::uint64_t>(small.allocations);
     figures.deallocations += static_cast<std::uint64_t>(small.deallocations);
-    figures.peak_live_bytes = pool_->requested_bytes() + static_cast<Bytes>(small.requested_high);
+    const Bytes high = pool_->requested_bytes() + static_cast<Bytes>(small.requested_high);
+    figures.peak_live_bytes = std::max(high, small_->peak_noted());
   }
   if (somm_ != nullptr) {
     figures.stream_ordered_bytes = somm_reserved_;

@@ -1,13 +1,14 @@
 // context: memory that other processes map: which chunks are behind it, and its free when the last of them let go.
 #include <fmt/format.h>
 
+#include "base/race_window.hpp"
 #include "context/visit.hpp"
 
 namespace vpmm::context {
 
 Result<SharedRange> DeviceContext::share(AddressRange range) {
-  VPMM_TRY_ASSIGN(const AllocationInfo info, query(range.begin));
   const MutexLock lock(mutex_);
+  VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
   if (poison_) return *poison_;
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
     return Error{
@@ -21,21 +22,19 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
                              to_integer(range.begin), info.usable, to_integer(info.begin))};
-  // Nobody frees what somebody else exports at the same time, so the allocation is still what query() saw.
-  mark_used_everywhere(info.begin);
+  VPMM_RACE_WINDOW("what is to be shared was found");
+  if (!mark_used_everywhere(info.begin)) return not_inside(range.begin);  // freed at the same time
   Shares::Share& share = shares_.find_or_add({info.begin, info.usable});
   ++share.handles;
   return SharedRange{share.id, info.begin, range.begin - info.begin};
 }
 
-// The mark that record_use leaves: frees of it take no short cut.
-void DeviceContext::mark_used_everywhere(DevicePtr begin) {
-  if (shares_.find(begin) != nullptr) return;
+// The mark that record_use leaves: frees of it take no short cut. False: it is not live any more.
+bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
+  if (shares_.find(begin) != nullptr) return true;
   region::Region* const region = pool_->owner(begin);
-  if (!small::SmallPool::is_arena(*region))
-    pool_->record_use(region, everybody());
-  else if (const auto small = small_->find(*region, begin))
-    small_->record_use(*small, everybody());
+  if (small::SmallPool::is_arena(*region)) return small_->record_use(*region, begin, everybody());
+  return small_->record_use(*region, everybody());
 }
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
@@ -71,12 +70,12 @@ void DeviceContext::end_lease(ShareId id, Holder holder) {
 
 // Whoever used it named no stream here, so all work queued so far may be the last to use it.
 void DeviceContext::free_shared(DevicePtr begin) {
-  note_peaks(small_->take_peak_everywhere());
   region::Region* const region = pool_->owner(begin);
-  if (!small::SmallPool::is_arena(*region))
-    static_cast<void>(free_pages(region, std::nullopt, pool::Caller{}));  // it has no way to fail
-  else if (const auto small = small_->find(*region, begin))
-    free_small(*small, std::nullopt, pool::Caller{});
+  if (!small::SmallPool::is_arena(*region)) {
+    if (small_->end(*region)) free_pages(region, std::nullopt, pool::Caller{});
+  } else if (const auto ended = small_->end(*region, begin)) {
+    free_small(*ended, std::nullopt, pool::Caller{});
+  }
 }
 
 // A free of what may be shared. True: others still hold it, and that was all there is to do now.

@@ -134,7 +134,7 @@ constexpr std::uint64_t kOwnersInLine = kCacheLine / sizeof(std::atomic<Owner>);
 inline Owner owner_in(const std::atomic<Owner>& entry) {
   const Owner owner = entry.load(std::memory_order_acquire);
   const std::atomic<Owner>* const place = owner.place();
-  return place == nullptr ? owner : place->load(std::memory_order_relaxed);
+  return place == nullptr ? owner : place->load(std::memory_order_acquire);
 }
 
 // Note [Small requests may cross pages]
@@ -190,7 +190,7 @@ struct alignas(kCacheLine) Arena {
     for (std::uint64_t unit = 0; unit < units; ++unit) {
       std::atomic<Owner>& entry = owners[unit_of(begin) + unit];
       std::atomic<Owner>* const place = entry.load(std::memory_order_relaxed).place();
-      (place == nullptr ? entry : *place).store(owner_of(unit), std::memory_order_relaxed);
+      (place == nullptr ? entry : *place).store(owner_of(unit), std::memory_order_release);
     }
   }
   // Null: the part is no page, or the directory does not cover it.

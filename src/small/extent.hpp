@@ -35,11 +35,12 @@ struct ExtentLink {
   ExtentLink* next = nullptr;
 };
 
-// Units that belong together. Belongs to one shard, whose lock guards all that changes. It ends only while all of it is
-// free. One that has more than a page has whole pages.
+// Units that belong together. Belongs to one shard, whose lock guards all that changes; whose it is and which units it
+// has changes under the pool's lock as well. Whose it is, is read without a lock too, and again under the shard's. It
+// ends only while all of it is free. One that has more than a page has whole pages.
 struct alignas(kCacheLine) Extent : ExtentLink {
   // What every call touches, on one line.
-  Shard* shard = nullptr;  // null: not in use
+  std::atomic<Shard*> of_shard{nullptr};  // null: not in use
   DevicePtr begin{};
   std::uint64_t number = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
@@ -64,8 +65,8 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     std::atomic<Owner>* place = owners.data();
     for (std::uint64_t unit = first; unit < first + units; ++unit) {
       const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
-      arena->owners[unit].store(is_in_whole_line ? Owner(this) : Owner(place), std::memory_order_relaxed);
-      if (!is_in_whole_line) (place++)->store(Owner(this), std::memory_order_relaxed);
+      if (!is_in_whole_line) place->store(Owner(this), std::memory_order_relaxed);
+      arena->owners[unit].store(is_in_whole_line ? Owner(this) : Owner(place++), std::memory_order_release);
     }
     arena->for_each_entry(range, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
@@ -76,6 +77,8 @@ struct alignas(kCacheLine) Extent : ExtentLink {
       arena->owners[unit].store(Owner{}, std::memory_order_relaxed);
   }
 
+  Shard* shard() const { return of_shard.load(std::memory_order_relaxed); }
+  void set_shard(Shard* shard) { of_shard.store(shard, std::memory_order_relaxed); }
   bool is_free() const { return free_units == units; }
   AddressRange range() const { return {begin, units * kUnit}; }
   DevicePtr at(std::uint64_t unit) const { return begin + unit * kUnit; }
@@ -100,14 +103,18 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   }
 
   // --- pages, of one that has whole pages ---
-  // Nobody's units behind the last one become part of it, used for now. Holds: the pool's lock.
+  // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed then.
+  void make_room(std::uint64_t more) {
+    free_.grow(units + more);
+    of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
+  }
+  // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more). Holds: the pool's
+  // lock.
   void grow(std::uint64_t more) {
     const std::uint64_t first = arena->unit_of(begin) + units;
-    free_.grow(units + more);  // these may throw, so before anything of it changes
-    of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
-      arena->owners[unit].store(Owner(this), std::memory_order_relaxed);
+      arena->owners[unit].store(Owner(this), std::memory_order_release);
     const AddressRange added{arena->range.begin + first * kUnit, more * kUnit};
     arena->for_each_entry(added, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
@@ -141,7 +148,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     back.arena = arena;
     back.begin = this->at(at);
     back.number = number;
-    back.shard = shard;
+    back.set_shard(shard());
     become(std::move(front));
     for (std::uint64_t unit = 0; unit < back.units; ++unit) {
       std::atomic<Owner>& owner = arena->owners[arena->unit_of(back.begin) + unit];

@@ -42,61 +42,7 @@ void for_each_live(const Extent& extent, Visit&& visit) {
   }
 }
 
-// Whether each page that it lies in names the arena, or the slab of the extent that fills the page, or the extent,
-// which has all of the page then, without a slab.
-bool is_entered(const Extent& extent) {
-  const Arena& arena = *extent.arena;
-  if (arena.entries == nullptr) return true;
-  const AddressRange range = extent.range();
-  for (std::size_t page = arena.page_of(range.begin); page <= arena.page_of(range.begin + (range.size - 1)); ++page) {
-    const Owner owner = arena.entries[page].owner();
-    const Slab* const slab = owner.slab();
-    const bool is_filled = slab != nullptr && slab->extent == &extent && arena.is_page({slab->begin, slab->bytes()}) &&
-                           arena.page_of(slab->begin) == page;
-    bool is_own = owner.extent() == &extent;
-    const std::uint64_t units = arena.page_size / kUnit;
-    for (std::uint64_t unit = page * units; is_own && unit < (page + 1) * units; ++unit)
-      is_own = owner_in(arena.owners[unit]).extent() == &extent;
-    if (owner != Owner(&arena) && !is_filled && !is_own) return false;
-  }
-  return true;
-}
-
 }  // namespace
-
-// --- allocations of whole pages ------------------------------------------------------------------------------------
-
-void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
-  PageEntry* entry = directory_.at(pages.range.begin);
-  if (entry == nullptr) {
-    for (const AddressRange& reservation : pool_.reservations())
-      if (reservation.contains(pages.range.begin)) directory_.cover(reservation);
-    entry = directory_.at(pages.range.begin);
-    if (entry == nullptr) return;
-  }
-  pages.asked = requested;
-  entry->enter(pages, &shard);
-}
-
-// The index counts what the first user asked for; from here on nobody does.
-void SmallPool::delist(const Region& pages) {
-  PageEntry* entry = directory_.at(pages.range.begin);
-  if (entry == nullptr || entry->owner().is_none()) return;
-  pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
-  entry->leave();
-  const auto found = pages.tenant.timeline ? by_timeline_.find(*pages.tenant.timeline) : by_timeline_.end();
-  if (found == by_timeline_.end()) return;
-  const SpinGuard guard(found->second->lock);
-  note(*found->second);  // it may have taken them in hand
-}
-
-Bytes SmallPool::requested_of(const Region& pages) const {
-  const PageEntry* entry = directory_.at(pages.range.begin);
-  const bool is_listed = entry != nullptr && entry->owner() == Owner(&pages);
-  if (!is_listed) return pages.tenant.requested;
-  const SpinGuard guard(entry->shard()->lock);
-  return pages.asked;
-}
 
 // --- taking back ---------------------------------------------------------------------------------------------------
 
@@ -217,7 +163,7 @@ bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size
     const Bytes bytes = other.region->range.size;
     own->tally.was_none(bytes, bytes);
     own->keep_complete_pages(other.region, pool_.rounding().slices(bytes));
-    enlist(*other.region, bytes, *own);
+    enter(*other.region, bytes, *own);
   }
   note(*own);
   return true;
@@ -270,8 +216,10 @@ void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
 void SmallPool::recall(Shard& shard, FreePages which) {
   std::vector<Kept> pages;
   std::vector<Extent*> free;
+  std::optional<time::TimelineId> of_timeline;
   {
     const SpinGuard guard(shard.lock);
+    of_timeline = shard.timeline;
     for (SlabList& list : shard.open)
       if (list.first != nullptr && list.first->is_empty()) shard.end_slab(list.first);
     if (which == FreePages::all || shard.has_many_loose()) part_free_pages(shard);
@@ -292,7 +240,7 @@ void SmallPool::recall(Shard& shard, FreePages which) {
     if (shard.timeline) shard.wants_attention.store(true, std::memory_order_relaxed);
     note(shard);
   }
-  time::Timeline* const timeline = shard.timeline ? timelines_.find(*shard.timeline) : nullptr;
+  time::Timeline* const timeline = of_timeline ? timelines_.find(*of_timeline) : nullptr;
   std::uint64_t latest = 0;
   Bytes bytes = 0;
   const auto stamp_of = [&](std::uint64_t number) {
@@ -359,11 +307,12 @@ void SmallPool::end_shard(Shard& shard) {
 
 // One that ended serves another stream when nothing live is left in it.
 void SmallPool::retire_if_empty(Shard& shard) {
-  if (shard.is_unused || shard.timeline || &shard == any_ || shard.extent_count != 0) return;
   const SpinGuard guard(shard.lock);
+  if (shard.is_unused || shard.timeline || &shard == any_ || shard.extent_count != 0) return;
   while (Slab* const slab = shard.spare_slabs) {
     shard.spare_slabs = slab->next;
     slab->next = nullptr;
+    slab->set_shard(nullptr);  // as with extents
     slabs_.give_back(slab);
   }
   slab_count_ -= std::exchange(shard.slab_count, 0);
@@ -388,16 +337,13 @@ Tally SmallPool::tally() {
 }
 
 Bytes SmallPool::take_peak(const Caller& caller) {
-  std::int64_t above = 0;
   const auto found = caller.timeline == nullptr ? by_timeline_.end() : by_timeline_.find(caller.timeline->id);
   if (found != by_timeline_.end()) {
-    Shard& shard = *found->second;
-    const SpinGuard guard(shard.lock);
-    above = std::exchange(shard.tally.requested_high, shard.tally.requested) - shard.tally.requested;
-    note(shard);
+    const SpinGuard guard(found->second->lock);
+    note_peak(*found->second);
   }
-  const Bytes high = pool_.requested_bytes() + static_cast<Bytes>(pages_.requested + requested_noted_ + above);
-  return std::max(std::exchange(peak_, 0), high);
+  const Bytes now = pool_.requested_bytes() + static_cast<Bytes>(pages_.requested + requested_noted_);
+  return std::max(std::exchange(peak_, 0), now);
 }
 
 Bytes SmallPool::take_peak_everywhere() {
@@ -422,6 +368,14 @@ void SmallPool::note(Shard& shard) {
   kept_noted_ += kept - std::exchange(shard.kept_noted, kept);
 }
 
+// Before something of the shard ends through the pool's lock. Holds: the shard's lock.
+void SmallPool::note_peak(Shard& shard) {
+  note(shard);
+  const std::int64_t above = std::exchange(shard.tally.requested_high, shard.tally.requested) - shard.tally.requested;
+  const std::int64_t high = pages_.requested + requested_noted_ + above;
+  peak_ = std::max(peak_, pool_.requested_bytes() + static_cast<Bytes>(high));
+}
+
 Bytes SmallPool::kept_pages_bytes() const {
   Bytes bytes = 0;
   for (const Shard& shard : shards_) bytes += shard.kept_pages_bytes.load(std::memory_order_relaxed);
@@ -438,8 +392,9 @@ Bytes SmallPool::idle_in_arenas_bytes() const {
 std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
   std::unordered_map<const Region*, Live> pages;
   for (const Extent* extent : extents_.all()) {
-    if (extent->shard == nullptr) continue;
-    const SpinGuard guard(extent->shard->lock);
+    Shard* const shard = extent->shard();
+    if (shard == nullptr) continue;
+    const SpinGuard guard(shard->lock);
     for_each_live(*extent, [&](DevicePtr begin, Bytes requested) {
       Live& page = pages[extent->arena->pages[extent->arena->page_of(begin)]];
       ++page.allocations;
@@ -455,127 +410,6 @@ Bytes SmallPool::idle_bytes() { return static_cast<Bytes>(-tally().allocated); }
 Bytes SmallPool::pending_bytes(time::TimelineId timeline) const {
   const auto found = waiting_on_.find(timeline);
   return (found == waiting_on_.end() ? 0 : found->second) + spans_.pending_bytes(timeline);
-}
-
-// --- invariants ----------------------------------------------------------------------------------------------------
-
-std::string SmallPool::validate() {
-  if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
-  std::unordered_map<const Shard*, std::vector<const Extent*>> extents;
-  for (const Extent* extent : extents_.all())
-    if (extent->shard != nullptr) extents[extent->shard].push_back(extent);
-  std::uint64_t units = 0;
-  for (const auto& [shard, of_shard] : extents)
-    for (const Extent* extent : of_shard) units += extent->units;
-  if (units != extent_units_ || units * kUnit != spans_.bytes(region::RegionState::allocated))
-    return fmt::format("small: extents have {} units, {} are counted and {} bytes cut for them", units, extent_units_,
-                       spans_.bytes(region::RegionState::allocated));
-  for (Shard& shard : shards_)
-    if (std::string broken = validate_shard(shard, extents[&shard]); !broken.empty()) return "small: " + broken;
-  if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
-  Bytes waiting = 0;
-  for (const auto& [part, blocks] : waiting_)
-    for (const Waiting& block : blocks) waiting += block.bytes();
-  if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
-  return {};
-}
-
-std::string SmallPool::validate_arenas() const {
-  std::uint64_t pages = 0;
-  for (const auto& [begin, arena] : arena_by_begin_) {
-    if (arena->range.begin != begin) return "an arena stands elsewhere";
-    for (const Region* page : arena->pages) {
-      if (page == nullptr) continue;
-      ++pages;
-      if (arena_in(*page) != arena || !arena->range.contains(page->range)) return "a page is not its arena's";
-    }
-  }
-  const Bytes cut = spans_.bytes(region::RegionState::allocated) + spans_.bytes(region::RegionState::free);
-  if (pages != page_count_ || cut != pages * page_size_)
-    return fmt::format("{} pages in arenas, {} counted, {} bytes cut or free", pages, page_count_, cut);
-  return {};
-}
-
-std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const {
-  const SpinGuard guard(shard.lock);
-  if (std::string broken = validate_extents(shard, extents); !broken.empty()) return broken;
-  Bytes kept = 0;
-  Bytes kept_pages = 0;
-  for (std::uint64_t slices = 0; slices <= kMostSlices; ++slices) {
-    const bool is_marked = shard.pages.least_from(slices) == slices;
-    if (is_marked == shard.pages.of(slices).empty()) return "a size of kept regions is marked wrongly";
-    for (const auto& [region, number] : shard.pages.of(slices)) {
-      kept_pages += region->range.size;
-      if (holder_of(*region) != &shard) return "a kept region names another holder";
-      if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
-      if (pool_.rounding().slices(region->range.size) != slices)
-        return "a kept region stands among others of another size";
-    }
-  }
-  for (std::size_t c = 0; c < kSlabClasses; ++c) {
-    for (const Slab* slab = shard.open[c].first; slab != nullptr; slab = slab->next) {
-      if (slab->is_empty()) kept += slab->bytes();
-      if (slab->is_full()) return "a full slab is listed as open";
-      if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
-      if (slab->shard != &shard || slab->slab_class != c) return "a slab stands in a list that is not its own";
-      if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
-      if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
-        return "a slab's note of blocks that wait or are used elsewhere is wrong";
-      const Arena& arena = *slab->extent->arena;
-      for (std::uint64_t unit = 0; unit < slab->units; ++unit)
-        if (owner_in(arena.owners[arena.unit_of(slab->begin) + unit]) != Owner(*slab, unit))
-          return "a unit of a slab names another owner or place";
-      if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
-        return "an empty slab stands among open ones";
-    }
-  }
-  std::uint64_t listed = 0;
-  std::uint64_t loose = 0;
-  shard.extents.for_each([&](const Extent* extent) {
-    if (extent->is_free()) kept += extent->units * kUnit;
-    if (!extent->is_free()) loose += extent->paged_units(shard.page_units);
-    if (extent->shard == &shard) ++listed;
-  });
-  const auto has_room = [](const Extent* extent) { return extent->longest() != 0; };
-  if (listed != static_cast<std::uint64_t>(std::count_if(extents.begin(), extents.end(), has_room)))
-    return fmt::format("{} extents stand in their shard's list, and others have room", listed);
-  if (loose != shard.loose_units)
-    return fmt::format("{} units of free pages in extents that are in use, {} counted", loose,
-                       shard.loose_units.load());
-  if (kept_pages != shard.kept_pages_bytes || kept + kept_pages != shard.kept_bytes)
-    return fmt::format("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
-  return {};
-}
-
-// `extents`: those that name the shard. Holds: its lock.
-std::string SmallPool::validate_extents(const Shard& shard, const std::vector<const Extent*>& extents) const {
-  std::uint64_t units = 0;
-  std::uint64_t free_units = 0;
-  std::uint64_t large_units = 0;
-  for (const Extent* extent : extents) {
-    const AddressRange range = extent->range();
-    bool is_cut = true;
-    for (DevicePtr at = range.begin; is_cut && at < range.end();) {
-      const Region* const span = spans_.owner(at);
-      is_cut = span != nullptr;
-      if (is_cut) at = span->range.end();
-    }
-    if (!is_cut) return "an extent is not what was cut for it";
-    if (std::string broken = extent->validate(); !broken.empty()) return broken;
-    if (!is_entered(*extent)) return "a page of an extent names another owner";
-    units += extent->units;
-    free_units += extent->free_units;
-    for (std::uint64_t unit = 0; unit < extent->units; ++unit) {
-      const std::uint64_t run = extent->has_run_at(unit) ? run_units(extent->requested(unit)) : 0;
-      if (shard.is_large(run)) large_units += run;
-    }
-  }
-  if (extents.size() == shard.extent_count && units == shard.extent_units && free_units == shard.free_units &&
-      large_units == shard.large_units)
-    return {};
-  return fmt::format("{} extents of {} units, {} free and {} in large runs; the shard counts {}, {}, {} and {}",
-                     extents.size(), units, free_units, large_units, shard.extent_count, shard.extent_units,
-                     shard.free_units, shard.large_units);
 }
 
 }  // namespace vpmm::small

@@ -150,8 +150,14 @@ class alignas(kCacheLine) Shard {
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) {
     tally.end_block(slab->requested(index), slab->block_bytes());
-    slab->number = number_of_a_free();
+    slab->number = in_hand.of_a_free();
     set_free(slab, index);
+  }
+  // The same, but nobody may take it before set_free(). Clears what record_use left.
+  void end_block(Slab* slab, std::uint64_t index) {
+    tally.end_block(slab->requested(index), slab->block_bytes());
+    slab->set_used_elsewhere(index, false);
+    slab->set_waiting(index, true);
   }
   // The block may be taken from now on.
   void set_free(Slab* slab, std::uint64_t index) {
@@ -208,7 +214,7 @@ class alignas(kCacheLine) Shard {
   }
   void give_run(Extent& extent, std::uint64_t first, Bytes requested) {
     const std::uint64_t units = end_run(extent, first, requested);
-    give_units(extent, first, units, number_of_a_free());
+    give_units(extent, first, units, in_hand.of_a_free());
   }
 
   // More than half a page.
@@ -227,7 +233,7 @@ class alignas(kCacheLine) Shard {
   // One whose units are all free.
   void attach(Extent* extent) {
     extent->set_all_free();
-    extent->shard = this;
+    extent->set_shard(this);
     ++extent_count;
     extent_units += extent->units;
     free_units += extent->units;
@@ -236,7 +242,7 @@ class alignas(kCacheLine) Shard {
   }
   void detach(Extent* extent) {
     extents.remove(extent, extent->longest());
-    extent->shard = nullptr;  // whoever found it for an address of old turns away under this lock
+    extent->set_shard(nullptr);  // whoever found it for an address of old turns away under this lock
     --extent_count;
     extent_units -= extent->units;
     free_units -= extent->units;
@@ -261,7 +267,8 @@ class alignas(kCacheLine) Shard {
     extent.number = std::max(extent.number, number);
     extents.refile(&extent, longest);
   }
-  // Nobody's pages behind the extent become part of it, all free. `number`: as complete as they are.
+  // Nobody's pages behind the extent become part of it, all free. `number`: as complete as they are. Requires: the
+  // extent has made room.
   void grow(Extent& extent, std::uint64_t units, std::uint64_t number) {
     const std::uint64_t first = extent.units;
     if (extent.is_free()) keep_loosely(extent);
@@ -313,7 +320,7 @@ class alignas(kCacheLine) Shard {
     keep_page_bytes(-kept.region->range.size);
     set_holder(*kept.region, nullptr);
   }
-  void keep_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, number_of_a_free()); }
+  void keep_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, in_hand.of_a_free()); }
   // Nobody uses them any more.
   void keep_complete_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, 0); }
 
@@ -335,7 +342,7 @@ class alignas(kCacheLine) Shard {
     slab->units = static_cast<std::uint16_t>(size.units);
     slab->blocks = static_cast<std::uint16_t>(size.blocks);
     slab->set_all_free();
-    slab->shard = this;
+    slab->set_shard(this);
     slab->extent = extent;
     slab->begin = extent->at(take_units(*extent, found.place));
     slab_units[slab_class] += size.units;
@@ -348,10 +355,6 @@ class alignas(kCacheLine) Shard {
     pages.add(slices, {region, number});
     keep_page_bytes(region->range.size);
     set_holder(*region, this);
-  }
-  std::uint64_t number_of_a_free() {
-    in_hand.is_used.store(true, std::memory_order_relaxed);
-    return in_hand.number.load(std::memory_order_relaxed);
   }
   static constexpr std::uint64_t kLooseDivisor = 4;
 

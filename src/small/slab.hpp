@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +55,7 @@ class IndexSet {
 using BlockSet = IndexSet<kMostBlocks>;
 
 // Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and size
-// change only while it holds no live block.
+// change only while it holds no live block. Whose it is, is read without the lock too, and again under it.
 // live = not free and not waiting
 struct alignas(kCacheLine) Slab {
   // What every call touches, on one line.
@@ -65,8 +66,8 @@ struct alignas(kCacheLine) Slab {
   std::uint8_t slab_class = 0;
   bool has_exceptions = false;  // some block is in `waiting` or in `used_elsewhere`
   DevicePtr begin{};
-  Shard* shard = nullptr;
-  std::uint64_t number = 0;  // latest that a free of a block here carries; 0: none
+  std::atomic<Shard*> of_shard{nullptr};  // null: not in use
+  std::uint64_t number = 0;               // latest that a free of a block here carries; 0: none
   // The next lines.
   Slab* previous = nullptr;  // in one of the shard's lists
   Slab* next = nullptr;
@@ -75,6 +76,9 @@ struct alignas(kCacheLine) Slab {
   Extent* extent = nullptr;
   BlockSet waiting;         // freed, and its stamp is not complete
   BlockSet used_elsewhere;  // live, and record_use named another stream
+
+  Shard* shard() const { return of_shard.load(std::memory_order_relaxed); }
+  void set_shard(Shard* shard) { of_shard.store(shard, std::memory_order_relaxed); }
 
   // Requires: nothing live or waiting.
   void set_all_free() {

@@ -199,22 +199,21 @@ bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller
   const DevicePtr begin = *region::RegionIndex::aligned_start(*free, size, pool_.page_alignment());
   const AddressRange part{begin, round_down(free->range.end() - begin, page_size_)};
   const Arena& arena = arena_at(begin);
-  Extent* const before = arena.range.begin < begin && arena.pages[arena.page_of(begin) - 1] != nullptr
-                             ? extent_at(begin - kUnit)
-                             : nullptr;
-  const bool is_one = before != nullptr && before->shard == &shard && before->units >= shard.page_units &&
-                      before->units % shard.page_units == 0 && arena.unit_of(before->begin) % shard.page_units == 0;
-  if (!is_one) {
-    Extent* const extent = cut_extent(free, part, caller);
+  {
+    // Found and grown under one hold: meanwhile other threads of the stream end slabs and cut them elsewhere.
     const SpinGuard guard(shard.lock);
-    shard.attach(extent);
-    return true;
+    if (Extent* const before = pages_until(arena, begin, shard)) {
+      const std::uint64_t number = number_of(*free);
+      before->make_room(part.size / kUnit);  // it may throw, as the next may, so before anything changes
+      cut_span(free, part, caller);
+      extent_units_ += part.size / kUnit;
+      shard.grow(*before, part.size / kUnit, number);
+      return true;
+    }
   }
-  const std::uint64_t number = number_of(*free);
-  cut_span(free, part, caller);
-  extent_units_ += part.size / kUnit;
+  Extent* const extent = cut_extent(free, part, caller);
   const SpinGuard guard(shard.lock);
-  shard.grow(*before, part.size / kUnit, number);
+  shard.attach(extent);
   return true;
 }
 
@@ -256,8 +255,9 @@ void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller)
   region::Tenant tenant;
   tenant.requested = range.size;
   if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
-  count_tenant(tenant.timeline, +1);
+  const std::optional<time::TimelineId> timeline = tenant.timeline;
   spans_.allocate(free, range, std::move(tenant));
+  count_tenant(timeline, +1);
 }
 
 // Note [What is left of a page is as complete as the page was]
@@ -339,84 +339,11 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   shard->closings_left = 0;
   shard->misses_seen = misses();
   shard->bytes_freed = shard->bytes_per_look = 0;
-  shard->in_hand.is_used.store(false);
-  shard->in_hand.number.store(timeline.last + 1);
+  shard->in_hand.begin(timeline.last);
   timeline.in_hand = &shard->in_hand;
   shard->wants_attention.store(false, std::memory_order_relaxed);
   shard->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
   return *shard;
-}
-
-// --- whose an address is -------------------------------------------------------------------------------------------
-
-bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
-
-Arena& SmallPool::arena_at(DevicePtr p) const {
-  const Region* page = pool_.owner(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
-  return *arena_in(*page);
-}
-
-// Null: nobody's.
-Extent* SmallPool::extent_at(DevicePtr p) const {
-  const Arena& arena = arena_at(p);
-  const Owner owner = owner_in(arena.owners[arena.unit_of(p)]);
-  return owner.slab() != nullptr ? owner.slab()->extent : owner.extent();
-}
-
-std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
-  const Arena& arena = *arena_in(page);
-  const Owner owner = owner_in(arena.owners[arena.unit_of(p)]);
-  if (owner.is_none()) return std::nullopt;
-  Allocation found;
-  found.slab = owner.slab();
-  if (found.slab != nullptr) {
-    found.extent = found.slab->extent;
-    found.index = found.slab->index_of(p);
-    const SpinGuard guard(found.slab->shard->lock);
-    if (!found.slab->is_live(found.index)) return std::nullopt;
-    found.range = {found.slab->block(found.index), found.slab->block_bytes()};
-    found.requested = found.slab->requested(found.index);
-    found.timeline = found.slab->shard->timeline;
-    return found;
-  }
-  found.extent = owner.extent();
-  const Extent& extent = *found.extent;
-  const SpinGuard guard(extent.shard->lock);
-  const std::optional<std::uint64_t> run = extent.run_until(extent.unit_of(p));
-  if (!run) return std::nullopt;
-  found.index = *run;
-  found.requested = extent.requested(*run);
-  found.range = {extent.at(found.index), run_units(found.requested) * kUnit};
-  found.timeline = extent.shard->timeline;
-  if (!found.range.contains(p)) return std::nullopt;
-  return found;
-}
-
-const std::vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const std::vector<time::TimelineId> none;
-  const auto found = uses_.find(allocation.range.begin);
-  return found == uses_.end() ? none : found->second;
-}
-
-void SmallPool::record_use(const Allocation& allocation, time::Timeline& timeline) {
-  std::vector<time::TimelineId>& uses = uses_[allocation.range.begin];
-  if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
-  uses.push_back(timeline.id);
-  ++timeline.tenants;
-  const SpinGuard guard(allocation.extent->shard->lock);
-  if (allocation.slab != nullptr) {
-    allocation.slab->set_used_elsewhere(allocation.index, true);
-  } else {
-    allocation.extent->set_used_elsewhere(allocation.index);
-  }
-}
-
-void SmallPool::forget_uses(const Allocation& allocation) {
-  const auto found = uses_.find(allocation.range.begin);
-  if (found == uses_.end()) return;
-  for (const time::TimelineId timeline : found->second) count_tenant(timeline, -1);
-  uses_.erase(found);
 }
 
 void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int change) {
@@ -426,32 +353,23 @@ void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int chang
 
 // --- a free --------------------------------------------------------------------------------------------------------
 
-void SmallPool::deallocate(const Allocation& allocation, const time::Stamp& stamp) {
-  forget_uses(allocation);
-  Slab* const slab = allocation.slab;
-  Extent& extent = *allocation.extent;
-  Shard& shard = *extent.shard;
-  Waiting waiting{slab, allocation.index, allocation.range.begin, 0, timelines_.reduce(stamp)};
-  const bool is_own = waiting.stamp.is_complete() || (shard.timeline && waiting.stamp.is_only_on(*shard.timeline));
+void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
+  forget_uses(ended.range.begin);
+  Shard& shard = *ended.shard;
+  const std::uint64_t units = ended.slab == nullptr ? ended.range.size / kUnit : 0;
+  const Waiting waiting{&shard, ended.slab, ended.index, ended.range.begin, units, timelines_.reduce(stamp)};
+  if (!waiting.stamp.is_complete() && !(ended.timeline && waiting.stamp.is_only_on(*ended.timeline))) {
+    waiting_bytes_ += waiting.bytes();
+    return wait_for(waiting);
+  }
   {
     const SpinGuard guard(shard.lock);
-    if (slab != nullptr) slab->set_used_elsewhere(allocation.index, false);
-    if (is_own && slab != nullptr) shard.give_block(slab, allocation.index);
-    if (is_own && slab == nullptr) shard.give_run(extent, allocation.index, allocation.requested);
-    if (!is_own && slab != nullptr) {
-      shard.tally.end(allocation.requested, allocation.range.size);
-      slab->set_waiting(allocation.index, true);
-    }
-    if (!is_own && slab == nullptr) waiting.units = shard.end_run(extent, allocation.index, allocation.requested);
+    set_free(waiting, shard.in_hand.of_a_free());
     note(shard);
   }
-  if (!is_own) {
-    waiting_bytes_ += waiting.bytes();
-    wait_for(waiting);
-  } else if (!shard.timeline && &shard != any_) {
-    recall(shard, FreePages::all);  // of a stream that is no more: nobody takes from it
-    retire_if_empty(shard);
-  }
+  if (ended.timeline || &shard == any_) return;
+  recall(shard, FreePages::all);  // of a stream that is no more: nobody takes from it
+  retire_if_empty(shard);
 }
 
 void SmallPool::wait_for(const Waiting& waiting) {
@@ -459,15 +377,17 @@ void SmallPool::wait_for(const Waiting& waiting) {
   for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.bytes();
 }
 
-void SmallPool::set_free(const Waiting& waiting) {
-  waiting_bytes_ -= waiting.bytes();
-  Extent* const extent = waiting.slab != nullptr ? waiting.slab->extent : extent_at(waiting.begin);
+// `number`: of the free that ended it; 0: it is complete. Holds: the shard's lock.
+void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
+  Shard& shard = *waiting.shard;
+  if (Slab* const slab = waiting.slab) {
+    slab->set_waiting(waiting.index, false);
+    slab->number = std::max(slab->number, number);
+    return shard.set_free(slab, waiting.index);
+  }
+  Extent* const extent = extent_at(arena_at(waiting.begin), waiting.begin, shard);
   VPMM_CHECK(extent != nullptr, fmt::format("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
-  Shard& shard = *extent->shard;
-  const SpinGuard guard(shard.lock);
-  if (waiting.slab == nullptr) return shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, 0);
-  waiting.slab->set_waiting(waiting.index, false);
-  shard.set_free(waiting.slab, waiting.index);
+  shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, number);
 }
 
 void SmallPool::advance(const std::vector<time::StampPart>& done) {
@@ -483,7 +403,9 @@ void SmallPool::advance(const std::vector<time::StampPart>& done) {
       for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes();
       waiting.stamp = timelines_.reduce(waiting.stamp);
       if (waiting.stamp.is_complete()) {
-        set_free(waiting);
+        waiting_bytes_ -= waiting.bytes();
+        const SpinGuard guard(waiting.shard->lock);
+        set_free(waiting, 0);
       } else {
         wait_for(waiting);
       }

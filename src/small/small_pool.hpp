@@ -32,15 +32,22 @@
 
 namespace vpmm::small {
 
-// A live block or run.
+// A block or run that was live when somebody looked.
 struct Allocation {
   AddressRange range;
   Bytes requested = 0;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream, or its context is gone
-  Slab* slab = nullptr;                      // null: a run
+  Shard* shard = nullptr;
+  Slab* slab = nullptr;  // null: a run
   Extent* extent = nullptr;
   std::uint64_t index = 0;  // of the block in the slab, or of the run's first unit in the extent
 };
+
+// Note [Who ends an allocation may free it]
+// Warm calls of other threads take a shard's lock alone. So what was found live is live only as long as that lock is
+// held, and what is done with it afterwards begins with a look under the same hold: end() finds an allocation live and
+// takes it out of what is live, in one; only who is told that it did goes on to free it. Two threads that free the same
+// memory at once are thus told apart: the second changes nothing.
 
 // Holds: every method runs under the context's lock, unless it says otherwise. Methods that take it may drop it.
 class SmallPool {
@@ -75,7 +82,8 @@ class SmallPool {
 
   // Memory that work queued on the caller's stream after the call may use.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
-  // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there.
+  // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there. As it was at
+  // some time during the call.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const;
   // What an address belongs to, as far as it can be told without the pool's lock. Any thread, without a lock: of a live
   // allocation the answer stands, of anything else it may be anything.
@@ -89,10 +97,13 @@ class SmallPool {
   static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
   const std::vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
-  void record_use(const Allocation& allocation, time::Timeline& timeline);
-  // Ends it. May be used again on its own stream at once if nothing but that stream's work is in `stamp`, otherwise
-  // once the stamp is complete.
-  void deallocate(const Allocation& allocation, const time::Stamp& stamp);
+  // Of the live allocation around `p`. False: nothing live is there.
+  bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline);
+  // Note [Who ends an allocation may free it]. None: no live allocation begins there.
+  std::optional<Allocation> end(const region::Region& page, DevicePtr begin);
+  // What end() gave. May be used again on its own stream at once if nothing but that stream's work is in `stamp`,
+  // otherwise once the stamp is complete.
+  void deallocate(const Allocation& ended, const time::Stamp& stamp);
 
   // What `timeline` has in hand; found or begun.
   Shard& shard_of(time::Timeline& timeline);
@@ -100,7 +111,10 @@ class SmallPool {
   Shard& any_stream_shard() { return *any_; }
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
   void enlist(region::Region& pages, Bytes requested, Shard& shard);
-  void delist(const region::Region& pages);
+  // Of an allocation of whole pages, listed or not. False: its shard keeps it, so it is not live.
+  bool record_use(region::Region& pages, time::Timeline& timeline);
+  // Note [Who ends an allocation may free it]. The pool's to free from then on.
+  bool end(const region::Region& pages);
   Bytes requested_of(const region::Region& pages) const;
   Directory& directory() { return directory_; }
 
@@ -127,11 +141,12 @@ class SmallPool {
 
   Tally tally();  // of all shards
   // Most bytes that users of pages and parts of pages asked for at once since the last such call. Of other streams than
-  // the caller's, what they had at the end of their own last call through the pool's lock counts; `everywhere`, all of
-  // it does, which takes every shard's lock.
+  // the caller's, what they had at the end of their own last call through the pool's lock counts, and when the last of
+  // their allocations was freed by others; `everywhere`, all of it does, which takes every shard's lock.
   Bytes take_peak(const pool::Caller& caller);
   Bytes take_peak_everywhere();
-  Bytes idle_bytes();  // in arenas or kept, and nobody's
+  Bytes peak_noted() const { return peak_; }  // so far since the last such call
+  Bytes idle_bytes();                         // in arenas or kept, and nobody's
   // What streams keep in hand, each at the end of its own last call through the pool's lock.
   Bytes kept_bytes() const { return kept_noted_; }
   Bytes kept_pages_bytes() const;  // of these, allocations of whole pages that shards keep
@@ -153,6 +168,7 @@ class SmallPool {
   enum class TwoPages : std::uint8_t { whole, slices, runs };
   // A block (index: in the slab) or units of a run that ended and may not be used again yet.
   struct Waiting {
+    Shard* shard = nullptr;
     Slab* slab = nullptr;
     std::uint64_t index = 0;
     DevicePtr begin{};
@@ -190,14 +206,20 @@ class SmallPool {
   void retire_if_empty(Shard& shard);
   void leave_hand(Shard& shard, const Kept& pages);
   void note(Shard& shard);
+  void note_peak(Shard& shard);
   Bytes high_everywhere();
   Bytes given_back_bytes() const { return spans_.bytes(region::RegionState::free) + pool_.idle_bytes(); }
   void wait_for(const Waiting& waiting);
-  void set_free(const Waiting& waiting);
+  void set_free(const Waiting& waiting, std::uint64_t number);
   void count_tenant(std::optional<time::TimelineId> timeline, int change);
-  void forget_uses(const Allocation& allocation);
+  void forget_uses(DevicePtr begin);
   Arena& arena_at(DevicePtr p) const;
-  Extent* extent_at(DevicePtr p) const;
+  static Shard* shard_at(const Arena& arena, DevicePtr p);
+  static Extent* extent_at(const Arena& arena, DevicePtr p, const Shard& shard);
+  static Extent* pages_until(const Arena& arena, DevicePtr end, const Shard& shard);
+  static std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, Shard& shard);
+  Shard* lister_of(const region::Region& pages) const;
+  void enter(region::Region& pages, Bytes requested, Shard& shard);
   Arena& arena_around(DevicePtr page);
   std::string validate_arenas() const;
   std::string validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const;
@@ -255,9 +277,9 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
     const std::uint64_t index = kShapes[inside.slab_class()].index_of(inside.unit() * kUnit + offset);
     __builtin_prefetch(&slab->slack[index % kMostBlocks]);
-    return {inside, slab->shard, place.entry};
+    return {inside, slab->shard(), place.entry};
   }
-  if (const Extent* const extent = inside.extent()) return {inside, extent->shard, place.entry};
+  if (const Extent* const extent = inside.extent()) return {inside, extent->shard(), place.entry};
   return {};
 }
 

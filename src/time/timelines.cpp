@@ -93,15 +93,11 @@ void Timelines::claim(Timeline& timeline, std::uint64_t number, Bytes bytes) {
 }
 
 bool Timelines::has_in_hand(const Timeline& timeline) {
-  return timeline.in_hand != nullptr && timeline.in_hand->is_used.load(std::memory_order_relaxed);
+  return timeline.in_hand != nullptr && timeline.in_hand->is_used();
 }
 
 void Timelines::seal(Timeline& timeline) {
-  if (timeline.in_hand == nullptr) return;
-  NumberInHand& in_hand = *timeline.in_hand;
-  if (in_hand.is_used.exchange(false))
-    timeline.last = std::max(timeline.last, in_hand.number.load(std::memory_order_relaxed));
-  in_hand.number.store(timeline.last + 1);
+  if (timeline.in_hand != nullptr) timeline.last = timeline.in_hand->seal(timeline.last);
 }
 
 Stamp Timelines::reduce(const Stamp& stamp) const {

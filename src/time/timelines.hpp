@@ -1,6 +1,7 @@
 // time: the timelines of a pool: who frees on which stream, which events close their frees, and what is complete.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "base/race_window.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "time/event_pool.hpp"
@@ -31,9 +33,36 @@ struct ClosingRule {
 // out beforehand, one past the last given, and share it. Whoever is about to record an event, or to wait for
 // everything, first counts that number as given and lays out the next: a free that still reads the old one was called
 // before the event is recorded, so the event covers it; a free that reads the new one waits for the next event.
-struct NumberInHand {
-  std::atomic<std::uint64_t> number{1};
-  std::atomic<bool> is_used{false};  // since it was laid out; a late true only makes proof later
+//
+// Invariant: what a free carries counts as given, or is the number laid out and marked as used. So a free reads the
+// number before it marks it: the mark of a free that read an old number may come late, and then costs an event that
+// nobody needed.
+class NumberInHand {
+ public:
+  // For a free that happens now, under the lock of whoever has the memory in hand.
+  std::uint64_t of_a_free() {
+    const std::uint64_t carried = number_.load(std::memory_order_acquire);
+    VPMM_RACE_WINDOW("the number of a free is read");
+    is_used_.store(true, std::memory_order_release);  // not before the number is read
+    return carried;
+  }
+  // Under the pool's lock, like all below. Counts the number as given, if it was, and lays out the next; returns the
+  // last that counts as given, `last` until now.
+  std::uint64_t seal(std::uint64_t last) {
+    if (is_used_.exchange(false)) last = std::max(last, number_.load(std::memory_order_relaxed));
+    number_.store(last + 1);
+    return last;
+  }
+  bool is_used() const { return is_used_.load(std::memory_order_relaxed); }
+  // Of another timeline, whose last number is this.
+  void begin(std::uint64_t last) {
+    is_used_.store(false);
+    number_.store(last + 1);
+  }
+
+ private:
+  std::atomic<std::uint64_t> number_{1};
+  std::atomic<bool> is_used_{false};  // since it was laid out
 };
 
 // Numbers 1..last were given to frees. complete <= provable <= last and waitable <= provable:

@@ -91,6 +91,7 @@ struct ExtentInArena : ::testing::Test {
 
 TEST_F(ExtentInArena, grows_with_the_pages_behind_it) {
   take(extent, 100);
+  extent.make_room(2 * kPageUnits);
   extent.grow(2 * kPageUnits);
   EXPECT_EQ(extent.units, 3 * kPageUnits);
   EXPECT_EQ(extent.free_units, 28u) << "what it grew by is in use until it is given";
@@ -105,6 +106,7 @@ TEST_F(ExtentInArena, grows_with_the_pages_behind_it) {
 }
 
 TEST_F(ExtentInArena, is_split_where_free_pages_begin_and_end) {
+  extent.make_room(3 * kPageUnits);
   extent.grow(3 * kPageUnits);
   extent.give(kPageUnits, 3 * kPageUnits);
   take(extent, 4 * kPageUnits);
@@ -142,6 +144,7 @@ TEST_F(ExtentInArena, is_split_where_free_pages_begin_and_end) {
 }
 
 TEST_F(ExtentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
+  extent.make_room(3 * kPageUnits);
   extent.grow(3 * kPageUnits);
   Slab slab;
   slab.extent = &extent;

@@ -1,0 +1,26 @@
+// base: places where tests hold a thread, so that a race of two instructions becomes one that a test meets.
+#pragma once
+
+#if defined(VPMM_TEST_HOOKS)
+
+#include <atomic>
+
+namespace vpmm {
+
+// Called with the name of the place; null: nobody holds anybody.
+using RaceWindow = void (*)(const char* name);
+inline std::atomic<RaceWindow> race_window{nullptr};
+
+}  // namespace vpmm
+
+#define VPMM_RACE_WINDOW(name)                                                                                \
+  do {                                                                                                        \
+    if (const ::vpmm::RaceWindow hold = ::vpmm::race_window.load(std::memory_order_acquire); hold != nullptr) \
+      hold(name);                                                                                             \
+  } while (false)
+
+#else
+
+#define VPMM_RACE_WINDOW(name) static_cast<void>(0)
+
+#endif
