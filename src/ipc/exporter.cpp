@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/scope_exit.hpp"
 #include "context/process_gate.hpp"
@@ -119,8 +120,7 @@ Result<void> Exporter::start() {
   sweep(folder);
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
-  static const int at_exit = std::atexit(remove_socket);
-  static_cast<void>(at_exit);
+  if (!std::exchange(removes_socket_at_exit_, true)) context::run_at_exit(remove_socket);
   socket_of_this_process.store(&path_);
   // Signals are for the program's own threads.
   sigset_t all;
