@@ -57,7 +57,9 @@ class ResetBeside : public ::testing::Test {
     if (created) pool = std::move(created).value();
   }
   // What a test does between calls names its own variables.
-  void TearDown() override { driver.on_before = driver.on_after = [](Call) {}; }
+  void TearDown() override {
+    driver.on_before = driver.on_after = [](Call) {};
+  }
   void enter() {
     driver::ContextHandle context{};
     EXPECT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
@@ -165,7 +167,7 @@ TEST_F(ResetBeside, waits_for_calls_that_are_inside) {
   std::atomic<std::thread::id> other{};
   driver.on_before = [&](Call call) {
     if (std::this_thread::get_id() != other.load() || call != Call::ctx_synchronize || is_inside.exchange(true)) return;
-    becomes([&] { return is_reset.load(); }, std::chrono::milliseconds(100));  // it never becomes so
+    EXPECT_FALSE(becomes([&] { return is_reset.load(); }, std::chrono::milliseconds(100)));
   };
   driver.on_after = [&](Call call) {
     if (call == Call::device_primary_ctx_reset) is_reset = true;
