@@ -115,6 +115,7 @@ class DeviceContext final : public Context {
   void answer_attention(const pool::Caller& caller);
   // entering.cpp
   Result<void> ensure_open();
+  Result<void> open();
   Result<void> check_alive();
   Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
   Result<void> read_capture(pool::Caller& caller);
@@ -217,8 +218,9 @@ class DeviceContext final : public Context {
   // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
   std::unique_ptr<small::SmallPool> small_;
   mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
-  std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet
+  std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet, or reset by us and not opened again
   std::atomic<std::uint64_t> primary_id_{0};  // ContextId
+  std::atomic<std::uint64_t> openings_{0};    // how often it was opened; written under mutex_
   std::atomic<bool> is_poisoned_{false};
   std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
@@ -229,6 +231,9 @@ class DeviceContext final : public Context {
   std::uint64_t announced_captures_ = 0;
   std::uint64_t cleanup_holds_ = 0;  // Note [Cleaning up can be put off]
   bool has_noticed_reset_ = false;   // by others, and no event stands yet for what was in hand
+  std::uint64_t visits_ = 0;         // in progress, perhaps with the lock dropped
+  bool is_resetting_ = false;        // Note [A reset has nobody beside it]
+  std::condition_variable_any visit_ended_;
   std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
   // Streams that captured when last seen, and in which capture.

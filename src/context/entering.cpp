@@ -183,11 +183,10 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
-  const driver::ContextHandle primary{primary_.load()};
-  if (primary == driver::ContextHandle{} || is_poisoned_.load() || process_is_ending()) return;
+  if (openings_.load() == 0 || is_poisoned_.load() || process_is_ending()) return;
   if (!check_alive() || is_poisoned_.load()) return;
   {
-    const driver::ContextScope scope(driver_, primary);
+    const driver::ContextScope scope(driver_, driver::ContextHandle{primary_.load()});
     MutexLock lock(mutex_);
     if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
     if (wait_for_contexts(lock) != CuResult::success) return;
@@ -209,22 +208,42 @@ bool DeviceContext::trim_somm(MutexLock& lock) {
 
 // --- entering -------------------------------------------------------------------------------------------------------
 
+// Note [A reset has nobody beside it]
+// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that dropped the lock have
+// ended, and keeps others out meanwhile. Who made the old context current and then waited for the lock enters again.
 DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
-  if (context.is_poisoned_.load()) {
-    const MutexLock lock(context.mutex_);
-    status_ = *context.poison_;
-    return;
+  while (!enter()) {
+    lock_.reset();
+    scope_.reset();
   }
-  status_ = context.check_alive();
-  if (!status_) return;
-  scope_.emplace(context.driver_, driver::ContextHandle{context.primary_.load()});
-  lock_.emplace(context.mutex_);
-  status_ = context.noted(driver::checked(Call::ctx_set_current, scope_->result()));
-  if (status_) status_ = context.noted(context.forget_dead_others());
+}
+
+// False: a reset came in between.
+bool DeviceContext::Visit::enter() {
+  if (context_.is_poisoned_.load()) {
+    const MutexLock lock(context_.mutex_);
+    status_ = *context_.poison_;
+    return true;
+  }
+  status_ = context_.check_alive();
+  if (!status_) return true;
+  const std::uint64_t opening = context_.openings_.load();
+  scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});
+  lock_.emplace(context_.mutex_);
+  context_.visit_ended_.wait(*lock_, [this] { return !context_.is_resetting_; });
+  if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
+  is_inside_ = true;
+  ++context_.visits_;
+  status_ = context_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = context_.noted(context_.forget_dead_others());
+  return true;
 }
 
 DeviceContext::Visit::~Visit() {
   if (pinned_ != nullptr) --pinned_->callers;
+  if (!is_inside_) return;
+  --context_.visits_;
+  if (context_.is_resetting_) context_.visit_ended_.notify_all();
 }
 
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
@@ -259,9 +278,13 @@ Result<void> DeviceContext::check_alive() {
   return ensure_open();
 }
 
-// Retains the primary context: the first time, or again after somebody reset it.
 Result<void> DeviceContext::ensure_open() {
   const MutexLock lock(mutex_);
+  return open();
+}
+
+// Retains the primary context: the first time, or again after somebody reset it. Holds: mutex_.
+Result<void> DeviceContext::open() {
   driver::ContextHandle primary{};
   VPMM_TRY(
       noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
@@ -273,13 +296,12 @@ Result<void> DeviceContext::ensure_open() {
     driver_.device_primary_ctx_release(device_);  // somebody else was faster, or it failed
     return noted(driver::checked(Call::ctx_get_id, asked));
   }
-  close_gate_at_exit();  // CUDA has registered its own exit handlers by now
   const driver::ContextId dead{primary_id_.load()};
-  const bool is_first = primary_.load() == 0;
   timelines_.set_primary(primary, id);
-  if (!is_first) forget_dead(dead);
+  if (openings_.load() != 0) forget_dead(dead);
   primary_id_.store(static_cast<std::uint64_t>(id));
   primary_.store(static_cast<std::uint64_t>(primary));
+  ++openings_;
   refresh_fast_path();
   return {};
 }

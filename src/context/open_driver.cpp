@@ -11,11 +11,16 @@
 namespace vpmm::context {
 namespace {
 
+struct ProcessDriver {
+  driver::Driver* driver = nullptr;
+  bool is_behind_gate = false;
+};
+
 // Leaked on purpose: pools and threads may outlive static destruction.
 struct ProcessDrivers {
   Mutex mutex;
-  driver::Driver* cuda VPMM_GUARDED_BY(mutex) = nullptr;
-  driver::Driver* sim VPMM_GUARDED_BY(mutex) = nullptr;
+  ProcessDriver cuda VPMM_GUARDED_BY(mutex);
+  ProcessDriver sim VPMM_GUARDED_BY(mutex);
 };
 
 ProcessDrivers& process_drivers() {
@@ -40,14 +45,18 @@ Result<std::unique_ptr<driver::Driver>> open_driver(pool::DriverKind kind, OnMis
 Result<driver::Driver*> process_driver(pool::DriverKind kind) {
   ProcessDrivers& drivers = process_drivers();
   const MutexLock lock(drivers.mutex);
-  driver::Driver*& slot = kind == pool::DriverKind::sim ? drivers.sim : drivers.cuda;
-  if (slot == nullptr) {
+  ProcessDriver& slot = kind == pool::DriverKind::sim ? drivers.sim : drivers.cuda;
+  if (slot.driver == nullptr) {
     VPMM_TRY_ASSIGN(auto opened, open_driver(kind));
-    slot = opened.release();
-    // CUDA has just registered its own exit handlers. Handlers run last in, first out: ours must come before them.
-    close_gate_at_exit();
+    slot.driver = opened.release();
   }
-  return slot;
+  // CUDA registers its exit handlers when it is loaded and in its first cuInit, none later. Handlers run last in, first
+  // out: ours must come before them. Who uses the driver calls init() again, and reports what it says.
+  if (!slot.is_behind_gate && slot.driver->init() == driver::CuResult::success) {
+    close_gate_at_exit();
+    slot.is_behind_gate = true;
+  }
+  return slot.driver;
 }
 
 }  // namespace vpmm::context

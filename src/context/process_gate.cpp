@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
 #include "context/recordings.hpp"
 
 namespace vpmm::context {
@@ -41,7 +42,8 @@ struct alignas(kCacheLine) Counter {
 constexpr std::size_t kCounters = 256;
 constexpr std::chrono::seconds kLongestWait{2};
 
-constinit std::atomic<bool> handlers_registered{false};
+constinit std::atomic<bool> was_entered{false};  // by anybody, ever
+constinit Mutex registering;                     // Note [No fork falls into a registration]
 constinit std::array<Counter, kCounters> counters{};
 
 constinit thread_local Counter* own_counter = nullptr;  // of own_entries
@@ -90,9 +92,8 @@ void fence_of_closing() noexcept {
 // Runs on the thread that called exit(), possibly inside one of our own calls (a callback that exits).
 void close_for_exit() noexcept {
   Gate expected = Gate::open;
-  gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst);
-  // A child has no other threads, and its counters still hold the parent's.
-  if (expected == Gate::forked_child) return;
+  // Only who closes it waits. A child has no other threads, and its counters still hold the parent's.
+  if (!gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst)) return;
   fence_of_closing();
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
   while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up) {
@@ -101,22 +102,29 @@ void close_for_exit() noexcept {
   finish_recordings();
 }
 
-// Nothing but one store is safe here: other threads' locks may be held for ever.
-void close_in_child() noexcept { gate.store(Gate::forked_child, std::memory_order_relaxed); }
+// Other threads' locks may be held for ever in the child. A child of a process that never called us may call us itself.
+void close_in_child() noexcept {
+  if (was_entered.load(std::memory_order_relaxed)) gate.store(Gate::forked_child, std::memory_order_relaxed);
+}
 
-// Lock-free, so that a fork in the middle of it leaves nothing behind. Two threads may both register: the handlers
-// may run any number of times.
-void register_handlers() noexcept {
+// From the library's loading on, so that no fork comes before it. No other lock is taken under this one.
+[[maybe_unused]] const int fork_handlers = pthread_atfork([] { registering.lock(); }, [] { registering.unlock(); },
+                                                          [] {
+                                                            registering.unlock();
+                                                            close_in_child();
+                                                          });
+
+// Before the first call of the process does anything else. A second thread does not wait for the first one.
+void register_once() noexcept {
+  if (was_entered.exchange(true)) return;
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0) has_membarrier.store(true);
-  pthread_atfork(nullptr, nullptr, close_in_child);
   close_gate_at_exit();
-  handlers_registered.store(true, std::memory_order_release);
 }
 
 }  // namespace
 
 void GateEntry::enter_first_or_shared() noexcept {
-  if (!handlers_registered.load(std::memory_order_acquire)) register_handlers();
+  if (!was_entered.load(std::memory_order_relaxed)) register_once();
   claim_counter();
   own_ = own_entries;
   if (own_ != nullptr) {
@@ -139,8 +147,13 @@ Error process_ending_error() {
                 : "the process is exiting: no more CUDA calls are made"};
 }
 
+void run_at_exit(void (*handler)()) noexcept {
+  const MutexLock lock(registering);
+  std::atexit(handler);
+}
+
 void close_gate_at_exit() noexcept {
-  std::atexit([] { close_for_exit(); });
+  run_at_exit([] { close_for_exit(); });
 }
 
 }  // namespace vpmm::context

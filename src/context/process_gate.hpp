@@ -35,9 +35,15 @@ inline bool process_is_ending() noexcept { return detail::gate.load(std::memory_
 // Either an entry sees the closed gate, or whoever closed it sees the entry. Usually each side has a full fence between
 // its store and its load. Entering is frequent and closing is not, so closing has the kernel put a fence into every
 // running thread (membarrier, Linux 4.14), and entering needs only that the compiler keeps the order.
+//
+// Note [Exit waits for nobody who is turned away]
+// An entry that finds the gate closed does not count, however long its caller takes to make an error message of that
+// and however soon it calls again.
 class GateEntry {
  public:
-  GateEntry() noexcept : own_(detail::own_entries) {
+  GateEntry() noexcept {
+    if (process_is_ending()) return;
+    own_ = detail::own_entries;
     if (own_ == nullptr) {
       enter_first_or_shared();
     } else {
@@ -49,12 +55,10 @@ class GateEntry {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     }
     open_ = detail::gate.load(std::memory_order_seq_cst) == detail::Gate::open;
+    if (!open_) leave();  // it closed meanwhile
   }
   ~GateEntry() {
-    if (own_ == nullptr)
-      leave_shared();
-    else
-      own_->store(own_->load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    if (open_) leave();
   }
   GateEntry(const GateEntry&) = delete;
   GateEntry& operator=(const GateEntry&) = delete;
@@ -64,17 +68,31 @@ class GateEntry {
  private:
   void enter_first_or_shared() noexcept;
   static void leave_shared() noexcept;
+  void leave() noexcept {
+    if (own_ == nullptr)
+      leave_shared();
+    else
+      own_->store(own_->load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  }
 
-  std::atomic<std::int64_t>* own_;  // null: it counts with others
+  std::atomic<std::int64_t>* own_ = nullptr;  // null: it counts with others
   bool open_ = false;
 };
 
 // process_ending, and why.
 Error process_ending_error();
 
+// Has exit run `handler`, before those registered so far. The only way in which the library registers one:
+//
+// Note [No fork falls into a registration]
+// glibc keeps its list of exit handlers under a lock that fork() does not know of: a fork while another thread
+// registers one leaves the lock taken in the child, whose exit() then never returns. So fork() waits for a
+// registration, and how many there are does not depend on how often pools are opened or reset.
+void run_at_exit(void (*handler)()) noexcept;
+
 // Makes exit close the gate before it runs any exit handler registered so far, and wait for calls in progress on other
-// threads, two seconds at most; open recordings are finished then. The first GateEntry does it; call it again after
-// something registered handlers that must find the gate closed (opening CUDA, retaining its context).
+// threads, two seconds at most and once, however often this was called; open recordings are finished then. The first
+// GateEntry does it; once more is needed after CUDA has registered its own handlers, which must find the gate closed.
 void close_gate_at_exit() noexcept;
 
 }  // namespace vpmm::context

@@ -1,6 +1,7 @@
 // context: learning what the GPU has finished, and making it provable.
 #include <algorithm>
 
+#include "base/scope_exit.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -192,20 +193,24 @@ bool DeviceContext::is_capturing() {
   return visit.status() && !may_record_context_event();
 }
 
-// Waits, lets go of everything that dies with the context while it still may be touched, then resets.
+// Waits first, so that the reset finds an idle context. Until the driver has done it nothing is given up: work that was
+// queued meanwhile still runs where it refuses.
 Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());
-  {
-    Visit visit(*this);
-    VPMM_TRY(visit.status());
-    if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-    const std::vector<time::StampPart> done =
-        timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
-    if (pool_ != nullptr) pool_->advance(done);
-    timelines_.destroy_events();
-    VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
-  }
-  return check_alive();
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  is_resetting_ = true;  // Note [A reset has nobody beside it]
+  const ScopeExit let_in([&] {
+    is_resetting_ = false;
+    visit_ended_.notify_all();
+  });
+  visit_ended_.wait(visit.lock(), [this] { return visits_ == 1; });
+  if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
+  primary_.store(0);
+  refresh_fast_path();
+  static_cast<void>(open());  // the next call tries again, and reports it
+  return {};
 }
 
 }  // namespace vpmm::context

@@ -2,6 +2,7 @@
 #include "context/recordings.hpp"
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -10,7 +11,7 @@
 namespace vpmm::context {
 namespace {
 
-constexpr std::chrono::seconds kPatience{1};  // with a thread that is writing to a disk that hangs
+constexpr std::chrono::seconds kPatience{1};  // with all files that take no bytes, together
 
 struct OpenRecordings {
   Mutex mutex;
@@ -36,11 +37,15 @@ void finish_recordings() noexcept {
   try {
     OpenRecordings& open = open_recordings();
     const MutexLock lock(open.mutex);
-    for (const auto& weak : open.writers) {
-      const auto writer = weak.lock();
-      if (writer == nullptr) continue;
-      if (const Result<void> closed = writer->close_within(kPatience); !closed)
-        observe::log(observe::LogLevel::error, "{}", closed.error().message);
+    std::vector<std::shared_ptr<observe::TraceWriter>> writers;
+    for (const auto& weak : open.writers)
+      if (auto writer = weak.lock()) writers.push_back(std::move(writer));
+    for (const auto& writer : writers) writer->begin_to_close();  // they finish side by side
+    const auto give_up = std::chrono::steady_clock::now() + kPatience;
+    for (const auto& writer : writers) {
+      const auto left = give_up - std::chrono::steady_clock::now();
+      const Result<void> closed = writer->close(std::chrono::ceil<std::chrono::milliseconds>(left));
+      if (!closed) observe::log(observe::LogLevel::error, "{}", closed.error().message);
     }
   } catch (...) {  // no memory for a message: exit goes on without it
   }

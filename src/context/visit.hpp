@@ -21,7 +21,10 @@ class DeviceContext::Visit {
   Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
 
  private:
+  bool enter();
+
   DeviceContext& context_;
+  bool is_inside_ = false;  // counted in visits_
   time::Timeline* pinned_ = nullptr;
   Result<void> status_;
   std::optional<driver::ContextScope> scope_;

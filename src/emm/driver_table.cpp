@@ -90,7 +90,6 @@ vpmm_status device_primary_ctx_retain(const vpmm_emm_driver* table, int device, 
                    "device " + std::to_string(device) + " does not exist: there are " + std::to_string(count)};
     driver::ContextHandle retained{};
     VPMM_TRY(checked(Call::device_primary_ctx_retain, driver->device_primary_ctx_retain(device, retained)));
-    context::close_gate_at_exit();  // CUDA may just have registered exit handlers
     *context = to_pointer(retained);
     return {};
   });

@@ -14,7 +14,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
+#include "base/quiet_thread.hpp"
 #include "base/scope_exit.hpp"
 #include "context/process_gate.hpp"
 #include "driver/driver_error.hpp"
@@ -119,30 +121,18 @@ Result<void> Exporter::start() {
   sweep(folder);
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
-  static const int at_exit = std::atexit(remove_socket);
-  static_cast<void>(at_exit);
+  if (!std::exchange(removes_socket_at_exit_, true)) context::run_at_exit(remove_socket);
   socket_of_this_process.store(&path_);
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const ScopeExit unblock([&] { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
-  try {
-    std::thread([this] { serve(); }).detach();
-    is_running_ = true;
-    return {};
-  } catch (const std::exception& exception) {
-    remove_socket();
-    listener_.reset();
-    return Error{ErrorCode::host_out_of_memory,
-                 fmt::format("the thread that shares memory cannot be started: {}", exception.what())};
-  }
+  const Result<void> started = start_quiet_thread("vpmm-ipc", [this] { serve(); });
+  is_running_ = started.ok();
+  if (is_running_) return {};
+  remove_socket();
+  listener_.reset();
+  return started.error();
 }
 
 // What goes wrong with one message is not the others' concern, and the process is none of it.
 void Exporter::serve() {
-  pthread_setname_np(pthread_self(), "vpmm-ipc");
   while (!context::process_is_ending()) {
     try {
       wait_for_something();

@@ -101,6 +101,7 @@ class Exporter {
   std::map<TokenBytes, std::uint64_t> handles_;  // shares of this process that have not ended
   const Identity identity_ = new_identity();
   bool is_running_ = false;
+  bool removes_socket_at_exit_ = false;
   context::IpcSettings settings_;
   std::string path_;
   // --- the thread's alone, once it runs ---

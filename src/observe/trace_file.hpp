@@ -2,18 +2,16 @@
 // running.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/address.hpp"
-#include "base/mutex.hpp"
 #include "base/result.hpp"
 
 namespace vpmm::observe {
@@ -41,8 +39,12 @@ Result<Trace> read_trace(const std::string& path);
 
 // Writes the trace of a running program. Thread-safe. Of two calls on one address the first must return before the
 // second is made, so: record_allocate after the memory was handed out, record_deallocate before anyone can get it
-// again. The file is readable at any time: what was written goes to it at least every 1024 events, and with the first
-// event a second or more after that. A forked child writes nothing, whatever it calls.
+// again. The file is readable at any time. In a forked child it may be destroyed, which does nothing, and nothing else.
+//
+// Note [A recording never stops what it records]
+// Calls are noted down in a buffer; a thread of the recording writes it to the file as soon as 1024 wait, or a second
+// later. When the file takes less than is recorded, a call waits for the thread, once for a second at most; while the
+// buffer stays full after that, calls are left out and counted. So are calls for which the thread finds no memory.
 class TraceWriter {
  public:
   // Which stream a call named, in the caller's terms: two calls with one key get one stream number. None: no stream
@@ -51,42 +53,28 @@ class TraceWriter {
 
   // Creates or replaces the file, always gzip. `now_us` is the time that the trace calls 0.
   static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, std::uint64_t now_us);
-  ~TraceWriter();  // closes the file; use close() to learn whether that worked
+  ~TraceWriter();  // closes the file, and logs what was not reported
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   // Null addresses and deallocations of what was allocated before the recording began are left out.
-  // Write errors are kept and reported by close(). Times that run backwards are raised to the last one written.
-  void record_allocate(DevicePtr ptr, Bytes bytes, StreamKey stream, std::uint64_t now_us) VPMM_EXCLUDES(mutex_);
-  void record_deallocate(DevicePtr ptr, StreamKey stream, std::uint64_t now_us) VPMM_EXCLUDES(mutex_);
-  // Flushes and closes; what is recorded afterwards is dropped. The first error of the whole recording is reported.
-  Result<void> close() VPMM_EXCLUDES(mutex_);
-  // The same while the process ends, when another thread may hold the recording for ever: an error after `patience`.
-  Result<void> close_within(std::chrono::milliseconds patience) VPMM_EXCLUDES(mutex_);
+  // Errors are kept and reported by close(). Times that run backwards are raised to the last one written.
+  void record_allocate(DevicePtr ptr, Bytes bytes, StreamKey stream, std::uint64_t now_us) noexcept;
+  void record_deallocate(DevicePtr ptr, StreamKey stream, std::uint64_t now_us) noexcept;
+  // Finishes the file; what is recorded afterwards is dropped. The first error of the whole recording is reported, how
+  // many calls it lacks, or that the file was not finished within `patience`, because it takes no bytes.
+  Result<void> close(std::chrono::milliseconds patience = kPatience);
+  // Begins to, and does not wait.
+  void begin_to_close() noexcept;
 
  private:
-  class GzipSink;
-  struct Live {
-    std::uint64_t id = 0;
-    std::uint64_t stream = 0;
-  };
+  static constexpr std::chrono::milliseconds kPatience{10'000};
+  struct Shared;
 
-  TraceWriter(std::unique_ptr<GzipSink> sink, std::string path, std::uint64_t start_us);
-  std::uint64_t stream_number(const StreamKey& key) VPMM_REQUIRES(mutex_);
-  std::uint64_t trace_time_us(std::uint64_t now_us) VPMM_REQUIRES(mutex_);
-  void write(std::string_view line) VPMM_REQUIRES(mutex_);
+  explicit TraceWriter(std::shared_ptr<Shared> shared);
 
-  Mutex mutex_;
-  const std::unique_ptr<GzipSink> sink_ VPMM_GUARDED_BY(mutex_);
-  const std::string path_;
-  const std::uint64_t start_us_;
-  std::uint64_t last_us_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::uint64_t flushed_us_ VPMM_GUARDED_BY(mutex_) = 0;  // last_us_ of the last flush
-  std::size_t unflushed_ VPMM_GUARDED_BY(mutex_) = 0;     // events since
-  std::uint64_t next_id_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<DevicePtr, Live> live_ VPMM_GUARDED_BY(mutex_);
-  std::unordered_map<std::uint64_t, std::uint64_t> streams_ VPMM_GUARDED_BY(mutex_);
-  std::optional<std::uint64_t> unnamed_stream_ VPMM_GUARDED_BY(mutex_);
+  const std::shared_ptr<Shared> shared_;  // with the thread, which a file that hangs keeps beyond our end
+  std::atomic<bool> is_reported_{false};
 };
 
 }  // namespace vpmm::observe

@@ -163,5 +163,60 @@ TEST_F(ProcessGateDeathTest, exit_gives_up_waiting_for_a_call_that_never_ends) {
       testing::ExitedWithCode(46), "");
 }
 
+// The bound of the wait is two seconds. The next two would end at the alarm if each of ten handlers waited.
+constexpr unsigned kFarBelowTenWaits = 12;
+
+void ask_for_nine_more_handlers() {
+  { const GateEntry first_use; }
+  for (int i = 0; i < 9; ++i) close_gate_at_exit();
+}
+
+TEST_F(ProcessGateDeathTest, exit_waits_once_however_many_handlers_there_are) {
+  EXPECT_EXIT(
+      {
+        ask_for_nine_more_handlers();
+        std::atomic<bool> inside{false};
+        std::thread([&inside] {
+          const GateEntry entry;
+          inside = true;
+          for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+        }).detach();
+        while (!inside) std::this_thread::yield();
+        alarm(kFarBelowTenWaits);
+        std::exit(48);
+      },
+      testing::ExitedWithCode(48), "");
+}
+
+// One is inside until others were turned away, which hold what they were told for ever.
+TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_it_turned_away) {
+  EXPECT_EXIT(
+      {
+        ask_for_nine_more_handlers();
+        static std::atomic<bool> inside{false};
+        static std::atomic<int> turned_away{0};
+        constexpr int kOthers = 300;  // more than there are counters
+        std::thread([] {
+          const GateEntry entry;
+          inside = true;
+          while (turned_away != kOthers) std::this_thread::yield();
+        }).detach();
+        for (int i = 0; i < kOthers; ++i) {
+          std::thread([] {
+            for (;;) {
+              const GateEntry entry;
+              if (entry.open()) continue;
+              ++turned_away;
+              for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+            }
+          }).detach();
+        }
+        while (!inside) std::this_thread::yield();
+        alarm(kFarBelowTenWaits);
+        std::exit(49);
+      },
+      testing::ExitedWithCode(49), "");
+}
+
 }  // namespace
 }  // namespace vpmm::context

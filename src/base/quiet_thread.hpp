@@ -1,0 +1,38 @@
+// base: starts the library's own threads.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/result.hpp"
+#include "base/scope_exit.hpp"
+
+namespace vpmm {
+
+// Detached, with the name that debuggers show (15 characters at most); it takes no signals, which are for the program's
+// own threads. host_out_of_memory: it cannot be started. A forked child has none of them.
+template <typename Work>
+Result<void> start_quiet_thread(const char* name, Work work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const ScopeExit unblock([&] { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  try {
+    std::thread([name, work = std::move(work)] {
+      pthread_setname_np(pthread_self(), name);
+      work();
+    }).detach();
+    return {};
+  } catch (const std::exception& exception) {
+    return Error{ErrorCode::host_out_of_memory,
+                 "the thread `" + std::string(name) + "` cannot be started: " + exception.what()};
+  }
+}
+
+}  // namespace vpmm
