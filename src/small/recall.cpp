@@ -81,7 +81,7 @@ void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
 // The index counts what the first user asked for; from here on nobody does.
 void SmallPool::delist(const Region& pages) {
   PageEntry* entry = directory_.at(pages.range.begin);
-  if (entry == nullptr || entry->owner().is_none()) return;
+  if (entry == nullptr || entry->owner() != Owner(&pages)) return;  // a part of a page, or never in anybody's hand
   pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
   entry->leave();
   const auto found = pages.tenant.timeline ? by_timeline_.find(*pages.tenant.timeline) : by_timeline_.end();
