@@ -9,6 +9,8 @@
  *   default an allocation that would map more than was ever mapped may look for up to 12 ms whether the GPU is done
  *   with what was freed, and calls that come meanwhile stand behind it; or for up to 4 ms whether other threads free
  *   something, while they are at work.
+ * - What one pool holds idle is no reason for another to run out: where the GPU is full, the pools of the process give
+ *   back what they hold idle and what is complete before a call fails.
  * - On failure nothing has changed; vpmm_last_error() describes it. Output parameters are written on success only.
  * - Structs begin with `size`: set it to sizeof the struct as you compiled it. Older, shorter structs keep working.
  */

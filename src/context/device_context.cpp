@@ -9,6 +9,7 @@
 
 #include "base/race_window.hpp"
 #include "context/config.hpp"
+#include "context/neighbours.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -45,15 +46,17 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, B
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
     return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes at alignment {} is more than any address space",
                                                              request.bytes, request.alignment)});
-  for (;;) {
+  for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
+    if (!std::exchange(has_asked, true) && ask_neighbours(*this, missing_on_gpu(request.bytes)) > 0) continue;
     OutOfMemoryCallback callback;
     {
       const MutexLock lock(mutex_);
       callback = out_of_memory_;
     }
     if (!callback || !callback({request.bytes, device_})) return result;
+    has_asked = false;  // it may have freed memory of theirs
   }
 }
 

@@ -136,6 +136,8 @@ class DeviceContext final : public Context {
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Bytes missing_on_gpu(Bytes bytes);
+  Result<void> preallocate_mapped(Bytes bytes);
   Result<void> offset_growth(MutexLock& lock);
   bool is_over_capacity() const;
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller);

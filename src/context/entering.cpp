@@ -8,6 +8,7 @@
 
 #include "context/bound.hpp"
 #include "context/config.hpp"
+#include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
@@ -113,6 +114,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
   auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
   context->prepare();
+  enter_neighbourhood(*context);
   return std::unique_ptr<Context>(std::move(context));
 }
 
@@ -183,6 +185,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
+  leave_neighbourhood(*this);
   if (openings_.load() == 0 || is_poisoned_.load() || process_is_ending()) return;
   if (!check_alive() || is_poisoned_.load()) return;
   {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/visit.hpp"
@@ -99,6 +100,14 @@ Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
     return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes is more than any address space", bytes)});
+  Result<void> done = preallocate_mapped(bytes);
+  if (done || done.error().code != ErrorCode::out_of_memory) return done;
+  const Bytes held = statistics().mapped_bytes;
+  const Bytes missing = missing_on_gpu(bytes - std::min(bytes, held));
+  return ask_neighbours(*this, missing) > 0 ? preallocate_mapped(bytes) : done;
+}
+
+Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
@@ -106,6 +115,21 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
   Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
   note_peaks(Bytes{0});
   return done;
+}
+
+// What has to become free on the GPU before it can give us `bytes` more, or as much of that as our own limit allows. 0:
+// that would not help, or others cannot be asked now, for their events could break a capture that only we know of.
+Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
+  Visit visit(*this);
+  driver::MemInfo info;
+  if (!visit.status() || driver_.mem_get_info(info) != driver::CuResult::success) return 0;
+  if (!may_record_context_event()) return 0;
+  const Bytes in_use = pool_ == nullptr ? 0 : pool_->wanted_bytes();
+  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
+  const Bytes wanted = round_up(bytes, page_size_);
+  if (wanted > info.total - std::min(info.total, in_use)) return 0;  // nobody could make room for it
+  const Bytes growth = capacity_ ? std::min(wanted, *capacity_ - std::min(*capacity_, held)) : wanted;
+  return growth - std::min(growth, info.free);
 }
 
 void DeviceContext::set_capacity(std::optional<Bytes> bytes) {

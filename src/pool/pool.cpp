@@ -56,6 +56,12 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
   return result;
 }
 
+Result<DevicePtr> Pool::allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller) {
+  VPMM_TRY_ASSIGN(const DevicePtr begin, serve(lock, request, caller, Effort::move_first));
+  if (!is_null(begin)) ++counters_.allocations;
+  return begin;
+}
+
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
   Pause pause;
   last_calls_.note(std::this_thread::get_id(), driver_.now_ns());
@@ -556,8 +562,8 @@ std::string Pool::validate() const {
 std::string Pool::shortage_report(const PageRequest& request) {
   std::string report = fmt::format(
       "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
-      request.requested, used_bytes(), idle_bytes(), index_.pending_bytes(), index_.largest_free(),
-      chunks_.chunk_bytes(), capacity_ ? fmt::format("{}", *capacity_) : "none");
+      request.small.value_or(request.requested), used_bytes(), idle_bytes(), index_.pending_bytes(),
+      index_.largest_free(), chunks_.chunk_bytes(), capacity_ ? fmt::format("{}", *capacity_) : "none");
   if (driver::MemInfo info; driver_.mem_get_info(info) == driver::CuResult::success) {
     const Bytes used = info.total - std::min(info.total, info.free);
     const Bytes ours = chunks_.chunk_bytes() + other_bytes_;

@@ -57,6 +57,9 @@ struct PageRequest {
   Bytes requested = 0;  // as the user said
   Bytes size = 0;       // rounded to pages or slices
   Bytes alignment = 0;  // at least slice_alignment()
+  // A page to cut small requests from: the bytes of the one that finds no room in those that are cut already.
+  std::optional<Bytes> small{};
+  bool may_fail_early = false;  // without a report, before anything is waited for
 };
 
 // What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
@@ -101,6 +104,8 @@ class Pool {
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  // A free range for what is less than a page; nothing is moved, mapped or waited for. Null: there is none.
+  Result<DevicePtr> allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller);
   // What allocate() would find without a driver call; null: nothing.
   DevicePtr allocate_hit(const PageRequest& request, const Caller& caller);
   // Whether allocate() would find it without a driver call.

@@ -11,7 +11,9 @@ namespace vpmm::pool {
 // Chunks are whole pages, and so are many requests: sizes that are nearly alike become the same, and one fits where
 // another was. But what is left of a request's last page is lost as long as it lives. Where that is more than a 32nd of
 // the request, its last page is cut at an eighth of a page, a slice, and the next allocation may begin there. Nothing
-// takes less than a page, so no two allocations begin in the same one, which the directory of the small path relies on.
+// takes less than a page while there are pages, so of what stays in hand no two begin in the same one, which the
+// directory of the small path relies on. What takes less (Note [Parts of pages when there are no pages]) is not listed
+// there.
 // docs/design/chunk-policy.md has the figures.
 class Rounding {
  public:

@@ -98,7 +98,7 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
   const auto take = [&] {
     return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
   };
-  const pool::PageRequest pages = pages_for(bytes);
+  pool::PageRequest pages = pages_for(bytes);
   for (bool has_recalled = false;;) {
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
     // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
@@ -110,15 +110,31 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
-    Result<void> taken = take_pages(lock, pages, caller);
-    if (taken) {
-      take_more_pages(lock, pages, caller);
-      continue;
+    Result<void> taken;
+    for (const bool may_fail_early : {true, false}) {
+      pages.may_fail_early = may_fail_early;
+      taken = take_pages(lock, pages, caller);
+      if (taken) break;
+      if (taken.error().code != ErrorCode::out_of_memory) return std::move(taken.error());
+      // What came back meanwhile, or the pool waited for in vain, may have been parts of pages.
+      if (const DevicePtr begin = take(); !is_null(begin)) return begin;
+      VPMM_TRY_ASSIGN(const DevicePtr part, take_part(lock, bytes, alignment, caller));
+      if (!is_null(part)) return part;
     }
-    // What the pool waited for in vain may have been parts of pages.
-    if (const DevicePtr begin = take(); !is_null(begin)) return begin;
-    return std::move(taken.error());
+    if (!taken) return std::move(taken.error());
+    take_more_pages(lock, pages, caller);
   }
+}
+
+// Note [Parts of pages when there are no pages]
+// Between allocations of the pool lie parts of pages, which cannot be cut for many small requests: a page goes back as
+// a whole. When no page can be had without waiting, such a part serves the one request, as an allocation of the pool:
+// it takes an eighth of a page at least, and that is better than a wait or a failure.
+Result<DevicePtr> SmallPool::take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
+  if (!pool_.rounding().cuts_pages()) return DevicePtr{};
+  const Bytes size = round_up(bytes, pool_.rounding().slice_size());
+  const pool::PageRequest part{bytes, size, std::max(alignment, pool_.slice_alignment())};
+  return pool_.allocate_part(lock, part, caller);
 }
 
 Shard& SmallPool::shard_for(const Caller& caller) {
@@ -232,7 +248,7 @@ Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kSha
 // What to ask the pool for where a request of so many bytes finds no room: two pages never lie in two arenas.
 pool::PageRequest SmallPool::pages_for(Bytes bytes) const {
   const std::uint64_t count = bytes > page_size_ ? 2 : 1;
-  return {count * page_size_, count * page_size_, count * pool_.page_alignment()};
+  return {count * page_size_, count * page_size_, count * pool_.page_alignment(), bytes};
 }
 
 // For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.

@@ -186,6 +186,7 @@ class SmallPool {
   void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller);
   void part_free_pages(Shard& shard);
   pool::PageRequest pages_for(Bytes bytes) const;
+  Result<DevicePtr> take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
   Result<void> take_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
   void take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
   AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const;

@@ -1,0 +1,151 @@
+// context: several pools on one GPU: what one holds idle is not why another runs out of memory.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using context::Context;
+
+constexpr Bytes kGpuPages = 16;
+
+WorldOptions sixteen_pages() {
+  WorldOptions options = adaptive_world();
+  options.sim.capacity = kGpuPages * kPage;
+  options.sim.device_count = 2;
+  options.config.log = pool::LogLevel::quiet;
+  return options;
+}
+
+// Another pool on the same GPU beside the world's own.
+class Neighbours : public ::testing::Test {
+ protected:
+  // Its chunks are pages, so that it can give back any number of them.
+  std::unique_ptr<Context> open(driver::DeviceOrdinal device = 0) {
+    pool::Config config = page_world().config;
+    config.log = pool::LogLevel::quiet;
+    return Context::create(world.faults(), device, config).value();
+  }
+  // `pool` has mapped `pages`, and nobody uses them.
+  void fill(Context& pool, Bytes pages) {
+    const DevicePtr ptr = pool.allocate({pages * kPage, 0, std::nullopt}).value();
+    ASSERT_TRUE(pool.deallocate(ptr, std::nullopt).ok());
+    ASSERT_TRUE(pool.synchronize().ok());
+    ASSERT_EQ(pool.statistics().mapped_bytes, pages * kPage);
+  }
+  // Or not at all, where others have too much.
+  static void use_for_a_moment(Context& pool, Bytes bytes) {
+    const Result<DevicePtr> ptr = pool.allocate({bytes, 0, std::nullopt});
+    if (!ptr) return;
+    EXPECT_TRUE(pool.deallocate(ptr.value(), std::nullopt).ok());
+  }
+
+  PoolWorld world{sixteen_pages()};
+  StreamHandle stream = world.stream();
+  std::unique_ptr<Context> other = open();
+};
+
+TEST_F(Neighbours, give_back_what_is_idle_when_the_gpu_is_short) {
+  fill(*other, 12);
+  const DevicePtr ptr = world.allocate(10 * kPage, stream);
+  world.use(ptr, 10 * kPage, stream);
+  EXPECT_EQ(other->validate(), "");
+  EXPECT_EQ(other->statistics().mapped_bytes + 10 * kPage, 16 * kPage) << "as much as is missing, and no more";
+}
+
+TEST_F(Neighbours, also_make_room_for_small_requests_and_for_preallocation) {
+  fill(*other, 16);
+  world.allocate(100, stream);
+  EXPECT_EQ(other->statistics().mapped_bytes, 15 * kPage);
+  EXPECT_TRUE(world.pool().preallocate(5 * kPage).ok());
+  EXPECT_EQ(other->statistics().mapped_bytes, 11 * kPage);
+}
+
+TEST_F(Neighbours, are_asked_before_the_callback_and_again_after_it) {
+  const DevicePtr held = other->allocate({12 * kPage, 0, stream}).value();
+  int called = 0;
+  world.pool().set_out_of_memory_callback(
+      [&](const context::OutOfMemory&) { return called++ == 0 && other->deallocate(held, stream).ok(); });
+  world.allocate(10 * kPage, stream);
+  EXPECT_EQ(called, 1);
+}
+
+TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {
+  const DevicePtr live = other->allocate({4 * kPage, 0, stream}).value();
+  const DevicePtr busy = other->allocate({8 * kPage, 0, stream}).value();
+  world.use(busy, 8 * kPage, stream, kLongNs);
+  ASSERT_TRUE(other->deallocate(busy, stream).ok());
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory, {"missing on the GPU"});
+  EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
+  EXPECT_EQ(other->statistics().host_waits, 0u);
+  world.use(live, 4 * kPage, stream);
+  ASSERT_TRUE(other->deallocate(live, stream).ok());
+}
+
+TEST_F(Neighbours, are_left_alone_where_their_memory_would_not_help) {
+  fill(*other, 12);
+  world.pool().set_capacity(4 * kPage);
+  expect_error(world.pool().allocate({5 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  world.pool().set_capacity(std::nullopt);
+  world.allocate(4 * kPage, stream);
+  expect_error(world.pool().allocate({13 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
+}
+
+TEST_F(Neighbours, are_not_asked_while_a_capture_is_known_that_they_could_break) {
+  fill(*other, 12);
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  ASSERT_TRUE(world.pool().capture_end().ok());
+  world.allocate(10 * kPage, stream);
+}
+
+TEST_F(Neighbours, of_another_device_or_that_hold_nothing_or_are_gone_are_not_asked) {
+  const std::unique_ptr<Context> elsewhere = open(1);
+  fill(*elsewhere, 12);
+  fill(*other, 12);
+  other.reset();
+  const std::unique_ptr<Context> unused = open();
+  const std::uint64_t calls = unused->statistics().driver_calls;
+  world.allocate(16 * kPage, stream);
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(unused->statistics().driver_calls, calls);
+  EXPECT_EQ(elsewhere->statistics().mapped_bytes, 12 * kPage);
+}
+
+TEST_F(Neighbours, that_end_while_they_are_asked_are_waited_for) {
+  std::atomic<bool> is_over{false};
+  std::thread opener([&] {
+    for (int i = 0; i < 200; ++i) {
+      const std::unique_ptr<Context> passing = open();
+      use_for_a_moment(*passing, 6 * kPage);
+    }
+    is_over = true;
+  });
+  while (!is_over) {
+    use_for_a_moment(world.pool(), 12 * kPage);
+    EXPECT_TRUE(world.pool().trim(0).ok());
+  }
+  opener.join();
+}
+
+TEST_F(Neighbours, that_are_short_at_once_do_not_wait_for_each_other_for_ever) {
+  const auto take_turns = [](Context& pool) {
+    for (int i = 0; i < 300; ++i) use_for_a_moment(pool, 12 * kPage);
+  };
+  std::thread first([&] { take_turns(world.pool()); });
+  std::thread second([&] { take_turns(*other); });
+  first.join();
+  second.join();
+  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(other->validate(), "");
+}
+
+}  // namespace
+}  // namespace vpmm::testing
