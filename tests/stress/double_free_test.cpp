@@ -2,11 +2,13 @@
 // refused to one of them, and must not hand the memory out twice.
 #include <gtest/gtest.h>
 
-#include <barrier>
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,27 +18,41 @@
 namespace vpmm::stress {
 namespace {
 
-constexpr int kRounds = 1500;
+constexpr int kRounds = 20'000;
 
 // How the second thread frees; the first names the stream of the allocation.
-enum class Second { own_stream, other_stream, any_stream, many, bound };
+enum class Second { other_stream, any_stream, many, bound };
 
 struct Case {
   const char* name;
   Second second;
   Bytes bytes;
 };
+void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
 constexpr Case kCases[] = {
-    {"a_block_by_the_same_stream", Second::own_stream, 4 * kKiB},
     {"a_block_by_its_bound_stream", Second::bound, 4 * kKiB},
     {"a_block_by_another_stream", Second::other_stream, 4 * kKiB},
     {"a_block_by_any_stream", Second::any_stream, 4 * kKiB},
     {"a_run_by_another_stream", Second::other_stream, 300 * kKiB},
-    {"a_run_by_any_stream", Second::any_stream, 300 * kKiB},
     {"a_run_across_pages_by_another_stream", Second::other_stream, 1500 * kKiB},
     {"pages_by_another_stream", Second::other_stream, 4 * kMiB},
     {"pages_by_any_stream", Second::any_stream, 4 * kMiB},
     {"one_of_many_by_another_stream", Second::many, 4 * kKiB},
+};
+
+// Two threads leave it within nanoseconds, which a barrier that puts threads to sleep would not let them.
+class Meeting {
+ public:
+  void meet() {
+    const std::uint64_t wanted = arrived_++ / 2 * 2 + 2;
+    for (int tries = 1; arrived_.load() < wanted; ++tries) {
+      spin_pause();
+      if (tries % 256 == 0) std::this_thread::yield();  // the other may have no core
+    }
+  }
+
+ private:
+  std::atomic<std::uint64_t> arrived_{0};
 };
 
 class DoubleFree : public ::testing::TestWithParam<Case> {
@@ -52,7 +68,6 @@ class DoubleFree : public ::testing::TestWithParam<Case> {
 
   Result<void> free_second(DevicePtr ptr) {
     switch (GetParam().second) {
-      case Second::own_stream: return hammer.pool().deallocate(ptr, own);
       case Second::other_stream: return hammer.pool().deallocate(ptr, other);
       case Second::any_stream: return hammer.pool().deallocate(ptr, std::nullopt);
       case Second::many: return hammer.pool().deallocate_many(std::vector<DevicePtr>{ptr}, other);
@@ -76,7 +91,7 @@ class DoubleFree : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_other) {
-  std::barrier both(2);
+  Meeting both;
   DevicePtr victim{};
   Result<void> first;
   Result<void> second;
@@ -88,7 +103,7 @@ TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_ot
     is_right = (first.ok() && is_refused(second)) || (second.ok() && is_refused(first));
     EXPECT_TRUE(is_right) << "round " << round << ": " << (first ? "freed" : first.error().message) << "; "
                           << (second ? "freed" : second.error().message);
-    take_back();
+    if (!is_right || round % 16 == 0) take_back();
     is_right = is_right && hammer.goes_on();
   };
   const auto run = [&](bool is_first) {
@@ -96,12 +111,13 @@ TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_ot
     for (int round = 0; round < kRounds && is_right; ++round) {
       Watchdog::doing("wait for the other thread");
       if (is_first) victim = hammer.pool().allocate({GetParam().bytes, 0, own}).value();
-      both.arrive_and_wait();
-      for (std::uint64_t pauses = random() % 64; pauses > 0; --pauses) spin_pause();
+      both.meet();
+      // The ways of the second take longer until they look for the allocation.
+      for (std::uint64_t pauses = random() % (is_first ? 64 : 4); pauses > 0; --pauses) spin_pause();
       (is_first ? first : second) = is_first ? hammer.pool().deallocate(victim, own) : free_second(victim);
-      both.arrive_and_wait();
+      both.meet();
       if (is_first) check(round);
-      both.arrive_and_wait();
+      both.meet();
     }
   };
   hammer.together({[&] { run(true); }, [&] { run(false); }});

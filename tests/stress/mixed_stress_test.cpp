@@ -67,7 +67,8 @@ class Round {
    public:
     Worker(Round& round, std::uint64_t thread)
         : round_(round), hammer_(round.hammer_), random_(round.seed_ * 100 + thread), own_(hammer_.stream_of(thread)) {
-      most_live_ = 4 + below(60);
+      kind_ = below(4);
+      most_live_ = 4 + below(kind_ == 0 ? 120 : 60);
       if (below(2) == 0) return;
       auto bound = hammer_.pool().bind(own_);
       EXPECT_TRUE(bound.ok());
@@ -82,27 +83,23 @@ class Round {
     std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
 
     void step() {
-      if (mine_.size() >= most_live_ && below(4) == 0) {  // so that whole extents and slabs end
-        while (mine_.size() > most_live_ / 4) free_mine();
-      }
+      if (mine_.size() >= most_live_) drain(below(most_live_));
       const std::uint64_t what = below(100);
-      if (what < 45 && mine_.size() < most_live_) return allocate();
-      if (what < 50 && mine_.size() < most_live_) return allocate_many();
+      if (what < 55) return allocate();
+      if (what < 58) return allocate_many();
       if (what < 70) return free_mine();
-      if (what < 74) return free_many();
-      if (what < 86) return hand_over();
+      if (what < 73) return free_many();
+      if (what < 80) return hand_over();
       free_taken();
     }
 
-    // From a byte to 64 MiB; half of them runs of units that are likely to cross a page.
+    // From a byte to 64 MiB. A thread prefers blocks, or runs that are likely to cross a page, or neither: the one
+    // then cuts what the other gives back.
     Bytes size() {
-      switch (below(8)) {
-        case 0: return 1 + below(4 * kKiB);
-        case 1: return 1 + below(128 * kKiB);
-        case 2: return (1 + below(4)) * kPage;
-        case 3: return Bytes{1} << below(below(8) == 0 ? 27 : 23);
-        default: return kMiB + below(below(4) == 0 ? 3 * kMiB : 900 * kKiB);
-      }
+      const std::uint64_t what = below(8) != 0 ? kind_ : below(3);
+      if (what == 0) return 1 + below(below(4) == 0 ? 4 * kKiB : 128 * kKiB);
+      if (what == 1) return kMiB + below(below(8) == 0 ? 3 * kMiB : 900 * kKiB);
+      return below(2) == 0 ? (1 + below(4)) * kPage : Bytes{1} << below(below(8) == 0 ? 27 : 23);
     }
 
     void allocate() {
@@ -125,6 +122,11 @@ class Round {
     void take_over(DevicePtr ptr, Bytes bytes, bool has_tenant) {
       mine_.push_back({ptr, bytes, own_, has_tenant});
       if (below(2) == 0) hammer_.use(ptr, bytes, own_);
+    }
+
+    // So that slabs and extents end.
+    void drain(std::size_t least) {
+      while (mine_.size() > least / 4) free_mine();
     }
 
     Loan draw() {
@@ -171,6 +173,7 @@ class Round {
     std::mt19937_64 random_;
     const StreamHandle own_;
     std::unique_ptr<context::BoundStream> bound_;
+    std::uint64_t kind_ = 0;
     std::size_t most_live_ = 0;
     std::vector<Loan> mine_;
   };
