@@ -1,8 +1,11 @@
-// property tests: several threads with a pool per device, streams of their own, memory that one allocates and another
-// frees, or that another process holds beyond that, and resets while all of them pause.
+// property tests: several threads with a pool per device, memory that one allocates and another frees, or that another
+// process holds beyond that, and resets while all of them pause. In a third of the seeds the threads share streams; in
+// all, an observer of each device trims, limits, looks and records beside them.
 //
 // VPMM_SOAK_OPERATIONS: a tenth of it is done here. VPMM_SEED: replays one seed.
 #include <gtest/gtest.h>
+
+#include <fmt/format.h>
 
 #include <array>
 #include <atomic>
@@ -20,6 +23,9 @@
 #include "base/mutex.hpp"
 #include "driver/context_scope.hpp"
 #include "property/dice.hpp"
+#include "support/live_ranges.hpp"
+#include "support/pool_observer.hpp"
+#include "support/watchdog.hpp"
 
 namespace vpmm::property {
 namespace {
@@ -27,6 +33,7 @@ namespace {
 using driver::CuResult;
 using driver::StreamHandle;
 using driver::sim::MemoryAccess;
+using testing::Watchdog;
 
 struct Loan {
   DevicePtr ptr{};
@@ -69,10 +76,18 @@ class Exchange {
   std::deque<T> given_ VPMM_GUARDED_BY(mutex_);
 };
 
+// Whether each thread has streams of its own, or all threads of a device have the same.
+enum class Streams { own, shared };
+
 class Crew {
  public:
-  explicit Crew(const Scene& scene)
-      : sim_(scene.sim), devices_(static_cast<std::size_t>(scene.sim.device_count)), page_(*scene.config.page_size) {
+  Crew(const Scene& scene, Streams streams, const std::string& run)
+      : watchdog_(run),
+        sim_(scene.sim),
+        devices_(static_cast<std::size_t>(scene.sim.device_count)),
+        page_(*scene.config.page_size),
+        streams_(streams) {
+    const Watchdog::Watched main(watchdog_, "the begin");
     expect(sim_.init() == CuResult::success, "init");
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       enter(i);
@@ -86,10 +101,12 @@ class Crew {
   void run(std::uint64_t seed, std::size_t threads, int steps, int phases) {
     std::mt19937_64 random(seed);
     for (int phase = 0; phase < phases; ++phase) {
+      for (std::size_t i = 0; i < devices_.size() && streams_ == Streams::shared; ++i) make_shared_streams(i, random());
       work(seed * 1000 + static_cast<std::uint64_t>(phase) * 100, threads, steps / phases);
       for (std::size_t i = 0; i < devices_.size() && phase + 1 < phases; ++i)
         if (random() % 3 != 0) reset(i, random() % 2 == 0);
     }
+    const Watchdog::Watched main(watchdog_, "the end");
     finish();
   }
   std::string failure() {
@@ -103,15 +120,16 @@ class Crew {
     std::unique_ptr<context::Context> pool;
     Exchange<Loan> exchange;
     Exchange<Lease> leases;
+    std::vector<StreamHandle> shared_streams;  // of this phase
   };
 
   class Worker {
    public:
     Worker(Crew& crew, Device& device, std::uint64_t seed) : crew_(crew), device_(device), random_(seed) {
       crew_.expect(sim().ctx_set_current(device_.context) == CuResult::success, "set current");
+      const std::vector<StreamHandle>& shared = device.shared_streams;
       for (std::size_t i = 0; i < streams_.size(); ++i) {
-        crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, streams_[i]) == CuResult::success,
-                     "stream");
+        streams_[i] = shared.empty() ? crew_.new_stream() : shared[i % shared.size()];
         if (below(2) == 0) continue;
         auto bound = pool().bind(streams_[i]);
         crew_.expect(bound.ok(), "bind");
@@ -158,6 +176,7 @@ class Crew {
 
     void allocate() {
       if (mine_.size() >= 12) return;
+      Watchdog::doing("allocate");
       const Bytes bytes = size();
       const bool is_named = below(6) != 0;
       const StreamHandle home = stream();
@@ -171,6 +190,7 @@ class Crew {
 
     void allocate_many() {
       if (mine_.size() >= 12) return;
+      Watchdog::doing("allocate_many");
       const std::array<Bytes, 3> sizes = {size(), size(), size()};
       std::array<DevicePtr, 3> made{};
       const StreamHandle home = stream();
@@ -180,6 +200,7 @@ class Crew {
     }
 
     void take_over(DevicePtr ptr, Bytes bytes, StreamHandle home, bool has_tenant) {
+      crew_.took({ptr, bytes});
       mine_.push_back({ptr, bytes, home, static_cast<std::uint8_t>(1 + below(255)), has_tenant});
       write(mine_.back());
     }
@@ -218,13 +239,16 @@ class Crew {
     void free_mine() {
       const auto loan = draw_mine();
       if (!loan) return;
+      Watchdog::doing("free what the thread allocated");
       read(*loan);
+      crew_.live_.remove(loan->ptr);
       context::BoundStream* const by_object = bound(loan->home);
       freed(by_object != nullptr ? by_object->deallocate(loan->ptr) : pool().deallocate(loan->ptr, loan->home));
     }
 
     // On one stream, which waits for the others.
     void free_many() {
+      Watchdog::doing("free many");
       const StreamHandle last = stream();
       std::array<DevicePtr, 3> pointers{};
       for (DevicePtr& ptr : pointers) {
@@ -233,6 +257,7 @@ class Crew {
         read(*loan);
         if (loan->home != last) order(loan->home, last);
         ptr = loan->ptr;
+        crew_.live_.remove(ptr);
       }
       freed(pool().deallocate_many(pointers, last));
     }
@@ -245,6 +270,7 @@ class Crew {
     void share() {
       const auto loan = draw_mine();
       if (!loan) return;
+      Watchdog::doing("share");
       const auto shared = pool().share({loan->ptr, loan->bytes});
       if (!shared) crew_.expect(shared.error().code == ErrorCode::unsupported, shared.error().message.c_str());
       if (shared) lease(*loan, shared.value().share);
@@ -265,6 +291,7 @@ class Crew {
     void end_lease() {
       auto lease = device_.leases.take();
       if (!lease) return;
+      Watchdog::doing("end a lease");
       const StreamHandle own = stream();
       if (lease->of.home != own) order(lease->of.home, own);
       lease->of.home = own;
@@ -281,7 +308,9 @@ class Crew {
     void free_taken() {
       const auto loan = device_.exchange.take();
       if (!loan) return;
+      Watchdog::doing("free what another thread allocated");
       read(*loan);
+      crew_.live_.remove(loan->ptr);
       const StreamHandle own = stream();
       switch (below(loan->has_tenant ? 5 : 4)) {
         case 0: return freed(pool().deallocate(loan->ptr, loan->home));
@@ -311,14 +340,18 @@ class Crew {
 
     // On a stream of its own, on which nobody else queues work; announced, since other threads go on.
     void capture() {
-      StreamHandle captured{};
-      crew_.expect(sim().stream_create(driver::StreamFlags::non_blocking, captured) == CuResult::success, "stream");
+      Watchdog::doing("capture");
+      const StreamHandle captured = crew_.new_stream();
       crew_.expect(pool().capture_begin().ok(), "capture_begin");
       const auto mode = static_cast<driver::CaptureMode>(below(3));
       crew_.expect(sim().stream_begin_capture(captured, mode) == CuResult::success, "begin a capture");
       const Bytes bytes = (2 + below(6)) * kMiB;
       const auto inside = pool().allocate({bytes, 0, captured});
-      if (inside) write({inside.value(), bytes, captured, 1, false});
+      if (inside) {
+        crew_.took({inside.value(), bytes});
+        write({inside.value(), bytes, captured, 1, false});
+        crew_.live_.remove(inside.value());
+      }
       if (inside && below(2) == 0)
         freed(pool().deallocate(inside.value(), captured));
       else if (inside)
@@ -334,6 +367,7 @@ class Crew {
     }
 
     void rare(std::uint64_t what) {
+      Watchdog::doing("trim, validate, synchronize, ask or compute");
       if (what == 94) {
         crew_.expect(pool().trim(below(64) * kMiB).ok(), "trim");
       } else if (what == 95) {
@@ -363,22 +397,52 @@ class Crew {
     if (failure_.empty()) failure_ = what;
   }
 
+  void took(AddressRange range) {
+    const std::string overlap = live_.add(range);
+    expect(overlap.empty(), overlap.c_str());
+  }
+
   void enter(std::size_t number) {
     Device& at = devices_[number];
     expect(sim_.device_primary_ctx_retain(static_cast<int>(number), at.context) == CuResult::success, "retain");
     expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
   }
 
+  StreamHandle new_stream() {
+    StreamHandle made{};
+    expect(sim_.stream_create(driver::StreamFlags::non_blocking, made) == CuResult::success, "stream");
+    return made;
+  }
+
+  // One to three.
+  void make_shared_streams(std::size_t number, std::uint64_t dice) {
+    expect(sim_.ctx_set_current(devices_[number].context) == CuResult::success, "set current");
+    devices_[number].shared_streams.clear();
+    for (std::uint64_t i = 0; i <= dice % 3; ++i) devices_[number].shared_streams.push_back(new_stream());
+  }
+
   void work(std::uint64_t seed, std::size_t threads, int steps) {
+    std::atomic<std::uint64_t> busy{threads};
+    std::vector<std::thread> observers;
+    for (Device& device : devices_)
+      observers.emplace_back([&, dice = seed ^ observers.size()] {
+        const Watchdog::Watched watched(watchdog_, "an observer");
+        expect(sim_.ctx_set_current(device.context) == CuResult::success, "set current");
+        const std::string wrong = testing::PoolObserver(*device.pool, dice).run(busy);
+        expect(wrong.empty(), wrong.c_str());
+      });
     std::vector<std::thread> workers;
     std::latch all_there(static_cast<std::ptrdiff_t>(threads));
     for (std::size_t i = 0; i < threads; ++i)
       workers.emplace_back([&, i] {
+        const Watchdog::Watched watched(watchdog_, "thread " + std::to_string(i));
         Worker worker(*this, devices_[i % devices_.size()], seed + i);
         all_there.arrive_and_wait();
         worker.run(steps);
+        --busy;
       });
     for (std::thread& worker : workers) worker.join();
+    for (std::thread& observer : observers) observer.join();
   }
 
   // What is lent out lives on with its contents, on a new stream; but not what the driver's own pool gave.
@@ -394,11 +458,11 @@ class Crew {
     }
     enter(number);
     expect(at.pool->memory_info().ok(), "memory_info after a reset");
-    StreamHandle home{};
-    expect(sim_.stream_create(driver::StreamFlags::non_blocking, home) == CuResult::success, "stream");
+    const StreamHandle home = new_stream();
     for (Loan loan : at.exchange.take_all()) {
       if (!at.pool->query(loan.ptr)) {
         expect(loan.bytes < page_, "a reset lost memory of the pool");
+        live_.remove(loan.ptr);
         continue;
       }
       loan.home = home;
@@ -433,9 +497,12 @@ class Crew {
     expect(hazard.empty(), hazard.c_str());
   }
 
+  Watchdog watchdog_;
   driver::sim::SimDriver sim_;
   std::vector<Device> devices_;
   const Bytes page_;
+  const Streams streams_;
+  testing::LiveRanges live_;
   std::atomic<std::uint64_t> misread_{0};
   Mutex mutex_;
   std::string failure_ VPMM_GUARDED_BY(mutex_);
@@ -470,7 +537,7 @@ TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_beh
   std::uint64_t done = 0;
   for (std::uint64_t seed = first; !is_over(seed, done) && !HasFailure(); ++seed) {
     const Scene scene = scene_for_threads(seed);
-    Crew crew(scene);
+    Crew crew(scene, seed % 3 == 0 ? Streams::shared : Streams::own, fmt::format("VPMM_SEED={}", seed));
     const std::uint64_t threads = 2 + seed % 7;
     crew.run(seed, threads, static_cast<int>(kStepsPerThread), 1 + static_cast<int>(seed % 4));
     done += threads * kStepsPerThread;

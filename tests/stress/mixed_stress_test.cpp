@@ -5,8 +5,6 @@
 // when they do it does not.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -18,11 +16,10 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "observe/render.hpp"
 #include "stress/hammer.hpp"
+#include "support/pool_observer.hpp"
 #include "support/stress_seconds.hpp"
 
 namespace vpmm::stress {
@@ -43,11 +40,7 @@ class Round {
       : random_(seed),
         seed_(seed),
         threads_(2 + random_() % 7),
-        hammer_(config(), seed % 3 == 0 ? 1 + random_() % (threads_ - 1) : 0, "VPMM_SEED=" + std::to_string(seed)),
-        recording_(::testing::TempDir() + "vpmm_mixed_" + std::to_string(getpid()) + ".csv.gz") {}
-  ~Round() { std::remove(recording_.c_str()); }
-  Round(const Round&) = delete;
-  Round& operator=(const Round&) = delete;
+        hammer_(config(), seed % 3 == 0 ? 1 + random_() % (threads_ - 1) : 0, "VPMM_SEED=" + std::to_string(seed)) {}
 
   void run(int steps) {
     std::vector<std::function<void()>> works;
@@ -57,7 +50,7 @@ class Round {
         Worker(*this, thread).run(steps);
         --busy_;
       });
-    works.emplace_back([this] { observe(); });
+    works.emplace_back([this] { EXPECT_EQ(testing::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
     hammer_.together(works);
     while (const auto loan = take()) hammer_.deallocate(loan->ptr, std::nullopt);
   }
@@ -198,48 +191,10 @@ class Round {
     return loan;
   }
 
-  void observe() {
-    std::mt19937_64 random(seed_);
-    while (busy_.load() > 0) {
-      look(random);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    hammer_.pool().set_capacity(std::nullopt);
-    if (is_recording_) {
-      EXPECT_TRUE(hammer_.pool().stop_recording().ok());
-    }
-  }
-
-  void look(std::mt19937_64& random) {
-    Watchdog::doing("look");
-    context::Context& pool = hammer_.pool();
-    switch (random() % 8) {
-      case 0:
-      case 1: EXPECT_TRUE(pool.trim(random() % 2 * (random() % 512) * kMiB).ok()); break;
-      case 2: pool.set_capacity((128 + random() % 512) * kMiB); break;
-      case 3: pool.set_capacity(std::nullopt); break;
-      case 4: EXPECT_FALSE(observe::to_text(pool.snapshot()).empty()); break;
-      case 5: {
-        const observe::Statistics now = pool.statistics();
-        EXPECT_LE(now.live_bytes, now.peak_live_bytes);
-        pool.reset_peaks();
-        break;
-      }
-      case 6: {
-        EXPECT_TRUE((is_recording_ ? pool.stop_recording() : pool.start_recording(recording_)).ok());
-        is_recording_ = !is_recording_;
-        break;
-      }
-      default: EXPECT_TRUE(random() % 2 == 0 ? pool.synchronize().ok() : pool.validate().empty());
-    }
-  }
-
   std::mt19937_64 random_;
   const std::uint64_t seed_;
   const std::uint64_t threads_;
   Hammer hammer_;
-  const std::string recording_;
-  bool is_recording_ = false;  // of the observer
   std::atomic<std::uint64_t> busy_{0};
   std::mutex mutex_;
   std::deque<Loan> left_;
