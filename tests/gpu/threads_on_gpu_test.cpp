@@ -229,7 +229,7 @@ class ThreadsOnGpu : public GpuTest {
       threads.emplace_back([&] {
         const Watchdog::Watched watched(watchdog, "a worker");
         EXPECT_OK(driver().ctx_set_current(world().context()));
-        worker.run(is_sim() ? 60 : 1500);
+        worker.run(is_sim() ? 200 : 1500);
         --busy;
       });
     threads.emplace_back([&] {

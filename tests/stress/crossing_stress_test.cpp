@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kTurns = 50;  // of a thread that takes runs
 
-class Crossing : public ::testing::Test {
+class CrossingStress : public ::testing::Test {
  protected:
   // A thread's allocations on the one stream.
   class Held {
@@ -73,7 +73,7 @@ class Crossing : public ::testing::Test {
   std::atomic<int> busy{0};
 };
 
-TEST_F(Crossing, runs_and_blocks_of_one_stream_never_overlap) {
+TEST_F(CrossingStress, runs_and_blocks_of_one_stream_never_overlap) {
   const auto end = testing::end_of_stress(std::chrono::seconds(2));
   std::uint64_t seed = 0;
   for (int round = 0; round == 0 || (hammer.goes_on() && std::chrono::steady_clock::now() < end); ++round) {
