@@ -34,6 +34,7 @@ SIMULATOR_ONLY = "*EmmFault*:*OnSimulator*:*Broken*"
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
 MEMCHECK_SUITES = ["contract", "gpu", "emm"]
 MEMCHECK_OPERATIONS = "2000"
+MEMCHECK_STRESS_SECONDS = "0"  # three rounds
 MEMCHECK_BUSY_FACTOR = "6"
 # These tests need streams side by side, pass in the plain run and were seen to fail under the sanitizer with 0 memory
 # errors. That it serialises streams and makes destroying one wait is our guess at why.
@@ -45,8 +46,9 @@ FALSE_ALARMS = "*attached_to_the_host*"
 STARTS_A_PROCESS = "*DeathTest*:*SharingContract*"
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:{STARTS_A_PROCESS}"
 NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
-SUITE_SECONDS = 240
-NUMBA_SECONDS = 300  # each case starts processes that import Numba
+STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
+SUITE_SECONDS = 240 + STRESS_SECONDS
+NUMBA_SECONDS = 300 + STRESS_SECONDS  # each case starts processes that import Numba
 MEMCHECK_SECONDS = 120
 
 
@@ -180,6 +182,7 @@ def run_memcheck(sanitizer: str, build: Path, suite: str, log: TextIO) -> Row:
         MEMCHECK_SECONDS,
         log,
         VPMM_SOAK_OPERATIONS=MEMCHECK_OPERATIONS,
+        VPMM_STRESS_SECONDS=MEMCHECK_STRESS_SECONDS,
         VPMM_BUSY_FACTOR=MEMCHECK_BUSY_FACTOR,
         **variables,
     )

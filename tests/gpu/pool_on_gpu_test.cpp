@@ -361,39 +361,6 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
   }
 }
 
-// Eight threads with two streams each share a pool, round after round. VPMM_SOAK_SECONDS: for how long, on a GPU.
-TEST_P(PoolOnGpu, threads_with_streams_of_their_own_find_their_data_where_they_left_it) {
-  constexpr std::size_t kThreads = 8;
-  const bool is_sim = GetParam() == WorldKind::sim;
-  const char* const asked = std::getenv("VPMM_SOAK_SECONDS");
-  const int seconds = asked != nullptr && !is_sim ? std::atoi(asked) : 0;
-  const char* const shorter = std::getenv("VPMM_SOAK_OPERATIONS");
-  const int most = is_sim ? 40 : 2000;
-  const int operations = shorter != nullptr ? std::min(std::atoi(shorter), most) : most;
-  context::Context& pool = open(adaptive());
-  std::vector<std::vector<StreamHandle>> streams(kThreads);
-  for (std::size_t i = 0; i < kThreads; ++i) {
-    streams[i].push_back(stream());
-    streams[i].push_back(stream(i % 2 == 0 ? StreamFlags::non_blocking : StreamFlags::blocking));
-  }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-  std::uint64_t rounds = 0;
-  do {
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < kThreads; ++i)
-      threads.emplace_back([&, i] {
-        EXPECT_OK(driver().ctx_set_current(world().context()));
-        RandomProgram(driver(), world(), pool, streams[i], rounds * kThreads + i).run(operations);
-      });
-    for (std::thread& thread : threads) thread.join();
-    ++rounds;
-    ASSERT_EQ(pool.validate(), "");
-    ASSERT_EQ(pool.statistics().live_allocations, 0u);
-  } while (!HasFailure() && std::chrono::steady_clock::now() < end);
-  RecordProperty("allocations", std::to_string(pool.statistics().allocations));
-  fmt::print("{} rounds, {} allocations\n", rounds, pool.statistics().allocations);
-}
-
 VPMM_ON_BOTH_DRIVERS(PoolOnGpu);
 
 }  // namespace

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import unittest
 
-SECONDS = 150
+STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "5"))  # of the case that repeats rounds
+SECONDS = 150 + STRESS_SECONDS
 
 BEGIN = f"""
 import faulthandler
@@ -134,6 +135,79 @@ def work(seed):
 in_threads(8, work)
 assert live() == 0, live()
 """)
+
+    def test_threads_that_share_streams_keep_their_data_beside_an_observer(self) -> None:
+        self.passes(
+            """
+import queue, random, tempfile, time
+fill[1, 32](cuda.device_array(32, np.int32), 0)
+pool = vpmm.Pool.default(0)
+streams = [nonblocking(), nonblocking()]
+handed_over = queue.SimpleQueue()
+end = time.monotonic() + int(os.environ['STRESS_SECONDS'])
+all_done = threading.Event()
+
+def observe():
+    recording = os.path.join(tempfile.mkdtemp(), 'recording.csv.gz')
+    looks = [pool.trim, lambda: pool.set_capacity(4 << 30), pool.dump, lambda: pool.set_capacity(None),
+             lambda: pool.trim(16 << 20), pool.statistics, pool.reset_peaks, pool.synchronize]
+    count = 0
+    while not all_done.wait(0.001):
+        looks[count % len(looks)]()
+        if count % 16 == 0:
+            pool.record_start(recording)
+        if count % 16 == 15:
+            pool.record_stop()
+        count += 1
+    if count % 16:
+        pool.record_stop()
+
+def work(number):
+    dice = random.Random(number)
+    stream = streams[number % 2]
+    handle = int(stream.handle)
+    live, count = [], 0
+    while count < 100 or time.monotonic() < end:
+        n = dice.choice((64, 5000, 290_000, 350_000, 420_000, 1 << 20))  # most are runs that cross a page
+        array = cuda.device_array(n, np.int32, stream=stream)
+        value = number * 10_000_000 + count
+        fill[blocks(n), 256, stream](array, value)
+        live.append((array, value))
+        pool.deallocate(pool.allocate(dice.choice((256, 1_300_000, 2 << 20)), handle), handle)
+        if len(live) > 12:
+            array, value = live.pop(dice.randrange(len(live)))
+            if dice.random() < 0.3:
+                host = array.copy_to_host(stream=stream)
+                stream.synchronize()
+                assert (host == value).all(), (number, value)
+            handed_over.put(array)  # whichever thread drops the last reference
+        del array
+        if dice.random() < 0.5:
+            try:
+                handed_over.get_nowait()
+            except queue.Empty:
+                pass
+        count += 1
+
+left = [6]
+def member(number):
+    if number == 0:
+        return observe()
+    try:
+        work(number)
+    finally:
+        with lock:
+            left[0] -= 1
+            if left[0] == 0:
+                all_done.set()
+lock = threading.Lock()
+in_threads(7, member)
+while not handed_over.empty():
+    handed_over.get()
+assert live() == 0, live()
+""",
+            STRESS_SECONDS=str(STRESS_SECONDS),
+        )
 
     def test_memory_dropped_by_another_thread_is_not_used_too_early(self) -> None:
         self.passes("""

@@ -74,6 +74,10 @@ void World::operator()(const AllocateMany& o) {
 }
 
 void World::take_over(std::size_t number, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes) {
+  for (const Allocation& live : allocations_)
+    if (bytes > 0 && AddressRange{ptr, bytes}.overlaps({live.ptr, live.bytes}))
+      fail(fmt::format("overlap: {} bytes at {:#x} were handed out while {} bytes at {:#x} are live", bytes,
+                       to_integer(ptr), live.bytes, to_integer(live.ptr)));
   // A stream that captures, or may not be used because another does, is nobody the pool will wait for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
   Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, {}};

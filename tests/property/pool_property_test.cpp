@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "property/dice.hpp"
+#include "support/watchdog.hpp"
 
 namespace vpmm::property {
 namespace {
@@ -22,7 +23,6 @@ namespace {
 constexpr std::size_t kOperationsPerSeed = 1500;
 constexpr std::uint64_t kOperations = 200'000;
 constexpr std::uint64_t kOnceFailed[] = {475, 3475, 4735};
-constexpr unsigned kSecondsPerSeed = 60;  // a seed takes milliseconds; this long means that it never ends
 
 std::uint64_t environment(const char* name, std::uint64_t otherwise) {
   const char* const text = std::getenv(name);
@@ -33,7 +33,7 @@ std::string replay_command(std::uint64_t seed) {
   return fmt::format("VPMM_SEED={} {} --gtest_filter=PoolProperty.*", seed, program_invocation_name);
 }
 
-// An abort or a hang inside a seed must name it, too.
+// An abort inside a seed must name it, too; the watchdog ends a hang with one.
 std::string& running_seed() {
   static std::string text;
   return text;
@@ -56,7 +56,6 @@ std::vector<Operation> shrunk(const Scene& scene, std::vector<Operation> operati
       std::vector<Operation> fewer = operations;
       const std::size_t end = std::min(at + piece, fewer.size());
       fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at), fewer.begin() + static_cast<std::ptrdiff_t>(end));
-      alarm(kSecondsPerSeed);
       if (kind(failure_of(scene, fewer)) != kind(failure))
         at += piece;
       else
@@ -77,7 +76,6 @@ std::string failure_of_seed(std::uint64_t seed) {
   const Scene scene = dice.scene();
   const std::vector<Operation> operations = dice.program(kOperationsPerSeed);
   running_seed() = "\nin: " + replay_command(seed) + "\n";
-  alarm(kSecondsPerSeed);
   const std::string failure = failure_of(scene, operations);
   if (failure.empty()) return "";
   const std::vector<Operation> few = shrunk(scene, operations, failure);
@@ -90,7 +88,9 @@ void report(const std::string& failure) {
 }
 
 TEST(PoolProperty, random_programs_meet_no_hazard_and_leave_nothing_behind) {
-  for (const int signal : {SIGABRT, SIGALRM, SIGSEGV}) std::signal(signal, tell_seed);
+  for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, tell_seed);
+  testing::Watchdog watchdog("random programs");
+  const testing::Watchdog::Watched watched(watchdog, "the program");
   if (const std::uint64_t seed = environment("VPMM_SEED", 0); seed != 0) {
     Dice dice(seed);
     const Scene scene = dice.scene();
@@ -102,8 +102,7 @@ TEST(PoolProperty, random_programs_meet_no_hazard_and_leave_nothing_behind) {
     for (const std::uint64_t once : kOnceFailed) report(failure_of_seed(once));
     for (std::uint64_t next = first; next < first + seeds && !HasFailure(); ++next) report(failure_of_seed(next));
   }
-  alarm(0);
-  for (const int signal : {SIGABRT, SIGALRM, SIGSEGV}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, SIG_DFL);
 }
 
 }  // namespace

@@ -14,47 +14,46 @@
 namespace vpmm::stress {
 namespace {
 
-void free_now(Hammer& hammer, DevicePtr ptr, context::Stream stream) {
-  EXPECT_TRUE(hammer.pool().deallocate(ptr, stream).ok());
-}
-
-// Allocates and frees on a stream of its own, ways of freeing in turn.
-void churn(Hammer& hammer, std::uint64_t seed, int rounds) {
-  std::mt19937_64 random(seed);
-  const StreamHandle own = hammer.stream();
+// Allocates and frees on the stream of its thread, ways of freeing in turn.
+void churn(Hammer& hammer, std::uint64_t thread, int rounds) {
+  std::mt19937_64 random(thread);
+  const StreamHandle own = hammer.stream_of(thread);
   std::vector<DevicePtr> live;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < rounds && hammer.goes_on(); ++i) {
     const Bytes bytes = random() % 3 == 0 ? 1 + random() % kMiB : (1 + random() % 12) * kMiB;
-    const auto made = hammer.pool().allocate({bytes, 0, random() % 4 == 0 ? std::nullopt : context::Stream(own)});
+    const auto made = hammer.allocate(bytes, random() % 4 == 0 ? std::nullopt : context::Stream(own));
     if (made) live.push_back(made.value());
     while (live.size() > 6 || (!made && !live.empty())) {
       const std::uint64_t way = random() % 3;
-      if (way == 0) hammer.pool().deallocate_deferred(live.back());
-      if (way != 0) free_now(hammer, live.back(), way == 1 ? context::Stream(own) : std::nullopt);
+      if (way == 0) hammer.deallocate_deferred(live.back());
+      if (way != 0) hammer.deallocate(live.back(), way == 1 ? context::Stream(own) : std::nullopt);
       live.pop_back();
     }
   }
-  for (const DevicePtr ptr : live) EXPECT_TRUE(hammer.pool().deallocate(ptr, own).ok());
+  for (const DevicePtr ptr : live) hammer.deallocate(ptr, own);
 }
 
-class PoolStress : public ::testing::TestWithParam<bool> {};
-
-TEST_P(PoolStress, threads_with_streams_of_their_own_allocate_and_free_at_once) {
-  Hammer hammer(small_config(GetParam()));
+class PoolStress : public ::testing::TestWithParam<Run> {
+ protected:
+  Hammer hammer{hammer_for(GetParam())};
   std::vector<std::function<void()>> works;
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) works.push_back([&hammer, seed] { churn(hammer, seed, 600); });
+};
+
+TEST_P(PoolStress, eight_threads_allocate_and_free_at_once) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) works.push_back([this, seed] { churn(hammer, seed, 600); });
   hammer.together(works);
 }
 
 TEST_P(PoolStress, observers_and_limits_change_nothing_for_those_who_allocate) {
-  Hammer hammer(small_config(GetParam()));
   std::atomic<int> busy{3};
   const auto beside = [&](const std::function<void()>& look) {
     return [&busy, look] {
-      while (busy.load() > 0) look();
+      while (busy.load() > 0) {
+        Watchdog::doing("look");
+        look();
+      }
     };
   };
-  std::vector<std::function<void()>> works;
   for (std::uint64_t seed = 1; seed <= 3; ++seed)
     works.push_back([&, seed] {
       churn(hammer, seed, 600);
@@ -79,14 +78,12 @@ TEST_P(PoolStress, observers_and_limits_change_nothing_for_those_who_allocate) {
 
 // More timelines than are kept: idle ones are retired while others' calls are going on.
 TEST_P(PoolStress, streams_that_come_and_go_are_forgotten_while_others_allocate) {
-  Hammer hammer(small_config(GetParam()));
-  std::vector<std::function<void()>> works;
   for (std::uint64_t thread = 0; thread < 4; ++thread)
-    works.push_back([&hammer, thread] {
+    works.push_back([this, thread] {
       for (std::uint64_t i = 0; i < 300; ++i) {
         const StreamHandle stream = hammer.stream();
-        const auto made = hammer.pool().allocate({(1 + (i + thread) % 20) * kMiB, 0, stream});
-        if (made) free_now(hammer, made.value(), stream);
+        const auto made = hammer.allocate((1 + (i + thread) % 20) * kMiB, stream);
+        if (made) hammer.deallocate(made.value(), stream);
         hammer.destroy(stream);
       }
     });
@@ -94,37 +91,33 @@ TEST_P(PoolStress, streams_that_come_and_go_are_forgotten_while_others_allocate)
 }
 
 TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
-  pool::Config config = small_config(GetParam());
-  config.capacity = 48 * kMiB;
-  Hammer hammer(config);
+  hammer.pool().set_capacity(48 * kMiB);
   std::atomic<std::uint64_t> hoard{0};
   const auto drop = [&] {
     const std::uint64_t held = hoard.exchange(0);
     if (held == 0) return false;
-    EXPECT_TRUE(hammer.pool().deallocate(DevicePtr{held}, std::nullopt).ok());
+    hammer.deallocate(DevicePtr{held}, std::nullopt);
     return true;
   };
   hammer.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return drop(); });
-  std::vector<std::function<void()>> works;
-  for (int thread = 0; thread < 4; ++thread)
-    works.push_back([&] {
-      const StreamHandle own = hammer.stream();
-      for (int i = 0; i < 400; ++i) {
-        const auto made = hammer.pool().allocate({14 * kMiB, 0, own});
+  for (std::uint64_t thread = 0; thread < 4; ++thread)
+    works.push_back([&, thread] {
+      const StreamHandle own = hammer.stream_of(thread);
+      for (int i = 0; i < 400 && hammer.goes_on(); ++i) {
+        const auto made = hammer.allocate(14 * kMiB, own);
         if (!made) continue;
         std::uint64_t none = 0;
-        if (!hoard.compare_exchange_strong(none, to_integer(made.value()))) free_now(hammer, made.value(), own);
+        if (!hoard.compare_exchange_strong(none, to_integer(made.value()))) hammer.deallocate(made.value(), own);
       }
     });
   hammer.together(works);
+  hammer.pool().set_out_of_memory_callback({});
   drop();
 }
 
 TEST_P(PoolStress, a_recording_starts_and_stops_while_others_allocate) {
-  Hammer hammer(small_config(GetParam()));
-  const std::string path = ::testing::TempDir() + "vpmm_stress_" + std::to_string(GetParam()) + ".csv.gz";
-  std::vector<std::function<void()>> works;
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) works.push_back([&hammer, seed] { churn(hammer, seed, 300); });
+  const std::string path = ::testing::TempDir() + "vpmm_stress_" + run_name({GetParam(), 0}) + ".csv.gz";
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) works.push_back([this, seed] { churn(hammer, seed, 300); });
   works.push_back([&] {
     for (int i = 0; i < 30; ++i) {
       EXPECT_TRUE(hammer.pool().start_recording(path).ok());
@@ -135,9 +128,7 @@ TEST_P(PoolStress, a_recording_starts_and_stops_while_others_allocate) {
   std::remove(path.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, PoolStress, ::testing::Bool(), [](const ::testing::TestParamInfo<bool>& each) {
-  return each.param ? std::string("pages") : std::string("adaptive");
-});
+INSTANTIATE_TEST_SUITE_P(Runs, PoolStress, runs(), run_name);
 
 }  // namespace
 }  // namespace vpmm::stress

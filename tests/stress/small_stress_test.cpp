@@ -18,10 +18,11 @@ namespace {
 
 constexpr Bytes kPage = 2 * kMiB;
 
-// Blocks, runs and pages, sizes of a kind often alike, so that what is in hand fits.
+// Blocks, runs and pages, sizes of a kind often alike, so that what is in hand fits; runs that cross pages, too.
 Bytes draw(std::mt19937_64& random) {
   constexpr std::array<Bytes, 8> kUsual{256, 1000, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 3 * kPage};
   if (random() % 4 != 0) return kUsual[random() % kUsual.size()];
+  if (random() % 2 != 0) return kMiB + random() % (900 * kKiB);
   return 1 + random() % (Bytes{1} << (random() % 23));
 }
 
@@ -48,7 +49,8 @@ class Exchange {
 // One thread: its stream, by handle or bound, and what it has live.
 class Worker {
  public:
-  Worker(Hammer& hammer, std::uint64_t seed, bool is_bound) : hammer_(hammer), random_(seed), own_(hammer.stream()) {
+  Worker(Hammer& hammer, std::uint64_t seed, bool is_bound)
+      : hammer_(hammer), random_(seed), own_(hammer.stream_of(seed)) {
     if (!is_bound) return;
     auto bound = hammer.pool().bind(own_);
     EXPECT_TRUE(bound.ok());
@@ -56,7 +58,7 @@ class Worker {
   }
   void round() {
     const Bytes bytes = draw(random_);
-    const Result<DevicePtr> made = bound_ ? bound_->allocate(bytes, 0) : hammer_.pool().allocate({bytes, 0, own_});
+    const Result<DevicePtr> made = hammer_.allocate(bytes, own_, bound_.get());
     if (made) {
       hammer_.use(made.value(), bytes, own_);
       live_.push_back(made.value());
@@ -69,16 +71,13 @@ class Worker {
     live_.pop_back();
     return ptr;
   }
-  void free(DevicePtr ptr) {
-    EXPECT_TRUE((bound_ ? bound_->deallocate(ptr) : hammer_.pool().deallocate(ptr, own_)).ok());
-  }
+  void free(DevicePtr ptr) { hammer_.deallocate(ptr, own_, bound_.get()); }
   // Allocates several at once, frees them at once.
   void batch() {
     std::vector<Bytes> sizes(1 + random_() % 6);
     for (Bytes& bytes : sizes) bytes = draw(random_);
     std::vector<DevicePtr> made(sizes.size());
-    if (!hammer_.pool().allocate_many(sizes, own_, made)) return;
-    EXPECT_TRUE(hammer_.pool().deallocate_many(made, own_).ok());
+    if (hammer_.allocate_many(sizes, own_, made)) hammer_.deallocate_many(made, own_);
   }
   void end() {
     while (!live_.empty()) free(pick());
@@ -95,9 +94,9 @@ class Worker {
   std::vector<DevicePtr> live_;
 };
 
-class SmallStress : public ::testing::TestWithParam<bool> {
+class SmallStress : public ::testing::TestWithParam<Run> {
  protected:
-  Hammer hammer{small_config(GetParam())};
+  Hammer hammer{hammer_for(GetParam())};
   std::vector<std::function<void()>> works;
   std::atomic<int> busy{0};
 
@@ -106,7 +105,7 @@ class SmallStress : public ::testing::TestWithParam<bool> {
     ++busy;
     works.push_back([this, seed, rounds, step] {
       Worker worker(hammer, seed, seed % 2 == 0);
-      for (int i = 0; i < rounds; ++i) step(worker);
+      for (int i = 0; i < rounds && hammer.goes_on(); ++i) step(worker);
       worker.end();
       --busy;
     });
@@ -114,12 +113,15 @@ class SmallStress : public ::testing::TestWithParam<bool> {
   // Runs until all workers are done.
   void add_beside(const std::function<void()>& look) {
     works.push_back([this, look] {
-      while (busy.load() > 0) look();
+      while (busy.load() > 0) {
+        Watchdog::doing("look");
+        look();
+      }
     });
   }
 };
 
-TEST_P(SmallStress, streams_of_their_own_keep_eight_threads_apart) {
+TEST_P(SmallStress, eight_threads_allocate_use_and_free_at_once) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed)
     add_worker(seed, 1500, [](Worker& worker) {
       worker.round();
@@ -138,12 +140,12 @@ TEST_P(SmallStress, threads_free_what_others_allocated) {
       const DevicePtr ptr = exchange.take();
       if (is_null(ptr)) return;
       const std::uint64_t way = worker.dice() % 3;
-      if (way == 0) hammer.pool().deallocate_deferred(ptr);
+      if (way == 0) hammer.deallocate_deferred(ptr);
       if (way == 1) worker.free(ptr);
-      EXPECT_TRUE(way != 2 || hammer.pool().deallocate(ptr, std::nullopt).ok());
+      if (way == 2) hammer.deallocate(ptr, std::nullopt);
     });
   hammer.together(works);
-  for (DevicePtr ptr = exchange.take(); !is_null(ptr); ptr = exchange.take()) hammer.pool().deallocate_deferred(ptr);
+  for (DevicePtr ptr = exchange.take(); !is_null(ptr); ptr = exchange.take()) hammer.deallocate_deferred(ptr);
 }
 
 TEST_P(SmallStress, hands_are_emptied_and_looked_at_while_their_streams_go_on) {
@@ -171,7 +173,7 @@ TEST_P(SmallStress, uses_and_questions_from_other_threads_meet_warm_calls) {
     add_worker(seed, 500, [this, seed, &held, &shown](Worker& worker) {
       worker.round();
       const Bytes bytes = Bytes{1} << (worker.dice() % 22);
-      const auto made = hammer.pool().allocate({bytes, 0, std::nullopt});
+      const auto made = hammer.allocate(bytes, std::nullopt);
       if (!made) return;
       {
         const std::lock_guard lock(held[seed]);
@@ -213,12 +215,12 @@ TEST_P(SmallStress, streams_come_and_go_with_what_they_had_in_hand) {
         std::vector<DevicePtr> live;
         for (int k = 0; k < 5; ++k) {
           const Bytes bytes = draw(random);
-          const auto made = hammer.pool().allocate({bytes, 0, stream});
+          const auto made = hammer.allocate(bytes, stream);
           if (!made) continue;
           hammer.use(made.value(), bytes, stream);
           live.push_back(made.value());
         }
-        for (const DevicePtr ptr : live) EXPECT_TRUE(hammer.pool().deallocate(ptr, stream).ok());
+        for (const DevicePtr ptr : live) hammer.deallocate(ptr, stream);
         hammer.destroy(stream);
       }
     });
@@ -226,9 +228,7 @@ TEST_P(SmallStress, streams_come_and_go_with_what_they_had_in_hand) {
   EXPECT_LE(hammer.pool().statistics().timelines, 500u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, SmallStress, ::testing::Bool(), [](const ::testing::TestParamInfo<bool>& each) {
-  return each.param ? std::string("pages") : std::string("adaptive");
-});
+INSTANTIATE_TEST_SUITE_P(Runs, SmallStress, runs(), run_name);
 
 }  // namespace
 }  // namespace vpmm::stress

@@ -1,0 +1,275 @@
+// tests/gpu: threads that share a pool, and in a third of the rounds their streams, find their data where they left it,
+// while an observer trims, limits, looks and records.
+//
+// VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "context/context.hpp"
+#include "support/gpu_test.hpp"
+#include "support/live_ranges.hpp"
+#include "support/pool_observer.hpp"
+#include "support/stress_seconds.hpp"
+#include "support/watchdog.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+constexpr std::size_t kMostThreads = 8;
+constexpr std::uint64_t kWordsPerProof = 3;
+
+struct Loan {
+  DevicePtr ptr;
+  Bytes bytes;
+  StreamHandle home;  // all its work is queued there
+  std::uint32_t pattern;
+  bool has_tenant;  // it was allocated for `home`
+};
+
+// What the threads of a round share.
+struct Shared {
+  driver::Driver& driver;
+  GpuWorld& world;
+  context::Context& pool;
+  Bytes most_bytes;
+  LiveRanges live{};
+  std::atomic<bool> goes_on{true};
+  std::mutex mutex{};
+  std::deque<Loan> left{};  // for whichever thread takes it
+
+  void give(const Loan& loan) {
+    const std::lock_guard lock(mutex);
+    left.push_back(loan);
+  }
+  std::optional<Loan> take() {
+    const std::lock_guard lock(mutex);
+    if (left.empty()) return std::nullopt;
+    const Loan loan = left.front();
+    left.pop_front();
+    return loan;
+  }
+  void expect(bool holds, const std::string& what) {
+    if (holds) return;
+    goes_on = false;
+    ADD_FAILURE() << what;
+  }
+};
+
+// One thread. It fills what it allocates. Before anything is freed, its first, middle and last word are copied to
+// `proofs`, behind everything that was queued for it; they are compared when the round is over.
+class Worker {
+ public:
+  Worker(Shared& shared, std::vector<StreamHandle> streams, AddressRange proofs, std::uint64_t seed)
+      : shared_(shared), streams_(std::move(streams)), proofs_(proofs), random_(seed) {}
+
+  void run(int steps) {
+    for (int i = 0; i < steps && shared_.goes_on; ++i) step();
+    while (!mine_.empty()) free(draw(), 0);
+  }
+  const std::vector<std::uint32_t>& expected() const { return expected_; }
+
+ private:
+  static constexpr std::size_t kMostLive = 24;
+
+  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
+  StreamHandle stream() { return streams_[below(streams_.size())]; }
+
+  void step() {
+    const std::uint64_t what = below(100);
+    if (mine_.size() >= kMostLive) {
+      for (std::uint64_t least = below(kMostLive); mine_.size() > least;) free(draw(), 0);
+    } else if (what < 50) {
+      allocate();
+    } else if (what < 75) {
+      if (!mine_.empty()) free(draw(), below(3));
+    } else if (what < 85) {
+      if (!mine_.empty()) shared_.give(draw());
+    } else if (const auto loan = shared_.take()) {
+      free(*loan, below(loan->has_tenant ? 5 : 4));
+    }
+  }
+
+  // Half of them runs of units that are likely to cross a page, else from a word to the most.
+  Bytes size() {
+    if (below(2) == 0) return kMiB + below(900 * kKiB) / 4 * 4;
+    const Bytes size = std::min(Bytes{4} << below(25), shared_.most_bytes / 2);
+    return (size + below(size)) / 4 * 4;
+  }
+
+  void allocate() {
+    Watchdog::doing("allocate");
+    const Bytes bytes = size();
+    const StreamHandle home = stream();
+    const bool is_named = below(6) != 0;
+    const auto made = shared_.pool.allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+    if (!made) {  // the observer limits the pool
+      shared_.expect(made.error().code == ErrorCode::out_of_memory, made.error().message);
+      if (!mine_.empty()) free(draw(), 0);
+      return;
+    }
+    const std::string overlap = shared_.live.add({made.value(), bytes});
+    shared_.expect(overlap.empty(), overlap);
+    mine_.push_back({made.value(), bytes, home, static_cast<std::uint32_t>(random_()), is_named});
+    Watchdog::doing("fill");
+    EXPECT_OK(shared_.world.launch_fill(home, {made.value(), bytes}, mine_.back().pattern));
+  }
+
+  Loan draw() {
+    std::swap(mine_[below(mine_.size())], mine_.back());
+    const Loan loan = mine_.back();
+    mine_.pop_back();
+    return loan;
+  }
+
+  void prove(const Loan& loan) {
+    if ((expected_.size() + kWordsPerProof) * sizeof(std::uint32_t) > proofs_.size) return;
+    const Bytes last = loan.bytes - sizeof(std::uint32_t);
+    for (const Bytes offset : {Bytes{0}, last / 8 * 4, last}) {
+      const DevicePtr proof = proofs_.begin + expected_.size() * sizeof(std::uint32_t);
+      EXPECT_OK(
+          shared_.driver.memcpy_device_to_device_async(proof, loan.ptr + offset, sizeof(std::uint32_t), loan.home));
+      expected_.push_back(loan.pattern);
+    }
+  }
+
+  void free(const Loan& loan, std::uint64_t way) {
+    Watchdog::doing("prove");
+    prove(loan);
+    Watchdog::doing("deallocate");
+    shared_.live.remove(loan.ptr);
+    const StreamHandle other = stream();
+    switch (way) {
+      case 0: return freed(shared_.pool.deallocate(loan.ptr, loan.home));
+      case 1: return freed(shared_.pool.deallocate(loan.ptr, std::nullopt));
+      case 2: return shared_.pool.deallocate_deferred(loan.ptr);
+      case 3: order(loan.home, other); break;
+      default: break;  // the pool waits for the stream of the allocation by itself
+    }
+    freed(shared_.pool.deallocate(loan.ptr, other));
+  }
+  void freed(const Result<void>& result) { shared_.expect(result.ok(), result ? "" : result.error().message); }
+
+  void order(StreamHandle first, StreamHandle second) {
+    EventHandle event{};
+    EXPECT_OK(shared_.driver.event_create(event));
+    EXPECT_OK(shared_.driver.event_record(event, first));
+    EXPECT_OK(shared_.driver.stream_wait_event(second, event));
+    EXPECT_OK(shared_.driver.event_destroy(event));
+  }
+
+  Shared& shared_;
+  const std::vector<StreamHandle> streams_;
+  const AddressRange proofs_;
+  std::mt19937_64 random_;
+  std::vector<Loan> mine_;
+  std::vector<std::uint32_t> expected_;
+};
+
+class ThreadsOnGpu : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    for (std::size_t i = 0; i < kMostThreads; ++i) {
+      proofs_.push_back(memory(granularity()));
+      for (const StreamFlags flags : {StreamFlags::non_blocking, StreamFlags::blocking})
+        streams_.push_back(stream(flags));
+    }
+  }
+  bool is_sim() const { return GetParam() == WorldKind::sim; }
+
+  // Two streams of its own for each thread; or all threads have the same, fewer than they are.
+  std::vector<StreamHandle> streams_of(std::size_t thread, std::size_t shared_streams) const {
+    if (shared_streams == 0) return {streams_[2 * thread], streams_[2 * thread + 1]};
+    return {streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(shared_streams)};
+  }
+
+  void round(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    pool::Config config;
+    config.va_size = 64_GiB;
+    config.page_chunks = random() % 3 == 0;
+    auto created = context::Context::create(driver(), 0, config);
+    ASSERT_TRUE(created.ok()) << created.error().message;
+    const std::unique_ptr<context::Context> pool = std::move(created).value();
+    const std::size_t threads = 2 + random() % (kMostThreads - 1);
+    const std::size_t shared_streams = seed % 3 == 0 ? 1 + random() % (threads - 1) : 0;
+    Shared shared{driver(), world(), *pool, is_sim() ? 4_MiB : 64_MiB};
+    std::vector<Worker> workers;
+    for (std::size_t i = 0; i < threads; ++i)
+      workers.emplace_back(shared, streams_of(i, shared_streams), proofs_[i], seed * 100 + i);
+    together(shared, workers, seed);
+    while (const auto loan = shared.take()) EXPECT_TRUE(pool->deallocate(loan->ptr, std::nullopt).ok());
+    world().settle();
+    EXPECT_TRUE(pool->synchronize().ok());
+    for (std::size_t i = 0; i < threads; ++i) compare(workers[i].expected(), proofs_[i]);
+    EXPECT_EQ(pool->validate(), "");
+    EXPECT_EQ(pool->statistics().live_allocations, 0u);
+    allocations_ += pool->statistics().allocations;
+  }
+
+  void together(Shared& shared, std::vector<Worker>& workers, std::uint64_t seed) {
+    Watchdog watchdog(fmt::format("VPMM_SEED={}", seed));
+    std::atomic<std::uint64_t> busy{workers.size()};
+    std::vector<std::thread> threads;
+    for (Worker& worker : workers)
+      threads.emplace_back([&] {
+        const Watchdog::Watched watched(watchdog, "a worker");
+        EXPECT_OK(driver().ctx_set_current(world().context()));
+        worker.run(is_sim() ? 200 : 1500);
+        --busy;
+      });
+    threads.emplace_back([&] {
+      const Watchdog::Watched watched(watchdog, "the observer");
+      const std::string wrong = PoolObserver(shared.pool, seed).run(busy);
+      shared.expect(wrong.empty(), wrong);
+    });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void compare(const std::vector<std::uint32_t>& expected, AddressRange proofs) {
+    std::vector<std::uint32_t> seen = words_of(proofs);
+    ASSERT_LE(expected.size(), seen.size());
+    seen.resize(expected.size());
+    EXPECT_FALSE(expected.empty());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) wrong += seen[i] != expected[i] ? 1 : 0;
+    EXPECT_EQ(wrong, 0u) << "of " << seen.size() << " words";
+  }
+
+  std::vector<AddressRange> proofs_;
+  std::vector<StreamHandle> streams_;
+  std::uint64_t allocations_ = 0;
+};
+
+TEST_P(ThreadsOnGpu, threads_that_share_memory_and_streams_find_their_data_where_they_left_it) {
+  const char* const asked = std::getenv("VPMM_SEED");
+  const std::uint64_t first = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 1;
+  const auto end = end_of_stress(std::chrono::seconds(is_sim() ? 1 : 5));
+  std::uint64_t seed = first;
+  do {
+    SCOPED_TRACE(fmt::format("replay with VPMM_SEED={}", seed));
+    round(seed);
+    ++seed;
+  } while (!HasFailure() && (seed < first + 3 || std::chrono::steady_clock::now() < end));
+  RecordProperty("allocations", std::to_string(allocations_));
+  fmt::print("{} rounds, {} allocations\n", seed - first, allocations_);
+}
+
+VPMM_ON_BOTH_DRIVERS(ThreadsOnGpu);
+
+}  // namespace
+}  // namespace vpmm::testing
