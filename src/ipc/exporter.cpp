@@ -29,9 +29,10 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
-constexpr std::size_t kMostLeases = 1 << 16;  // of one process: some 5 MiB to keep them; each is an opening of its own
-constexpr std::size_t kMostHeard = 32;        // of one connection, before it is the others' turn
-constexpr int kMostLetIn = 32;                // likewise of new ones
+constexpr std::size_t kMostLeases =
+    1 << 14;                            // of one process: 2 MiB to keep them. Each is memory that it mapped by itself.
+constexpr std::size_t kMostHeard = 32;  // of one connection, before it is the others' turn
+constexpr int kMostLetIn = 32;          // likewise of new ones
 
 constinit std::atomic<Exporter*> of_this_process{nullptr};
 
@@ -152,13 +153,13 @@ void Exporter::serve() {
   for (bool is_behind = false; !context::process_is_ending();) {
     try {
       if (!is_behind) wait_for_something();
-      is_behind = true;
       const context::GateEntry entry;
       if (!entry.open()) return;
       serve_once();
       is_behind = false;
     } catch (const std::exception& exception) {
-      report(exception);
+      if (!is_behind) report(exception);
+      is_behind = true;
       std::this_thread::sleep_for(kWithoutDescriptors);
     }
   }

@@ -100,10 +100,9 @@ TEST_P(IpcUndo, leaves_nothing_whichever_call_of_the_driver_fails) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, 1);
   std::uint64_t failures = 0;
-  for (const Call call :
-       {Call::device_get_uuid, Call::device_primary_ctx_retain, Call::ctx_get_id, Call::ctx_get_current,
-        Call::ctx_set_current, Call::mem_address_reserve, Call::mem_import_from_shareable_handle, Call::mem_map,
-        Call::mem_set_access}) {
+  for (const Call call : {Call::device_get_uuid, Call::device_primary_ctx_retain, Call::ctx_get_id,
+                          Call::ctx_get_current, Call::ctx_set_current, Call::mem_address_reserve,
+                          Call::mem_import_from_shareable_handle, Call::mem_map, Call::mem_set_access}) {
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
       const Parcel answer = importer_.call(open_here, question(shared.handle, call, nth));
