@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "base/scope_exit.hpp"
+
 namespace vpmm::context {
 namespace {
 
@@ -14,12 +16,15 @@ constinit std::atomic<std::uint64_t> last_id{0};
 }  // namespace
 
 Shares::Share& Shares::find_or_add(AddressRange allocation) {
-  const auto [place, is_new] = by_begin_.try_emplace(allocation.begin);
-  Share& share = place->second;
-  if (!is_new) return share;
-  share.id = ShareId{last_id.fetch_add(1) + 1};
+  const auto found = by_begin_.find(allocation.begin);
+  if (found != by_begin_.end()) return found->second;
+  const ShareId id{last_id.fetch_add(1) + 1};
+  by_id_.emplace(static_cast<std::uint64_t>(id), allocation.begin);
+  ScopeExit undo([&] { by_id_.erase(static_cast<std::uint64_t>(id)); });  // short of host memory: in both or in none
+  Share& share = by_begin_[allocation.begin];
+  undo.dismiss();
+  share.id = id;
   share.range = allocation;
-  by_id_.emplace(static_cast<std::uint64_t>(share.id), allocation.begin);
   return share;
 }
 

@@ -16,6 +16,8 @@
 #include <cstring>
 #include <thread>
 
+#include "base/scope_exit.hpp"
+
 namespace vpmm::ipc {
 namespace {
 
@@ -25,6 +27,7 @@ constexpr std::string_view kUnfinished = ".new";
 constexpr std::chrono::minutes kUnfinishedForSure{1};
 constexpr int kBacklog = 128;
 constexpr int kPeerDescriptor = 77;  // SO_PEERPIDFD, Linux 6.5
+constexpr int kPassRights = 83;      // SO_PASSRIGHTS, Linux 6.16
 
 std::string reason() { return std::strerror(errno); }
 
@@ -67,9 +70,9 @@ Descriptor new_socket() {
 }
 
 // What arrived is ours to close, whether it is wanted or not.
-std::vector<Descriptor> adopt_files(Descriptor::Making& making, msghdr& header) {
-  std::vector<Descriptor> files;
-  files.reserve(kMostInFlight);
+// Requires: there is room for kMostInFlight in `files`.
+void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descriptor>& files)
+    VPMM_REQUIRES(descriptor_mutex) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -79,7 +82,6 @@ std::vector<Descriptor> adopt_files(Descriptor::Making& making, msghdr& header) 
       files.push_back(making.adopt(file));
     }
   }
-  return files;
 }
 
 Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
@@ -131,8 +133,9 @@ Result<void> Channel::send(const Message& message, const std::vector<Descriptor>
 
 bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), POLLIN, deadline); }
 
-Result<std::optional<Received>> Channel::receive(Deadline deadline) {
+Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files) {
   Received received;
+  if (files == Files::taken) received.files.reserve(kMostInFlight);  // what arrives must not be lost
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
@@ -143,12 +146,14 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline) {
     header = {};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
-    header.msg_control = control.bytes;
-    header.msg_controllen = sizeof control.bytes;
+    if (files == Files::taken) {
+      header.msg_control = control.bytes;
+      header.msg_controllen = sizeof control.bytes;
+    }
     Descriptor::Making making;
     got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     said = errno;
-    if (got > 0) received.files = adopt_files(making, header);
+    if (got > 0) adopt_files(making, header, received.files);
     // A reset, of an end that closed before it read everything, is told once, ahead of what that end had said.
   } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));
   if (got == 0) return std::optional<Received>{};
@@ -178,8 +183,10 @@ Result<Peer> peer_of(const Channel& channel) {
 
 Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
   const auto is_short = [] { return errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
-  const Error none{ErrorCode::host_out_of_memory,
-                   "the process that exported the memory has as many descriptors open as it may (ulimit -n)"};
+  const auto none = [] {
+    return Error{ErrorCode::host_out_of_memory,
+                 "the process that exported the memory has as many descriptors open as it may (ulimit -n)"};
+  };
   Descriptor watched;
   {
     Descriptor::Making making;
@@ -188,10 +195,10 @@ Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
     if (getsockopt(channel.get(), SOL_SOCKET, kPeerDescriptor, &file, &size) == 0) {
       watched = making.adopt(file);
     } else if (is_short()) {
-      return none;
+      return none();
     } else if (peer.process > 0) {
       watched = making.adopt(static_cast<int>(syscall(SYS_pidfd_open, peer.process, 0)));
-      if (!watched && is_short()) return none;
+      if (!watched && is_short()) return none();
     }
   }
   // Only while its end of the connection is there has the number not become another process's.
@@ -230,6 +237,7 @@ std::string socket_path(const std::string& folder, const Identity& process) {
 void sweep(const std::string& folder) {
   DIR* const open_folder = opendir(folder.c_str());
   if (open_folder == nullptr) return;
+  const ScopeExit close_folder([&] { closedir(open_folder); });
   while (const dirent* const entry = readdir(open_folder)) {
     const std::string_view name = entry->d_name;
     const std::string path = folder + "/" + std::string(name);
@@ -244,22 +252,28 @@ void sweep(const std::string& folder) {
         unlink(path.c_str());
     }
   }
-  closedir(open_folder);
 }
 
 // --- connecting -----------------------------------------------------------------------------------------------------
 
+// Note [Descriptors that nobody asked for]
+// Closing the last descriptor of an open file may take as long as its sender likes: of a connection that lingers, of a
+// file on a dead server. Whoever receives a message closes what came with it, asked for or not, so an exporter has the
+// kernel refuse such messages where it can, and nowhere takes their descriptors as its own.
+//
 // Under another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {
   const std::string unfinished = path + std::string(kUnfinished);
   Descriptor socket = new_socket();
   const sockaddr_un address = address_of(unfinished);
+  constexpr int kNot = 0;
+  if (socket) setsockopt(socket.get(), SOL_SOCKET, kPassRights, &kNot, sizeof kNot);
   if (socket && bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
       listen(socket.get(), kBacklog) == 0 && rename(unfinished.c_str(), path.c_str()) == 0)
     return socket;
-  Error error{ErrorCode::bad_file, fmt::format("no socket can be made at {}: {}", path, reason())};
+  const int said = errno;
   unlink(unfinished.c_str());
-  return error;
+  return Error{ErrorCode::bad_file, fmt::format("no socket can be made at {}: {}", path, std::strerror(said))};
 }
 
 Channel accept_from(const Descriptor& listener, bool& is_short) {

@@ -38,9 +38,11 @@ class Channel {
   Sent try_send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline);
   // not_shared: the other side is gone, or takes nothing before `deadline`.
   Result<void> send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline);
+  // Whether descriptors may come with a message. Where they may not, none ever becomes this process's.
+  enum class Files { none, taken };
   // None: the other side has closed. not_shared: nothing came before `deadline`, or what came was cut off or is no
   // message.
-  Result<std::optional<Received>> receive(Deadline deadline);
+  Result<std::optional<Received>> receive(Deadline deadline, Files files = Files::taken);
   // Waits for something to receive; false: there was nothing before `deadline`.
   bool wait_to_receive(Deadline deadline) const;
 
@@ -64,7 +66,7 @@ Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
 // Removes the sockets of processes that are gone.
 void sweep(const std::string& folder);
-// Listens at `path`, where nothing may be.
+// Listens at `path`, where nothing may be. Where the kernel can (Linux 6.16), who connects can send no descriptors.
 Result<Descriptor> listen_at(const std::string& path);
 // Never blocks. Empty: nobody waits any more, or (`is_short`) there is no descriptor for it.
 Channel accept_from(const Descriptor& listener, bool& is_short);

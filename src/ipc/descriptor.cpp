@@ -4,65 +4,79 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cerrno>
-#include <mutex>
-#include <set>
 
 #include "base/check.hpp"
 
 namespace vpmm::ipc {
+
+constinit Mutex descriptor_mutex;
+
 namespace {
 
 constexpr std::size_t kMostForgetters = 4;
+constexpr int kMostFiles = 1 << 20;  // 128 KiB of flags; processes with more open files are rare, and told so (EMFILE)
 
-// Leaked: threads of ours may outlive static destructors.
 struct List {
-  std::mutex mutex;
-  std::set<int> files;
+  std::bitset<kMostFiles> files VPMM_GUARDED_BY(descriptor_mutex);
+  int end VPMM_GUARDED_BY(descriptor_mutex) = 0;  // all that were ever listed are below
   std::array<std::atomic<void (*)()>, kMostForgetters> forgetters{};
 };
+constinit List list;
 
-List& list() {
-  static List* const all = [] {
-    auto* const made = new List;
-    pthread_atfork([] { list().mutex.lock(); }, [] { list().mutex.unlock(); },
-                   [] {
-                     for (const int file : list().files) close(file);
-                     list().files.clear();
-                     list().mutex.unlock();
-                     for (const auto& forget : list().forgetters)
-                       if (forget.load() != nullptr) forget.load()();
-                   });
-    return made;
-  }();
-  return *all;
+// The analysis sees one function at a time; fork() calls one of these before and one of the others after.
+void before_fork() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.lock(); }
+void in_parent() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.unlock(); }
+void in_child() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
+  for (int file = 0; file < list.end; ++file)
+    if (list.files[static_cast<std::size_t>(file)]) close(file);
+  list.files.reset();
+  descriptor_mutex.unlock();
+  for (const auto& forget : list.forgetters)
+    if (forget.load() != nullptr) forget.load()();
+}
+
+void prepare_for_fork() {
+  static const int prepared = pthread_atfork(before_fork, in_parent, in_child);
+  static_cast<void>(prepared);
 }
 
 }  // namespace
 
 void Descriptor::reset() noexcept {
   if (file_ < 0) return;
-  const std::lock_guard guard(list().mutex);
+  const MutexLock lock(descriptor_mutex);
   // In a child it was closed, and its number may be somebody else's by now.
-  if (list().files.erase(file_) != 0) close(file_);
+  if (list.files[static_cast<std::size_t>(file_)]) close(file_);
+  list.files.reset(static_cast<std::size_t>(file_));
   file_ = -1;
 }
 
-Descriptor::Making::Making() { list().mutex.lock(); }
-Descriptor::Making::~Making() { list().mutex.unlock(); }
+Descriptor::Making::Making() {
+  prepare_for_fork();
+  descriptor_mutex.lock();
+}
+Descriptor::Making::~Making() { descriptor_mutex.unlock(); }
 
-Descriptor Descriptor::Making::adopt(int file) {
+Descriptor Descriptor::Making::adopt(int file) noexcept {
   if (file < 0) return {};
-  const int said = errno;
-  list().files.insert(file);
-  errno = said;
+  if (file >= kMostFiles) {
+    close(file);
+    errno = EMFILE;
+    return {};
+  }
+  list.files.set(static_cast<std::size_t>(file));
+  list.end = std::max(list.end, file + 1);
   return Descriptor(file);
 }
 
 void when_forked(void (*forget)()) {
-  for (auto& place : list().forgetters) {
+  prepare_for_fork();
+  for (auto& place : list.forgetters) {
     void (*expected)() = nullptr;
     if (place.compare_exchange_strong(expected, forget) || expected == forget) return;
   }

@@ -3,7 +3,12 @@
 
 #include <utility>
 
+#include "base/mutex.hpp"
+
 namespace vpmm::ipc {
+
+// Held while descriptors are made, listed or closed, and by fork().
+extern Mutex descriptor_mutex;
 
 // Note [Forked children close what they inherit]
 // A child that kept the sockets of its parent would keep connections alive whose owner is dead, and one that kept the
@@ -23,16 +28,17 @@ class Descriptor {
 
   explicit operator bool() const { return file_ >= 0; }
   int get() const { return file_; }
-  void reset() noexcept;
+  void reset() noexcept VPMM_EXCLUDES(descriptor_mutex);
 
   // Descriptors are made while one of these exists, by calls that do not block, and none is closed meanwhile.
-  class Making {
+  class VPMM_THREAD_ATTRIBUTE(scoped_lockable) Making {
    public:
-    Making();
-    ~Making();
+    Making() VPMM_THREAD_ATTRIBUTE(acquire_capability(descriptor_mutex));
+    ~Making() VPMM_THREAD_ATTRIBUTE(release_capability());
     Making(const Making&) = delete;
     Making& operator=(const Making&) = delete;
-    Descriptor adopt(int file);  // -1: an empty one; errno stays
+    // -1: an empty one, and errno stays. Needs no memory: what the kernel gave is never lost.
+    Descriptor adopt(int file) noexcept VPMM_REQUIRES(descriptor_mutex);
   };
 
  private:

@@ -31,9 +31,10 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
-constexpr std::chrono::milliseconds kBetweenTries{10};
-constexpr std::size_t kMostUnsent = 64;                    // of one importer that asks and does not listen
-constexpr std::size_t kMostLeases = std::size_t{1} << 20;  // likewise
+constexpr std::size_t kMostLeases =
+    1 << 14;                            // of one process: 2 MiB to keep them. Each is memory that it mapped by itself.
+constexpr std::size_t kMostHeard = 32;  // of one connection, before it is the others' turn
+constexpr int kMostLetIn = 32;          // likewise of new ones
 
 constinit std::atomic<Exporter*> of_this_process{nullptr};
 
@@ -49,10 +50,14 @@ void remove_socket() {
   if (const std::string* const path = socket_of_this_process.exchange(nullptr)) unlink(path->c_str());
 }
 
-bool can_read(const Descriptor& file) {
-  pollfd asked{file.get(), POLLIN, 0};
-  return poll(&asked, 1, 0) > 0;
+void report(const std::exception& failure) noexcept {
+  try {
+    observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", failure.what());
+  } catch (const std::exception&) {  // out of host memory, most likely, which is what there was to say
+  }
 }
+
+constexpr const char* kOutOfMemory = "the process that exported the memory is out of host memory";
 
 }  // namespace
 
@@ -77,21 +82,23 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   IpcHandle handle;
   VPMM_TRY(driver::checked(driver::Call::device_get_uuid,
                            context.driver().device_get_uuid(context.device(), handle.device)));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   VPMM_TRY(start());
-  VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
   if (std::none_of(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; }))
     pools_.push_back({++last_pool_, &context});
+  VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
+  ScopeExit undo([&] { context.end_lease(shared.share, Holder::handle); });
   handle.token = encode(
       {identity_, to_integer(shared.allocation), static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
   ++handles_[handle.token];
+  undo.dismiss();
   handle.size = range.size;
   handle.offset = shared.offset;
   return handle;
 }
 
 Result<void> Exporter::end(const Token& token) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = handles_.find(encode(token));
   if (found == handles_.end())
     return Error{ErrorCode::invalid_argument, "this export has ended already, or is another process's"};
@@ -103,13 +110,13 @@ Result<void> Exporter::end(const Token& token) {
 bool Exporter::is_ours(const Token& token) { return token.process == identity_; }
 
 void Exporter::forget(Context& context) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found =
       std::find_if(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; });
   if (found == pools_.end()) return;
   const std::uint64_t number = found->number;
   pools_.erase(found);
-  idle_.wait(lock, [&] { return busy_ != number; });
+  while (busy_ == number) idle_.wait(lock);
 }
 
 // --- the thread -----------------------------------------------------------------------------------------------------
@@ -131,31 +138,29 @@ Result<void> Exporter::start() {
   return started.error();
 }
 
-// What goes wrong with one message is not the others' concern, and the process is none of it.
+// What goes wrong is no concern of the process, and what was not done is done again: no wait comes before that.
 void Exporter::serve() {
-  while (!context::process_is_ending()) {
+  for (bool is_behind = false; !context::process_is_ending();) {
     try {
-      wait_for_something();
+      if (!is_behind) wait_for_something();
       const context::GateEntry entry;
       if (!entry.open()) return;
       serve_once();
+      is_behind = false;
     } catch (const std::exception& exception) {
-      observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", exception.what());
+      if (!is_behind) report(exception);
+      is_behind = true;
       std::this_thread::sleep_for(kWithoutDescriptors);
     }
   }
 }
 
 void Exporter::serve_once() {
-  take_new_importers();
-  for (Importer& importer : importers_) {
-    const bool is_dead = importer.process && has_ended(importer);
-    if (!importer.is_gone()) hear(importer);
-    if (is_dead && !importer.is_gone()) lose(importer);
-    while (importer.is_gone() && !importer.leases.empty() && has_ended(importer))
-      end_lease(importer, importer.leases.begin()->first);
-  }
-  importers_.remove_if([](const Importer& importer) { return importer.is_gone() && importer.leases.empty(); });
+  for (Connection& connection : clients_.connections()) attend(connection);
+  clients_.remove_gone();
+  for (Client& client : clients_.all()) give_back_leases(client);
+  clients_.remove_gone();
+  take_new_importers();  // last: whoever has gone has made room
 }
 
 void Exporter::wait_for_something() {
@@ -166,253 +171,244 @@ void Exporter::wait_for_something() {
     add(listener_.get());
   else
     until = std::min(until, accepts_again_);
-  for (const Importer& importer : importers_) {
-    if (importer.process) add(importer.process.get());
-    if (importer.is_gone()) {
-      if (!importer.process) until = std::min(until, importer.grace);
-      continue;
-    }
-    add(importer.channel.get());
-    if (!importer.unsent.empty()) until = std::min(until, importer.try_again);
-    if (!importer.delivery) continue;
-    until = std::min(until, importer.delivery->deadline);
-    if (importer.unsent.empty() && importer.delivery->may_send_more()) until = Clock::now();
+  for (const Client& client : clients_.all()) {
+    if (client.process)
+      add(client.process.get());
+    else if (client.connections == 0)
+      until = std::min(until, client.grace);
+  }
+  for (const Connection& connection : clients_.connections()) {
+    if (connection.unsent)
+      until = std::min(until, connection.try_again);
+    else
+      add(connection.channel.get());
+    if (!connection.delivery) continue;
+    until = std::min(until, connection.delivery->deadline);
+    if (!connection.unsent && connection.delivery->may_send_more()) until = std::min(until, connection.try_again);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
   // Whatever it says, everybody is asked.
   poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
 }
 
-// Whether it hears that or not.
-void Exporter::turn_away(Channel& channel, const Error& error) {
-  Message refusal;
-  refusal.kind = MessageKind::refused;
-  refusal.status = static_cast<std::uint32_t>(error.code);
-  refusal.say(error.message);
-  static_cast<void>(channel.send(refusal, {}, Clock::now()));
-}
-
 void Exporter::take_new_importers() {
   if (Clock::now() < accepts_again_) return;
-  for (;;) {
+  for (int i = 0; i < kMostLetIn; ++i) {
     bool is_short = false;
     Channel channel = accept_from(listener_, is_short);
     if (is_short) accepts_again_ = Clock::now() + kWithoutDescriptors;
     if (!channel) return;
-    const Result<Peer> peer = peer_of(channel);
-    if (!peer || peer.value().user != geteuid()) {
-      turn_away(channel, {ErrorCode::not_shared, "the memory belongs to a process of another user"});
-      continue;
+    try {
+      const Result<void> admitted = clients_.admit(channel);
+      if (admitted) continue;
+      Clients::turn_away(channel, admitted.error().code, admitted.error().message);
+      if (admitted.error().code == ErrorCode::host_out_of_memory)
+        accepts_again_ = Clock::now() + kWithoutDescriptors;  // there is no descriptor to watch it
+    } catch (const std::bad_alloc&) {
+      Clients::turn_away(channel, ErrorCode::host_out_of_memory, kOutOfMemory);
     }
-    Result<Descriptor> process = watch(channel, peer.value());
-    if (!process) {
-      turn_away(channel, process.error());
-      accepts_again_ = Clock::now() + kWithoutDescriptors;
-      continue;
-    }
-    Importer importer;
-    importer.process = std::move(process.value());
-    importer.channel = std::move(channel);
-    importers_.push_back(std::move(importer));
   }
 }
 
-// What it said, then what it waits for. One that never stops talking leaves the others their turn.
-void Exporter::hear(Importer& importer) {
-  for (std::size_t heard = 0; heard < kMostInFlight; ++heard) {
-    if (!importer.channel.wait_to_receive(Clock::now())) break;
-    Result<std::optional<Received>> received = importer.channel.receive(Clock::now());
-    if (!received || !received.value() || !answer(importer, received.value()->message)) return lose(importer);
+// --- one connection -------------------------------------------------------------------------------------------------
+
+void Exporter::attend(Connection& connection) {
+  const bool is_dead = connection.client->process && connection.client->has_ended();
+  connection.send_again();
+  hear(connection);
+  if (!connection.channel) return;
+  // One that takes no answer keeps no connection.
+  if (is_dead || (connection.unsent && Clock::now() >= connection.give_up)) return lose(connection);
+  if (connection.delivery) deliver(connection);
+}
+
+// One that never stops talking leaves the others their turn, and one that does not listen is not heard.
+void Exporter::hear(Connection& connection) {
+  for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
+    if (!connection.channel.wait_to_receive(Clock::now())) return;
+    const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
+    connection.heard = Clock::now();
+    if (!received || !received.value() || !answer(connection, received.value()->message)) return lose(connection);
   }
-  send_again(importer);
-  if (importer.delivery) deliver(importer);
 }
 
 // An error here means that the connection is of no use any more.
-Result<void> Exporter::answer(Importer& importer, const Message& message) {
-  const Error disorder{ErrorCode::not_shared, "the importer does not keep to the protocol"};
+Result<void> Exporter::answer(Connection& connection, const Message& message) {
+  const auto disorder = [] { return Error{ErrorCode::not_shared, "the importer does not keep to the protocol"}; };
   switch (message.kind) {
     case MessageKind::open: {
-      if (importer.delivery || importer.leases.contains(message.number)) return disorder;
-      if (importer.unsent.size() >= kMostUnsent || importer.leases.size() >= kMostLeases) return disorder;
-      Result<void> granted = grant(importer, message);
-      if (!granted) refuse(importer, message.number, granted.error());
+      if (connection.delivery || connection.client->leases.contains({connection.number, message.number}))
+        return disorder();
+      open(connection, message);
       return {};
     }
     case MessageKind::received: {
-      if (!importer.delivery || message.number != importer.delivery->number) return {};  // it was cut short
-      Delivery& delivery = *importer.delivery;
-      if (message.count > delivery.next || message.count <= delivery.received) return disorder;
+      if (!connection.delivery || message.number != connection.delivery->number) return {};  // it was cut short
+      Delivery& delivery = *connection.delivery;
+      if (message.count > delivery.next || message.count <= delivery.received) return disorder();
       delivery.received = message.count;
       delivery.deadline = soon();
-      if (delivery.received == delivery.chunks.size()) importer.delivery.reset();
+      if (delivery.received == delivery.chunks.size()) connection.delivery.reset();
       return {};
     }
     case MessageKind::close:
-      if (importer.delivery && importer.delivery->number == message.number) importer.delivery.reset();
-      end_lease(importer, message.number);
+      if (connection.delivery && connection.delivery->number == message.number) connection.delivery.reset();
+      connection.client->end_lease({connection.number, message.number});
       return {};
-    default: return disorder;
+    default: return disorder();
   }
 }
 
-Result<void> Exporter::grant(Importer& importer, const Message& message) {
+// The entry is there before the lease: what is leased is never lost.
+void Exporter::open(Connection& connection, const Message& message) {
+  auto& leases = connection.client->leases;
+  if (leases.size() >= kMostLeases)
+    return refuse(connection, message.number, ErrorCode::not_shared,
+                  "this process has as much memory of the one that exported it open as it may have");
+  try {
+    const auto entry = leases.try_emplace({connection.number, message.number}).first;
+    ScopeExit undo([&] {
+      if (entry->second.pool == 0)
+        leases.erase(entry);
+      else
+        connection.client->end_lease({connection.number, message.number});
+    });
+    const Result<void> granted = grant(connection, message, entry->second);
+    if (granted) return undo.dismiss();
+    refuse(connection, message.number, granted.error().code, granted.error().message);
+  } catch (const std::bad_alloc&) {
+    refuse(connection, message.number, ErrorCode::host_out_of_memory, kOutOfMemory);
+  }
+}
+
+Result<void> Exporter::grant(Connection& connection, const Message& message, Lease& lease) {
   VPMM_TRY_ASSIGN(const Token token, decode(message.token));
   if (token.process != identity_)
     return Error{ErrorCode::not_shared, "the process that exported the memory is gone, and this is another one"};
   Message granted;
   granted.kind = MessageKind::granted;
   granted.number = message.number;
-  Delivery delivery{message.number, 0, {}, 0, 0, soon()};
-  {
-    const std::lock_guard guard(mutex_);
-    Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
-    const ShareId share{token.generation};
-    for (const Pool& pool : pools_) {
-      Result<context::SharedChunks> shared = pool.context->lease(share, token.offset, token.size);
-      if (!shared) {
-        if (shared.error().code != ErrorCode::not_shared) refusal = std::move(shared.error());
-        continue;
-      }
-      delivery.pool = pool.number;
-      delivery.chunks = std::move(shared.value().chunks);
-      granted.offset = shared.value().offset;
-      importer.leases.emplace(message.number, Lease{pool.number, share});
-      const driver::CuResult asked = pool.context->driver().device_get_uuid(pool.context->device(), granted.device);
-      if (Result<void> named = driver::checked(driver::Call::device_get_uuid, asked); !named) {
-        pool.context->end_lease(share, Holder::importer);
-        importer.leases.erase(message.number);
-        return named;
-      }
-      break;
-    }
-    if (delivery.pool == 0) return refusal;
-  }
-  granted.chunks = delivery.chunks.size();
-  for (const auto& chunk : delivery.chunks) granted.bytes += chunk.size;
-  importer.delivery = std::move(delivery);
-  send(importer, granted, {});
+  VPMM_TRY_ASSIGN(connection.delivery, lease_chunks(token, lease, granted));
+  connection.delivery->number = message.number;
+  connection.send(granted, soon());
   return {};
 }
 
-// One batch, if there is room for it on the way. The lease keeps the chunks while they are exported without the lock.
-void Exporter::deliver(Importer& importer) {
-  Delivery& delivery = *importer.delivery;
-  if (Clock::now() >= delivery.deadline)
-    return cut_short(importer, {ErrorCode::not_shared, "what was asked for was not taken in time"});
-  if (!importer.unsent.empty() || !delivery.may_send_more()) return;
-  driver::Driver* driver = nullptr;
-  {
-    const std::lock_guard guard(mutex_);
-    const Pool* const pool = find(delivery.pool);
-    if (pool == nullptr) return cut_short(importer, {ErrorCode::not_shared, "the pool that the memory was of is gone"});
-    driver = &pool->context->driver();
-    busy_ = delivery.pool;
+// Lease::pool says whether there is one to end, also if this fails.
+Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Message& granted) {
+  const MutexLock lock(mutex_);
+  Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
+  const ShareId share{token.generation};
+  for (const Pool& pool : pools_) {
+    Result<context::SharedChunks> shared = pool.context->lease(share, token.offset, token.size);
+    if (!shared) {
+      if (shared.error().code != ErrorCode::not_shared) refusal = std::move(shared.error());
+      continue;
+    }
+    lease.pool = pool.number;
+    lease.share = share;
+    Delivery delivery;
+    delivery.pool = pool.number;
+    delivery.chunks = std::move(shared.value().chunks);
+    delivery.deadline = soon();
+    granted.offset = shared.value().offset;
+    granted.chunks = delivery.chunks.size();
+    for (const auto& chunk : delivery.chunks) granted.bytes += chunk.size;
+    VPMM_TRY(driver::checked(driver::Call::device_get_uuid,
+                             pool.context->driver().device_get_uuid(pool.context->device(), granted.device)));
+    return Result<Delivery>(std::move(delivery));
   }
+  return refusal;
+}
+
+Result<driver::Driver*> Exporter::begin_to_export(std::uint64_t pool) {
+  const MutexLock lock(mutex_);
+  const Pool* const found = find(pool);
+  if (found == nullptr) return Error{ErrorCode::not_shared, "the pool that the memory was of is gone"};
+  busy_ = pool;
+  return &found->context->driver();
+}
+
+void Exporter::end_exporting() {
+  const MutexLock lock(mutex_);
+  busy_ = 0;
+  idle_.notify_all();
+}
+
+// One batch, if there is room for it on the way. The lease keeps the chunks while they are exported without the lock.
+void Exporter::deliver(Connection& connection) {
+  Delivery& delivery = *connection.delivery;
+  if (Clock::now() >= delivery.deadline)
+    return cut_short(connection, {ErrorCode::not_shared, "what was asked for was not taken in time"});
+  if (connection.unsent || Clock::now() < connection.try_again || !delivery.may_send_more()) return;
   const std::size_t count = std::min(kBatch, delivery.chunks.size() - delivery.next);
   Message batch;
   batch.kind = MessageKind::batch;
   batch.number = delivery.number;
   batch.count = static_cast<std::uint32_t>(count);
   std::vector<Descriptor> files;
-  Result<void> exported;
+  files.reserve(count);  // so that nothing is thrown, and closed, while one is made
+  const Result<driver::Driver*> driver = begin_to_export(delivery.pool);
+  if (!driver) return cut_short(connection, driver.error());
+  driver::CuResult exported = driver::CuResult::success;
   {
-    const ScopeExit done([&] {
-      const std::lock_guard guard(mutex_);
-      busy_ = 0;
-      idle_.notify_all();
-    });
-    files.reserve(count);  // so that nothing is thrown, and closed, while one is made
-    for (std::size_t i = 0; i < count && exported; ++i) {
+    const ScopeExit done([&] { end_exporting(); });
+    for (std::size_t i = 0; i < count && exported == driver::CuResult::success; ++i) {
       const auto& chunk = delivery.chunks[delivery.next + i];
       batch.sizes[i] = chunk.size;
       int file = -1;
       Descriptor::Making making;
-      exported = driver::checked(driver::Call::mem_export_to_shareable_handle,
-                                 driver->mem_export_to_shareable_handle(chunk.handle, file));
-      if (!exported) break;
+      exported = driver.value()->mem_export_to_shareable_handle(chunk.handle, file);
+      if (exported != driver::CuResult::success) break;
       fcntl(file, F_SETFD, FD_CLOEXEC);
       files.push_back(making.adopt(file));
     }
   }
-  if (!exported) return cut_short(importer, exported.error());
-  delivery.next += count;
-  send(importer, batch, std::move(files));
+  if (exported != driver::CuResult::success)
+    return cut_short(connection, driver::driver_error(driver::Call::mem_export_to_shareable_handle, exported));
+  const std::size_t after = delivery.next + count;
+  if (connection.try_batch(batch, files)) delivery.next = after;
 }
 
 // Its lease ends as others do, for the importer may have mapped some of it.
-void Exporter::cut_short(Importer& importer, const Error& error) {
-  const std::uint64_t number = importer.delivery->number;
-  importer.delivery.reset();
-  std::erase_if(importer.unsent, [&](const Outgoing& one) { return one.message.number == number; });
-  refuse(importer, number, error);
+void Exporter::cut_short(Connection& connection, const Error& error) {
+  const std::uint64_t number = connection.delivery->number;
+  connection.delivery.reset();
+  refuse(connection, number, error.code, error.message);
 }
 
-void Exporter::refuse(Importer& importer, std::uint64_t number, const Error& error) {
-  Message refusal;
-  refusal.kind = MessageKind::refused;
-  refusal.number = number;
-  refusal.status = static_cast<std::uint32_t>(error.code);
-  refusal.say(error.message);
-  send(importer, refusal, {});
+void Exporter::refuse(Connection& connection, std::uint64_t number, ErrorCode code, std::string_view why) const {
+  connection.refuse(number, code, why, soon());
 }
 
-// Nothing is waited for here: what cannot be sent now is sent later, and what comes behind it waits as well.
-void Exporter::send(Importer& importer, const Message& message, std::vector<Descriptor> files) {
-  if (importer.is_deaf) return;
-  importer.unsent.push_back({message, std::move(files)});
-  if (importer.unsent.size() == 1) importer.try_again = Clock::now();
-  send_again(importer);
-}
-
-void Exporter::send_again(Importer& importer) {
-  if (Clock::now() < importer.try_again) return;
-  while (!importer.unsent.empty()) {
-    const Outgoing& next = importer.unsent.front();
-    const Channel::Sent sent = importer.channel.try_send(next.message, next.files, Clock::now());
-    importer.try_again = Clock::now() + kBetweenTries;
-    if (sent == Channel::Sent::not_now) return;
-    if (sent == Channel::Sent::yes) {
-      importer.unsent.pop_front();
-      continue;
-    }
-    importer.is_deaf = true;  // whatever it said before is heard, and then that it has gone
-    importer.unsent.clear();
-    importer.delivery.reset();
+// Those that are over; all of a process that is gone. One that cannot be given back now is tried again.
+void Exporter::give_back_leases(Client& client) {
+  if (client.connections == 0 && client.has_ended()) client.end_all_leases();
+  while (!client.over.empty()) {
+    const Lease& lease = client.over.begin()->second;
+    const MutexLock lock(mutex_);
+    if (const Pool* const pool = find(lease.pool)) pool->context->end_lease(lease.share, Holder::importer);
+    client.over.erase(client.over.begin());
   }
-}
-
-void Exporter::end_lease(Importer& importer, std::uint64_t number) {
-  const auto found = importer.leases.find(number);
-  if (found == importer.leases.end()) return;
-  const std::lock_guard guard(mutex_);
-  if (const Pool* const pool = find(found->second.pool))
-    pool->context->end_lease(found->second.share, Holder::importer);
-  importer.leases.erase(found);
 }
 
 // What it closed before it went is closed: whoever gives up an opening says so and hangs up. Its other leases stay
 // until its process has ended.
-void Exporter::lose(Importer& importer) {
-  importer.delivery.reset();
-  importer.unsent.clear();
-  shutdown(importer.channel.get(), SHUT_RD);  // it says nothing more
+void Exporter::lose(Connection& connection) {
+  connection.delivery.reset();
+  connection.unsent.reset();
+  shutdown(connection.channel.get(), SHUT_RD);  // it says nothing more
   for (;;) {
-    const Result<std::optional<Received>> received = importer.channel.receive(Clock::now());
+    const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
     if (!received || !received.value()) break;
     const Message& message = received.value()->message;
-    if (message.kind == MessageKind::close) end_lease(importer, message.number);
+    if (message.kind == MessageKind::close) connection.client->end_lease({connection.number, message.number});
   }
-  if (importer.leases.empty()) importer.process.reset();  // its end is nobody's concern
-  importer.channel.reset();
-  importer.grace = Clock::now() + std::chrono::milliseconds(settings_.grace_ms);
-  if (!importer.leases.empty())
-    observe::log(observe::LogLevel::info, "another process let go of {} shared ranges without closing them",
-                 importer.leases.size());
-}
-
-bool Exporter::has_ended(const Importer& importer) const {
-  return importer.process ? can_read(importer.process) : Clock::now() >= importer.grace;
+  connection.channel.reset();
+  connection.client->grace = Clock::now() + std::chrono::milliseconds(settings_.grace_ms);
+  if (connection.has_leases())
+    observe::log(observe::LogLevel::info, "process {} let go of shared memory without closing it",
+                 connection.client->number);
 }
 
 }  // namespace vpmm::ipc

@@ -3,17 +3,15 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <list>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "context/config.hpp"
 #include "context/context.hpp"
-#include "ipc/channel.hpp"
+#include "ipc/clients.hpp"
 #include "ipc/handle.hpp"
 
 namespace vpmm::ipc {
@@ -25,88 +23,59 @@ class Exporter {
   static Exporter& of_process();
 
   // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the first call.
-  Result<IpcHandle> share(context::Context& context, AddressRange range);
+  Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
-  Result<void> end(const Token& token);
+  Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);
   // Whether this process made the token.
   bool is_ours(const Token& token);
   // Before a context goes: nothing of it is handed out any more. Its memory stays valid where it is open.
-  void forget(context::Context& context);
+  void forget(context::Context& context) VPMM_EXCLUDES(mutex_);
 
  private:
-  // Note [A lease ends when its importer says so or is dead]
-  // A closed connection alone proves nothing: a kernel of the importer may still be running. So leases that were not
-  // closed wait until the importer's process has ended, which its descriptor tells; the driver has taken its work off
-  // the GPU by then. A process that cannot be watched, because it lives in another container, is given a grace period.
-  struct Lease {
-    std::uint64_t pool = 0;  // of Pool
-    context::ShareId share{};
-  };
-  struct Delivery {
-    std::uint64_t number = 0;
-    std::uint64_t pool = 0;
-    std::vector<context::SharedChunks::Chunk> chunks;
-    std::size_t next = 0;      // of the chunks, to be sent
-    std::size_t received = 0;  // acknowledged
-    Deadline deadline;         // for the next acknowledgement
-    bool may_send_more() const { return next < chunks.size() && next - received + kBatch <= kMostInFlight; }
-  };
-  struct Outgoing {
-    Message message;
-    std::vector<Descriptor> files;
-  };
-  struct Importer {
-    Channel channel;  // closed: it went without a word
-    Descriptor process;
-    std::map<std::uint64_t, Lease> leases;  // by the number of the opening
-    std::optional<Delivery> delivery;
-    std::deque<Outgoing> unsent;  // what could not be sent yet, and what comes behind it
-    Deadline try_again{};         // to send it
-    bool is_deaf = false;         // it takes no more, but what it said before it went is heard
-    Deadline grace;               // of one that is gone and cannot be watched
-    bool is_gone() const { return !channel; }
-  };
   // One that shared something, by a number, for a later pool may have the address of an earlier one.
   struct Pool {
     std::uint64_t number = 0;
     context::Context* context = nullptr;
   };
 
-  Result<void> start();
-  Pool* find(std::uint64_t number);  // null: it is gone
+  Result<void> start() VPMM_REQUIRES(mutex_);
+  Pool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: it is gone
   // --- the thread ---
   void serve();
   void serve_once();
   void wait_for_something();
   void take_new_importers();
-  static void turn_away(Channel& channel, const Error& error);
-  void hear(Importer& importer);
-  Result<void> answer(Importer& importer, const Message& message);
-  Result<void> grant(Importer& importer, const Message& message);
-  void deliver(Importer& importer);
-  void cut_short(Importer& importer, const Error& error);
-  void refuse(Importer& importer, std::uint64_t number, const Error& error);
-  void send(Importer& importer, const Message& message, std::vector<Descriptor> files);
-  static void send_again(Importer& importer);
-  void end_lease(Importer& importer, std::uint64_t number);
-  void lose(Importer& importer);
-  bool has_ended(const Importer& importer) const;
+  void attend(Connection& connection);
+  void hear(Connection& connection);
+  Result<void> answer(Connection& connection, const Message& message);
+  void open(Connection& connection, const Message& message);
+  Result<void> grant(Connection& connection, const Message& message, Lease& lease) VPMM_EXCLUDES(mutex_);
+  Result<Delivery> lease_chunks(const Token& token, Lease& lease, Message& granted) VPMM_EXCLUDES(mutex_);
+  void deliver(Connection& connection) VPMM_EXCLUDES(mutex_);
+  Result<driver::Driver*> begin_to_export(std::uint64_t pool) VPMM_EXCLUDES(mutex_);
+  void end_exporting() VPMM_EXCLUDES(mutex_);
+  void cut_short(Connection& connection, const Error& error);
+  void refuse(Connection& connection, std::uint64_t number, ErrorCode code, std::string_view why) const;
+  void give_back_leases(Client& client) VPMM_EXCLUDES(mutex_);
+  void lose(Connection& connection);
   Deadline soon() const { return Clock::now() + std::chrono::milliseconds(settings_.timeout_ms); }
 
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  std::vector<Pool> pools_;
-  std::uint64_t last_pool_ = 0;
-  std::uint64_t busy_ = 0;                       // its chunks are being exported, without the lock
-  std::map<TokenBytes, std::uint64_t> handles_;  // shares of this process that have not ended
+  Mutex mutex_;
+  std::condition_variable_any idle_;
+  std::vector<Pool> pools_ VPMM_GUARDED_BY(mutex_);
+  std::uint64_t last_pool_ VPMM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t busy_ VPMM_GUARDED_BY(mutex_) = 0;  // its chunks are being exported, without the lock
+  // Shares of this process that have not ended.
+  std::map<TokenBytes, std::uint64_t> handles_ VPMM_GUARDED_BY(mutex_);
   const Identity identity_ = new_identity();
-  bool is_running_ = false;
-  bool removes_socket_at_exit_ = false;
+  bool is_running_ VPMM_GUARDED_BY(mutex_) = false;
+  bool removes_socket_at_exit_ VPMM_GUARDED_BY(mutex_) = false;
+  // --- written before the thread starts ---
   context::IpcSettings settings_;
   std::string path_;
   // --- the thread's alone, once it runs ---
   Descriptor listener_;
-  std::list<Importer> importers_;
+  Clients clients_;
   Deadline accepts_again_{};  // there was no descriptor for a new one
 };
 

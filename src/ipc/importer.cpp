@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "base/scope_exit.hpp"
@@ -12,8 +13,6 @@
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/exporter.hpp"
-#include "ipc/mapping.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::ipc {
 
@@ -38,18 +37,12 @@ Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal h
                   device, home)};
 }
 
-// Then nothing runs that could use the memory, and what was retained is gone. Mappings survive it.
-bool is_reset(Driver& driver, driver::ContextHandle context, driver::ContextId known) {
-  driver::ContextId id{};
-  return driver.has(Call::ctx_get_id) && (driver.ctx_get_id(context, id) != CuResult::success || id != known);
-}
-
-Result<void> retain(Driver& driver, DeviceOrdinal device, driver::ContextHandle& context, driver::ContextId& id) {
-  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
-  if (!driver.has(Call::ctx_get_id)) return {};
-  Result<void> known = checked(Call::ctx_get_id, driver.ctx_get_id(context, id));
-  if (!known) driver.device_primary_ctx_release(device);
-  return known;
+// An entry that is made before it is needed: once memory is open, noting it cannot fail.
+template <typename Map>
+typename Map::node_type new_entry() {
+  Map one;
+  one.emplace();
+  return one.extract(one.begin());
 }
 
 }  // namespace
@@ -99,7 +92,7 @@ Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset, std::opt
        at != imports_.end() && at->first.token == handle.token && at->first.offset == offset; ++at) {
     Import& import = at->second;
     if (import.key.device != device.value_or(import.home)) continue;
-    if (import.link != nullptr || !is_reset(*import.driver, import.context, import.context_id)) return &import;
+    if (import.link != nullptr || !import.context.is_reset()) return &import;
     by_address_.erase(import.ptr);
     imports_.erase(at);
     return nullptr;
@@ -128,127 +121,124 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::o
   say_what_is_unsaid();
   free_leftovers();
 
-  const std::pair<TokenBytes, Bytes> what{handle.token, token ? token->offset : handle.offset};
-  std::unique_lock lock(mutex_);
+  const What what{handle.token, token ? token->offset : handle.offset};
+  if (const std::optional<DevicePtr> open = join_or_begin(what, handle, device)) return *open;
+  const ScopeExit done([&] { end_opening(what); });
+  Result<DevicePtr> opened = open_new(driver, handle, token, device, what.second);
+  if (!opened) say_what_is_unsaid();
+  return opened;
+}
+
+// The address of what is open already; none: the caller opens it, and says when it is done.
+std::optional<DevicePtr> Importer::join_or_begin(const What& what, const IpcHandle& handle,
+                                                 std::optional<DeviceOrdinal> device) {
+  MutexLock lock(mutex_);
   for (;;) {
     if (Import* const open = find(handle, what.second, device)) {
       ++open->opens;
       open->last_use = ++last_use_;
       return open->ptr;
     }
-    if (opening_.insert(what).second) break;
+    if (opening_.insert(what).second) return std::nullopt;
     opened_.wait(lock);
   }
-  lock.unlock();
-  Import made;
+}
+
+void Importer::end_opening(const What& what) {
+  const MutexLock lock(mutex_);
+  opening_.erase(what);
+  opened_.notify_all();
+}
+
+Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle, const std::optional<Token>& token,
+                                     std::optional<DeviceOrdinal> device, Bytes offset) {
+  auto import = new_entry<Imports>();
+  auto address = new_entry<Addresses>();
+  Import& made = import.mapped();
   made.driver = &driver;
-  made.key = {what.first, what.second, device.value_or(-1)};
-  Result<void> opened = Error{};
-  {
-    const ScopeExit done([&] {
-      lock.lock();
-      opening_.erase(what);
-      if (opened) {
-        made.last_use = ++last_use_;
-        by_address_[made.ptr] = made.key;
-        imports_[made.key] = made;
-      }
-      opened_.notify_all();
-      lock.unlock();
-    });
-    opened = open_first(handle, token, device, made);
+  made.key = {handle.token, offset, device.value_or(-1)};
+  VPMM_TRY(token ? open_pool_memory(handle, *token, device, made) : open_legacy_memory(handle, made));
+  import.key() = address.mapped() = made.key;
+  address.key() = made.ptr;
+  const MutexLock lock(mutex_);
+  made.last_use = ++last_use_;
+  by_address_.insert(std::move(address));
+  imports_.insert(std::move(import));
+  return made.ptr;
+}
+
+Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made) {
+  made.home = made.key.device;
+  if (handle.device != driver::Uuid{}) {
+    VPMM_TRY_ASSIGN(made.home, device_with(*made.driver, handle.device));
   }
-  if (opened) return made.ptr;
-  made.link.reset();
-  say_what_is_unsaid();
-  return std::move(opened.error());
+  VPMM_TRY_ASSIGN(made.context, PrimaryContext::retain(*made.driver, made.key.device));
+  VPMM_TRY_ASSIGN(const DevicePtr begin, open_legacy(*made.driver, made.context.handle(), handle.token));
+  made.ptr = begin + handle.offset;
+  return {};
 }
 
-std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
-  const std::lock_guard guard(mutex_);
-  std::shared_ptr<Link>& link = links_[exporter];
-  if (link == nullptr) link = std::make_shared<Link>(exporter);
-  return link;
-}
-
-// What is open through it closes through it still.
-void Importer::forget_link(const Identity& exporter, const std::shared_ptr<Link>& link) {
-  const std::lock_guard guard(mutex_);
-  const auto found = links_.find(exporter);
-  if (found == links_.end() || found->second != link) return;
-  old_links_.push_back(std::move(found->second));
-  links_.erase(found);
-}
-
-// And what nobody needs any more goes: nothing is open through it, and nothing is left to say.
-void Importer::say_what_is_unsaid() {
-  std::vector<std::shared_ptr<Link>> speaking;
-  {
-    const std::lock_guard guard(mutex_);
-    for (const auto& [exporter, link] : links_) speaking.push_back(link);
-    speaking.insert(speaking.end(), old_links_.begin(), old_links_.end());
-  }
-  for (const std::shared_ptr<Link>& link : speaking) link->say_what_is_unsaid();
-  speaking.clear();
-  const std::lock_guard guard(mutex_);
-  const auto is_done = [](const std::shared_ptr<Link>& link) {
-    return link.use_count() == 1 && (link->is_broken() || link->has_said_everything());
-  };
-  std::erase_if(links_, [&](const auto& entry) { return is_done(entry.second); });
-  std::erase_if(old_links_, is_done);
-}
-
-Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<Token>& token,
-                                  std::optional<DeviceOrdinal> device, Import& made) {
+Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& token,
+                                        std::optional<DeviceOrdinal> device, Import& made) {
   Driver& driver = *made.driver;
-  if (!token) {
-    made.home = *device;
-    if (handle.device != driver::Uuid{}) {
-      VPMM_TRY_ASSIGN(made.home, device_with(driver, handle.device));
-    }
-    VPMM_TRY(retain(driver, made.key.device, made.context, made.context_id));
-    Result<DevicePtr> begin = open_legacy(driver, made.context, handle.token);
-    if (!begin) driver.device_primary_ctx_release(made.key.device);
-    VPMM_TRY(begin ? Result<void>() : Result<void>(std::move(begin.error())));
-    made.ptr = begin.value() + handle.offset;
-    return {};
-  }
   VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
   for (;;) {
-    made.link = link_to(token->process);
+    made.link = link_to(token.process);
     Result<void> opened;
     bool was_connected = false;
     {
       Link::Turn turn(*made.link);
       Opening opening(driver, turn, std::chrono::milliseconds(settings.timeout_ms));
       Result<bool> connected = turn.connect(folder, opening.deadline());
-      opened = connected ? opening.ask(handle.token, *token) : Result<void>(std::move(connected.error()));
+      opened = connected ? opening.ask(handle.token, token) : Result<void>(std::move(connected.error()));
       was_connected = connected && connected.value();
       if (opened) {
         made.home = opening.home();
         made.key.device = device.value_or(made.home);
         opened = require_reach(driver, made.key.device, made.home);
       }
-      if (opened) opened = retain(driver, made.key.device, made.context, made.context_id);
-      if (opened) {
-        opened = opening.map_all(made.key.device, made.context);
-        if (!opened) driver.device_primary_ctx_release(made.key.device);
-      }
+      if (opened) opened = opening.map_all(made.key.device);
       if (opened) {
         made.ptr = opening.begin();
-        made.reservation = opening.reservation();
-        made.mapped = opening.reservation().size;
-        made.number = opening.keep();
+        Opening::Kept kept = std::move(opening).keep();
+        made.context = std::move(kept.context);
+        made.mapping = std::move(kept.mapping);
+        made.closing = std::move(kept.closing);
       }
     }  // an opening that was not kept is closed
     if (opened) return {};
     const bool is_broken = made.link->is_broken();
-    if (is_broken) forget_link(token->process, made.link);
     made.link.reset();
     // The link may have broken long ago.
     if (!is_broken || !was_connected) return opened;
   }
+}
+
+// --- links ----------------------------------------------------------------------------------------------------------
+
+// What is open through a broken one closes through it still.
+std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
+  const MutexLock lock(mutex_);
+  for (const std::shared_ptr<Link>& link : links_)
+    if (link->exporter() == exporter && !link->is_broken()) return link;
+  links_.push_back(std::make_shared<Link>(exporter));
+  return links_.back();
+}
+
+std::shared_ptr<Link> Importer::link_at(std::size_t place) {
+  const MutexLock lock(mutex_);
+  return place < links_.size() ? links_[place] : nullptr;
+}
+
+// One that changes its place meanwhile may be passed over, until the next time. And what nobody needs any more goes:
+// nothing is open through it, and nothing is left to say.
+void Importer::say_what_is_unsaid() noexcept {
+  for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place) link->say_what_is_unsaid();
+  const MutexLock lock(mutex_);
+  std::erase_if(links_, [](const std::shared_ptr<Link>& link) {
+    return link.use_count() == 1 && (link->is_broken() || link->has_said_everything());
+  });
 }
 
 // --- closing --------------------------------------------------------------------------------------------------------
@@ -256,9 +246,9 @@ Result<void> Importer::open_first(const IpcHandle& handle, const std::optional<T
 // Note [Who closes last waits, and looks again]
 // While it waits, others may open the memory, use it and close it again, and their work is not waited for. So the
 // memory goes only if nobody has opened or closed it since before the wait.
-Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
+Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
   free_leftovers();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::optional<std::uint64_t> waited_since;
   for (;;) {
     const auto found = by_address_.find(ptr);
@@ -266,13 +256,14 @@ Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
       return Error{
           ErrorCode::invalid_pointer,
           fmt::format("{:#x} is not open: it was closed already, or is no memory of another process", to_integer(ptr))};
-    Import& import = imports_.at(found->second);
+    const auto open = imports_.find(found->second);
+    Import& import = open->second;
     if (import.opens > 1) {
       --import.opens;
       import.last_use = ++last_use_;
       return {};
     }
-    const bool was_reset = is_reset(*import.driver, import.context, import.context_id);
+    const bool was_reset = import.context.is_reset();
     if (!was_reset && waited_since != import.last_use) {
       waited_since = import.last_use;
       Driver& driver = *import.driver;
@@ -282,43 +273,62 @@ Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
       lock.lock();
       continue;
     }
-    driver::ContextHandle context = import.context;
-    driver::ContextId context_id{};
-    if (was_reset) VPMM_TRY(retain(*import.driver, import.key.device, context, context_id));
-    Result<void> gone;
-    if (import.link != nullptr)
-      gone = unmap(*import.driver, context, {import.reservation.begin, import.mapped}, import.reservation);
-    else if (!was_reset)  // which closed it
-      gone = close_legacy(*import.driver, context, import.ptr - import.key.offset);
-    if (gone || was_reset) import.driver->device_primary_ctx_release(import.key.device);
-    VPMM_TRY(std::move(gone));
-    const Import closed = std::move(import);
-    imports_.erase(found->second);
+    if (import.link != nullptr) {
+      if (was_reset) {
+        VPMM_TRY_ASSIGN(import.context, PrimaryContext::retain(*import.driver, import.key.device));
+      }
+      VPMM_TRY(unmap(import.context.handle(), import.mapping));
+    } else if (!was_reset) {  // which closed it
+      VPMM_TRY(close_legacy(*import.driver, import.context.handle(), import.ptr - import.key.offset));
+    }
     by_address_.erase(found);
+    auto closed = imports_.extract(open);
     lock.unlock();
-    if (closed.link != nullptr) closed.link->close(closed.number);
-    break;
+    if (import.link != nullptr) import.link->close(std::move(import.closing));
+    return {};
   }
+}
+
+Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
+  VPMM_TRY(close_now(ptr, wait));
   close_late_ones();
   say_what_is_unsaid();
   return {};
 }
 
-void Importer::close_some_time(DevicePtr ptr, const Wait& wait) {
-  const Result<void> closed = close(ptr, wait);
-  if (closed || closed.error().code == ErrorCode::invalid_pointer) return;
-  const std::lock_guard guard(mutex_);
-  late_.emplace_back(ptr, wait);
+// True: it is closed now, or never was open.
+bool Importer::close_or_note(DevicePtr ptr, Wait wait) noexcept {
+  try {
+    const Result<void> closed = close_now(ptr, wait);
+    if (closed || closed.error().code == ErrorCode::invalid_pointer) return true;
+  } catch (const std::exception&) {  // out of host memory: as with any other failure, it is still open
+  }
+  const MutexLock lock(mutex_);
+  const auto found = by_address_.find(ptr);
+  if (found != by_address_.end()) imports_.find(found->second)->second.late = std::move(wait);
+  return false;
 }
 
-std::vector<std::pair<DevicePtr, Wait>> Importer::take_late_ones() {
-  const std::lock_guard guard(mutex_);
-  return std::exchange(late_, {});
+void Importer::close_some_time(DevicePtr ptr, Wait wait) noexcept {
+  if (!close_or_note(ptr, std::move(wait))) return;
+  close_late_ones();
+  say_what_is_unsaid();
 }
 
-// Each once: what cannot be closed yet is on the list again.
-void Importer::close_late_ones() {
-  for (const auto& [ptr, wait] : take_late_ones()) close_some_time(ptr, wait);
+std::optional<std::pair<DevicePtr, Wait>> Importer::take_late_one(std::optional<DevicePtr> after) {
+  const MutexLock lock(mutex_);
+  for (auto at = after ? by_address_.upper_bound(*after) : by_address_.begin(); at != by_address_.end(); ++at)
+    if (Wait& late = imports_.find(at->second)->second.late) return std::pair(at->first, std::exchange(late, nullptr));
+  return std::nullopt;
+}
+
+// Each once, in the order of addresses: what cannot be closed yet is late again.
+void Importer::close_late_ones() noexcept {
+  std::optional<DevicePtr> last;
+  while (auto late = take_late_one(last)) {
+    last = late->first;
+    close_or_note(late->first, std::move(late->second));
+  }
 }
 
 }  // namespace vpmm::ipc

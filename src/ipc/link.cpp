@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace vpmm::ipc {
 namespace {
 
 constexpr std::chrono::seconds kForClosing{1};
+constexpr int kMostPassedOver = 1024;  // a socket holds fewer; who never stops talking is not listened to for ever
 
 Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
 
@@ -37,7 +40,7 @@ Result<void> Link::Turn::say(const Message& message, Deadline deadline) {
 }
 
 Result<Received> Link::Turn::hear(std::uint64_t number, Deadline deadline) {
-  for (;;) {
+  for (int passed_over = 0; passed_over < kMostPassedOver; ++passed_over) {
     if (!link_.channel_.wait_to_receive(deadline))
       return not_shared("the process that exported the memory does not answer");
     Result<std::optional<Received>> received = link_.channel_.receive(deadline);
@@ -57,11 +60,13 @@ Result<Received> Link::Turn::hear(std::uint64_t number, Deadline deadline) {
     if (is_refused) return Error{code_of(heard.message), heard.message.said()};
     return std::move(heard);
   }
+  link_.is_broken_ = true;
+  return not_shared("the process that exported the memory does not keep to the protocol");
 }
 
 Link::Turn::Turn(Link& link) : link_(link) {
-  std::unique_lock lock(link.mutex_);
-  link.released_.wait(lock, [&] { return !link.is_taken_; });
+  MutexLock lock(link.mutex_);
+  while (link.is_taken_) link.released_.wait(lock);
   link.is_taken_ = true;
 }
 
@@ -72,49 +77,50 @@ Link::Turn::~Turn() {
 
 void Link::release() {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     is_taken_ = false;
   }
   released_.notify_one();
 }
 
-void Link::close(std::uint64_t number) {
+void Link::close(Closing&& closing) noexcept {
   {
-    const std::lock_guard guard(mutex_);
-    unsaid_.push_back(number);
+    const MutexLock lock(mutex_);
+    unsaid_.splice(unsaid_.end(), closing);
   }
   say_what_is_unsaid();
 }
 
 bool Link::has_said_everything() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return unsaid_.empty();
 }
 
-void Link::say_what_is_unsaid() {
+Closing Link::take_unsaid() {
+  const MutexLock lock(mutex_);
+  if (unsaid_.empty() || is_taken_) return {};
+  is_taken_ = true;
+  return std::exchange(unsaid_, {});
+}
+
+void Link::say_what_is_unsaid() noexcept {
   for (bool goes_on = true; goes_on;) {
-    std::vector<std::uint64_t> numbers;
-    {
-      const std::lock_guard guard(mutex_);
-      if (unsaid_.empty() || is_taken_) return;
-      is_taken_ = true;
-      numbers.swap(unsaid_);
-    }
-    std::size_t said = 0;
-    while (said < numbers.size() && goes_on) {
+    Closing numbers = take_unsaid();
+    if (numbers.empty()) return;
+    while (!numbers.empty() && goes_on) {
       Message message;
       message.kind = MessageKind::close;
-      message.number = numbers[said];
+      message.number = numbers.front();
       const Deadline deadline = is_stuck_ ? Clock::now() : Clock::now() + kForClosing;
       const Channel::Sent sent = channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
       goes_on = sent != Channel::Sent::not_now;
       is_stuck_ = !goes_on;
-      if (sent == Channel::Sent::yes) ++said;
-      if (sent == Channel::Sent::gone) said = numbers.size();
+      if (sent == Channel::Sent::yes) numbers.pop_front();
+      if (sent == Channel::Sent::gone) numbers.clear();
     }
-    if (!goes_on) {
-      const std::lock_guard guard(mutex_);
-      unsaid_.insert(unsaid_.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(said), numbers.end());
+    {
+      const MutexLock lock(mutex_);
+      unsaid_.splice(unsaid_.begin(), numbers);
     }
     release();
   }

@@ -4,13 +4,17 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
+#include <list>
 #include <optional>
-#include <vector>
 
+#include "base/mutex.hpp"
 #include "ipc/channel.hpp"
 
 namespace vpmm::ipc {
+
+// The number of one opening, or nothing. It is made with the opening, and its node goes from list to list, so that a
+// closing cannot fail for want of memory.
+using Closing = std::list<std::uint64_t>;
 
 // Note [Closings are said by whoever has the link]
 // An opening has the link to itself (Turn) from its first word to its last. A closing never waits for that: it leaves
@@ -22,7 +26,7 @@ class Link {
 
   class Turn {
    public:
-    explicit Turn(Link& link);
+    explicit Turn(Link& link) VPMM_EXCLUDES(link.mutex_);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -37,20 +41,23 @@ class Link {
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
     // Said when the turn is over.
-    void close(std::uint64_t number) { link_.close(number); }
+    void close(Closing&& closing) { link_.close(std::move(closing)); }
 
    private:
     Link& link_;
   };
 
-  void close(std::uint64_t number);
+  const Identity& exporter() const { return exporter_; }
+  void close(Closing&& closing) noexcept VPMM_EXCLUDES(mutex_);
   // Who finds the link taken leaves it to whoever has it.
-  void say_what_is_unsaid();
-  bool has_said_everything();
+  void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
+  bool has_said_everything() VPMM_EXCLUDES(mutex_);
   bool is_broken() const { return is_broken_; }
 
  private:
-  void release();
+  // What is to be said, by who has taken the link with it; nothing: there is nothing, or somebody else has it.
+  Closing take_unsaid() VPMM_EXCLUDES(mutex_);
+  void release() VPMM_EXCLUDES(mutex_);
 
   const Identity exporter_;
   std::atomic<bool> is_broken_{false};
@@ -58,11 +65,11 @@ class Link {
   Channel channel_;
   std::uint64_t last_number_ = 0;
   bool is_stuck_ = false;  // the exporter did not take a closing in time: the next ones are not waited for
-  // --- under mutex_ ---
-  std::mutex mutex_;
-  std::condition_variable released_;
-  bool is_taken_ = false;
-  std::vector<std::uint64_t> unsaid_;
+  // --- shared ---
+  Mutex mutex_;
+  std::condition_variable_any released_;
+  bool is_taken_ VPMM_GUARDED_BY(mutex_) = false;
+  Closing unsaid_ VPMM_GUARDED_BY(mutex_);
 };
 
 }  // namespace vpmm::ipc

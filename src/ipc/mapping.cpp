@@ -1,14 +1,13 @@
 // ipc: importing, mapping and unmapping chunks of other processes.
 #include "ipc/mapping.hpp"
 
-#include <mutex>
 #include <utility>
-#include <vector>
 
+#include "base/mutex.hpp"
+#include "base/scope_exit.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/importer.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::ipc {
 
@@ -23,10 +22,10 @@ Error disorder() {
   return {ErrorCode::not_shared, "the process that exported the memory does not keep to the protocol"};
 }
 
-// Address space that the driver would not take back.
+// What the driver would not take back.
 struct Leftovers {
-  std::mutex mutex;
-  std::vector<std::pair<Driver*, AddressRange>> list;
+  Mutex mutex;
+  std::list<Mapping> list VPMM_GUARDED_BY(mutex);
 };
 
 Leftovers& leftovers() {
@@ -34,25 +33,94 @@ Leftovers& leftovers() {
   return *all;
 }
 
+void leave_over(OwnMapping& mapping) noexcept {
+  const MutexLock lock(leftovers().mutex);
+  leftovers().list.splice(leftovers().list.end(), mapping);
+}
+
+std::list<Mapping> take_leftovers() noexcept {
+  const MutexLock lock(leftovers().mutex);
+  return std::exchange(leftovers().list, {});
+}
+
+// What is given back is noted, also where the rest is not. Requires: the context is current if anything is mapped.
+CuResult give_back(Mapping& mapping) noexcept {
+  if (mapping.mapped != 0) {
+    const CuResult unmapped = mapping.driver->mem_unmap({mapping.reservation.begin, mapping.mapped});
+    if (unmapped != CuResult::success) return unmapped;
+    mapping.mapped = 0;
+  }
+  return mapping.driver->mem_address_free(mapping.reservation);
+}
+
+bool is_given_back(Mapping& mapping) noexcept {
+  if (mapping.mapped == 0) return give_back(mapping) == CuResult::success;
+  driver::ContextHandle context{};
+  if (mapping.driver->device_primary_ctx_retain(mapping.device, context) != CuResult::success) return false;
+  const ScopeExit release([&] { mapping.driver->device_primary_ctx_release(mapping.device); });
+  const driver::ContextScope scope(*mapping.driver, context);
+  return scope.result() == CuResult::success && give_back(mapping) == CuResult::success;
+}
+
 }  // namespace
 
+// --- the context ----------------------------------------------------------------------------------------------------
+
+Result<PrimaryContext> PrimaryContext::retain(Driver& driver, driver::DeviceOrdinal device) {
+  PrimaryContext made;
+  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, made.handle_)));
+  if (driver.has(Call::ctx_get_id)) {
+    const CuResult known = driver.ctx_get_id(made.handle_, made.id_);
+    if (known != CuResult::success) {
+      driver.device_primary_ctx_release(device);
+      return driver::driver_error(Call::ctx_get_id, known);
+    }
+  }
+  made.driver_ = &driver;
+  made.device_ = device;
+  return Result<PrimaryContext>(std::move(made));
+}
+
+PrimaryContext& PrimaryContext::operator=(PrimaryContext&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  driver_ = std::exchange(other.driver_, nullptr);
+  device_ = other.device_;
+  handle_ = other.handle_;
+  id_ = other.id_;
+  return *this;
+}
+
+void PrimaryContext::release() noexcept {
+  if (driver_ != nullptr && !is_reset()) driver_->device_primary_ctx_release(device_);
+  driver_ = nullptr;
+}
+
+bool PrimaryContext::is_reset() const {
+  driver::ContextId id{};
+  return driver_->has(Call::ctx_get_id) && (driver_->ctx_get_id(handle_, id) != CuResult::success || id != id_);
+}
+
+// --- an opening -----------------------------------------------------------------------------------------------------
+
 Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience)
-    : driver_(driver), turn_(turn), patience_(patience), number_(turn.next_number()) {}
+    : driver_(driver),
+      turn_(turn),
+      patience_(patience),
+      number_(turn.next_number()),
+      closing_({number_}),
+      mapping_({Mapping{&driver, 0, {}, 0}}) {}
 
 Opening::~Opening() {
-  if (is_kept_) return;
-  if (!reservation_.empty()) {
-    const Result<void> undone = unmap(driver_, context_, {reservation_.begin, mapped_}, reservation_);
-    if (!undone)
-      observe::log(observe::LogLevel::warning, "opening shared memory was not undone: {}", undone.error().message);
+  if (closing_.empty()) return;
+  if (!mapping_.front().reservation.empty()) {
+    const driver::ContextScope scope(driver_, context_.handle());
+    if (scope.result() != CuResult::success || give_back(mapping_.front()) != CuResult::success) leave_over(mapping_);
   }
-  if (is_asked_) turn_.close(number_);
+  if (is_asked_) turn_.close(std::move(closing_));
 }
 
-std::uint64_t Opening::keep() {
-  is_kept_ = true;
-  return number_;
-}
+Opening::Kept Opening::keep() && { return {std::move(context_), std::move(mapping_), std::exchange(closing_, {})}; }
 
 Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
   Message message;
@@ -71,17 +139,19 @@ Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
   return {};
 }
 
-Result<void> Opening::map_all(driver::DeviceOrdinal device, driver::ContextHandle context) {
-  context_ = context;
-  const driver::ContextScope scope(driver_, context);
+Result<void> Opening::map_all(driver::DeviceOrdinal device) {
+  VPMM_TRY_ASSIGN(context_, PrimaryContext::retain(driver_, device));
+  Mapping& mapping = mapping_.front();
+  mapping.device = device;
+  const driver::ContextScope scope(driver_, context_.handle());
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   DevicePtr begin{};
   VPMM_TRY(checked(Call::mem_address_reserve, driver_.mem_address_reserve(terms_.bytes, 0, DevicePtr{}, begin)));
-  reservation_ = {begin, terms_.bytes};
+  mapping.reservation = {begin, terms_.bytes};
   for (std::uint64_t chunks = 0; chunks < terms_.chunks;) {
     VPMM_TRY_ASSIGN(const Received batch, turn_.hear(number_, deadline()));
     if (batch.message.count > terms_.chunks - chunks) return disorder();
-    VPMM_TRY(map_batch(batch, device));
+    VPMM_TRY(map_batch(batch));
     chunks += batch.message.count;
     Message received;
     received.kind = MessageKind::received;
@@ -89,49 +159,54 @@ Result<void> Opening::map_all(driver::DeviceOrdinal device, driver::ContextHandl
     received.count = static_cast<std::uint32_t>(chunks);
     VPMM_TRY(turn_.say(received, deadline()));
   }
-  if (mapped_ != terms_.bytes) return disorder();
+  if (mapping.mapped != terms_.bytes) return disorder();
   return {};
 }
 
 // Each chunk is held by its mapping alone from here on.
-Result<void> Opening::map_batch(const Received& batch, driver::DeviceOrdinal device) {
+Result<void> Opening::map_batch(const Received& batch) {
   const Message& message = batch.message;
   if (message.kind != MessageKind::batch || message.count == 0 || message.count > kMostInFlight ||
       batch.files.size() != message.count)
     return disorder();
-  AddressRange added{reservation_.begin + mapped_, 0};
+  Mapping& mapping = mapping_.front();
+  AddressRange added{mapping.reservation.begin + mapping.mapped, 0};
   for (std::size_t i = 0; i < message.count; ++i) {
     const Bytes size = message.sizes[i];
-    if (size == 0 || size > reservation_.size - mapped_) return disorder();
+    if (size == 0 || size > mapping.reservation.size - mapping.mapped) return disorder();
     driver::ChunkHandle chunk{};
     VPMM_TRY(checked(Call::mem_import_from_shareable_handle,
                      driver_.mem_import_from_shareable_handle(batch.files[i].get(), chunk)));
-    Result<void> mapped = checked(Call::mem_map, driver_.mem_map({reservation_.begin + mapped_, size}, 0, chunk));
-    if (mapped) mapped_ += size;
-    Result<void> released = checked(Call::mem_release, driver_.mem_release(chunk));
-    VPMM_TRY(std::move(mapped));
-    VPMM_TRY(std::move(released));
+    const CuResult mapped = driver_.mem_map({mapping.reservation.begin + mapping.mapped, size}, 0, chunk);
+    if (mapped == CuResult::success) mapping.mapped += size;
+    const CuResult released = driver_.mem_release(chunk);  // before an error is made, which needs memory
+    VPMM_TRY(checked(Call::mem_map, mapped));
+    VPMM_TRY(checked(Call::mem_release, released));
     added.size += size;
   }
-  const driver::AccessDescriptor access{device};
+  const driver::AccessDescriptor access{mapping.device};
   return checked(Call::mem_set_access, driver_.mem_set_access(added, {&access, 1}));
 }
 
-Result<void> unmap(Driver& driver, driver::ContextHandle context, AddressRange mapped, AddressRange reservation) {
-  const driver::ContextScope scope(driver, context);
+Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping) {
+  const driver::ContextScope scope(*mapping.front().driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
-  if (!mapped.empty()) VPMM_TRY(checked(Call::mem_unmap, driver.mem_unmap(mapped)));
-  if (driver.mem_address_free(reservation) == CuResult::success) return {};
-  const std::lock_guard guard(leftovers().mutex);
-  leftovers().list.emplace_back(&driver, reservation);
+  const CuResult result = give_back(mapping.front());
+  if (mapping.front().mapped != 0) return driver::driver_error(Call::mem_unmap, result);
+  if (result != CuResult::success) leave_over(mapping);
+  mapping.clear();
   return {};
 }
 
-void free_leftovers() {
-  const std::lock_guard guard(leftovers().mutex);
-  std::erase_if(leftovers().list,
-                [](const auto& left) { return left.first->mem_address_free(left.second) == CuResult::success; });
+void free_leftovers() noexcept {
+  for (std::list<Mapping> left = take_leftovers(); !left.empty();) {
+    OwnMapping one;
+    one.splice(one.end(), left, left.begin());
+    if (!is_given_back(one.front())) leave_over(one);
+  }
 }
+
+// --- legacy ---------------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context, const TokenBytes& token) {
   const driver::ContextScope scope(driver, context);

@@ -2,6 +2,7 @@
 #include "ipc/staged.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/scope_exit.hpp"
 #include "driver/context_scope.hpp"
@@ -86,13 +87,20 @@ Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle,
   VPMM_TRY_ASSIGN(const DevicePtr source, importer.open(driver, handle, reader));
   const ScopeExit close([&] { importer.close_some_time(source, wait); });
   VPMM_TRY_ASSIGN(const DevicePtr copy, target.allocate({size, 0, std::nullopt}));
+  // Why the copying failed is the error to tell.
+  ScopeExit give_back([&] {
+    try {
+      static_cast<void>(target.deallocate(copy, std::nullopt));
+    } catch (const std::exception&) {  // out of host memory
+    }
+  });
   // Captures of other streams are no concern of these copies.
   const driver::RelaxedCaptureScope relaxed(driver);
   Result<void> copied = can_reach ? copy_on_device(driver, reader, copy, source, size)
                                   : copy_through_host(driver, target.device(), copy, home, source, size);
-  if (copied) return copy;
-  static_cast<void>(target.deallocate(copy, std::nullopt));  // why it failed is the error to tell
-  return std::move(copied.error());
+  VPMM_TRY(std::move(copied));
+  give_back.dismiss();
+  return copy;
 }
 
 }  // namespace vpmm::ipc

@@ -229,6 +229,15 @@ void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunk
 
 void HandExporter::say(const Message& message) { expect_ok(call(send_here, with(message))); }
 
+void HandExporter::begin_to_flood(const Message& message) {
+  begin(
+      [](Parcel& asked) {
+        while (channel_of_actor().send(in(asked), {}, soon())) {
+        }
+      },
+      with(message));
+}
+
 void HandExporter::hang_up() {
   call([](Parcel&) {
     channel_of_actor().reset();

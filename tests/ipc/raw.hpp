@@ -41,6 +41,7 @@ class HandExporter : public Process {
   void send_batch(std::uint64_t number, std::uint32_t chunks);
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
   void say(const ipc::Message& message);
+  void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
   void hang_up();
 };
 

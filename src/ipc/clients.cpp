@@ -1,0 +1,110 @@
+// ipc: letting importers in, and out.
+#include "ipc/clients.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace vpmm::ipc {
+namespace {
+
+// Of the descriptors that the process may have open, 1 / kShare are for importers: with the usual 1024, 128 processes.
+// Twice the share would serve twice as many and leave a program half; half of it would turn away 65 workers.
+constexpr std::uint64_t kShare = 4;
+// Of one process. It needs one, and for a moment another while the end of the first was not noticed; one more for each
+// copy of this library in it. Twice as many would let half as many hostile processes fill the share.
+constexpr std::ptrdiff_t kMostOfOneProcess = 16;
+// After which a connection that never asked for anything makes way. Importers ask as soon as they are connected, and
+// hang up when they hold nothing, so a tenth would do; ten times that would keep others waiting.
+constexpr std::chrono::seconds kSilence{1};
+
+std::uint64_t most_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return limit.rlim_cur / kShare;
+}
+
+Error not_shared(const char* why) { return {ErrorCode::not_shared, why}; }
+
+}  // namespace
+
+// Its number is not another process's as long as it has not ended: one that connected before it was let in before it.
+Client* Clients::find(pid_t process) {
+  const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) {
+    return process != 0 && client.number == process && client.process && !client.has_ended();
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+Result<void> Clients::admit(Channel& channel) {
+  VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
+  if (peer.user != geteuid()) return not_shared("the memory belongs to a process of another user");
+  const auto is_of_peer = [&](const Connection& other) { return other.client->number == peer.process; };
+  if (peer.process != 0 && std::count_if(connections_.begin(), connections_.end(), is_of_peer) >= kMostOfOneProcess)
+    return not_shared("this process has as many connections to the one that exported the memory as it may have");
+  Client* client = find(peer.process);
+  VPMM_TRY(make_room(client == nullptr ? 2 : 1));
+  client = find(peer.process);  // it may have made room itself
+  Connection connection;
+  connection.number = ++last_number_;
+  connection.heard = Clock::now();
+  std::list<Connection> made;
+  made.push_back(std::move(connection));
+  std::list<Client> unknown;
+  if (client == nullptr) {
+    client = &unknown.emplace_back();
+    client->number = peer.process;
+    VPMM_TRY_ASSIGN(client->process, watch(channel, peer));
+  }
+  ++client->connections;
+  made.front().client = client;
+  made.front().channel = std::move(channel);
+  clients_.splice(clients_.end(), unknown);
+  connections_.splice(connections_.end(), made);
+  return {};
+}
+
+// Not all of them have a descriptor, but all are something that is kept for others.
+Result<void> Clients::make_room(std::size_t descriptors) {
+  while (connections_.size() + clients_.size() + descriptors > most_descriptors()) {
+    Connection* const silent = most_silent();
+    if (silent == nullptr)
+      return not_shared(
+          "the process that exported the memory serves as many others as it may, by its limit of descriptors (ulimit "
+          "-n)");
+    turn_away(silent->channel, ErrorCode::not_shared, "a connection that asked for nothing made way for another");
+    silent->channel.reset();
+    remove_gone();
+  }
+  return {};
+}
+
+Connection* Clients::most_silent() {
+  Connection* silent = nullptr;
+  for (Connection& connection : connections_)
+    if (Clock::now() - connection.heard >= kSilence && !connection.has_leases() &&
+        (silent == nullptr || connection.heard < silent->heard))
+      silent = &connection;
+  return silent;
+}
+
+void Clients::turn_away(Channel& channel, ErrorCode code, std::string_view why) {
+  Message refusal;
+  refusal.kind = MessageKind::refused;
+  refusal.status = static_cast<std::uint32_t>(code);
+  refusal.say(why);
+  static_cast<void>(channel.try_send(refusal, {}, Clock::now()));
+}
+
+void Clients::remove_gone() {
+  connections_.remove_if([](const Connection& connection) {
+    if (connection.channel) return false;
+    --connection.client->connections;
+    return true;
+  });
+  clients_.remove_if(
+      [](const Client& client) { return client.connections == 0 && client.leases.empty() && client.over.empty(); });
+}
+
+}  // namespace vpmm::ipc

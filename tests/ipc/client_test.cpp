@@ -1,0 +1,293 @@
+// ipc tests: other processes of the user, hostile ones too, leave the exporting program its descriptors and each other
+// a place.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "ipc/raw.hpp"
+
+namespace vpmm::ipc_test {
+namespace {
+
+using ipc::Channel;
+using ipc::Message;
+using ipc::MessageKind;
+
+constexpr std::uint64_t kSeed = 11;
+constexpr Bytes kSize = 4 * kMiB;
+
+std::vector<Channel>& channels_of_actor() {
+  static std::vector<Channel> channels;
+  return channels;
+}
+
+// Connections that say nothing. Those that are turned away stay open at this end.
+void connect_often(Process& client, const vpmm_ipc_handle& handle, std::uint64_t times) {
+  Parcel parcel;
+  parcel.handle = handle;
+  parcel.words[0] = times;
+  client.call(
+      [](Parcel& asked) {
+        for (std::uint64_t i = 0; i < asked.words[0]; ++i) channels_of_actor().push_back(connect_by_hand(asked.handle));
+      },
+      parcel);
+}
+
+// What a connection of connect_often was told.
+Message told(Process& client, std::uint64_t connection) {
+  Parcel parcel;
+  parcel.words[0] = connection;
+  const Parcel answer = client.call(
+      [](Parcel& asked) {
+        const std::optional<Message> heard = next_from(channels_of_actor().at(asked.words[0]));
+        asked.words[0] = heard ? static_cast<std::uint64_t>(heard->kind) : 0;
+        asked.say(heard ? heard->said() : "");
+      },
+      parcel);
+  Message message = message_of(static_cast<MessageKind>(answer.words[0]), 0);
+  message.say(answer.said());
+  return message;
+}
+
+std::uint64_t files_that_can_be_opened(Process& process) {
+  return process
+      .call([](Parcel& parcel) {
+        std::vector<int> files;
+        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files.push_back(file);
+        parcel.words[0] = files.size();
+        for (const int file : files) ::close(file);
+      })
+      .words[0];
+}
+
+// Silent connections make way after a while.
+Address open_in_the_end(Process& importer, const vpmm_ipc_handle& handle) {
+  Parcel answer = importer.try_to_open(handle);
+  for (const auto give_up = soon(); answer.status != VPMM_OK && ipc::Clock::now() < give_up;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    answer = importer.try_to_open(handle);
+  }
+  expect_ok(answer);
+  return answer.words[0];
+}
+
+TEST(IpcClients, one_that_connects_without_end_has_16_connections_and_others_get_in) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(256);
+  const std::uint64_t free_before = files_that_can_be_opened(exporter);
+  Process hostile;
+  connect_often(hostile, shared.handle, 300);
+  Process importer;
+  const Address opened = importer.open(shared.handle);
+  importer.expect(opened, kSize, kSeed);
+  EXPECT_EQ(files_that_can_be_opened(exporter) + 16 + 1 + 2, free_before);
+  EXPECT_NE(told(hostile, 16).said().find("as many connections"), std::string::npos);
+  importer.close(opened);
+}
+
+TEST(IpcClients, several_that_connect_without_end_have_a_quarter_of_the_descriptors_and_make_way) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  const std::uint64_t free_before = files_that_can_be_opened(exporter);
+  std::array<Process, 4> hostile;
+  for (Process& one : hostile) connect_often(one, shared.handle, 16);
+  Process importer;
+  const Address opened = open_in_the_end(importer, shared.handle);
+  EXPECT_GE(files_that_can_be_opened(exporter) + 16, free_before);
+  EXPECT_NE(told(hostile[0], 0).said().find("made way"), std::string::npos);
+  importer.expect(opened, kSize, kSeed);
+  importer.close(opened);
+}
+
+TEST(IpcClients, one_that_hangs_up_and_comes_back_takes_one_descriptor_and_keeps_its_leases) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.belongings();
+  const std::uint64_t before = exporter.belongings().descriptors;
+  HandImporter client;
+  for (int i = 0; i < 60; ++i) {
+    client.connect(shared.handle);
+    client.say_open(shared.handle);
+    EXPECT_EQ(client.hear().kind, MessageKind::granted);
+    client.hang_up();
+  }
+  Process importer;
+  importer.close(importer.open(shared.handle));
+  Belongings now = exporter.belongings();
+  for (int i = 0; i < 10'000 && now.descriptors > before + 1; ++i) now = exporter.belongings();
+  EXPECT_EQ(now.descriptors, before + 1);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  EXPECT_GE(exporter.leased(), kSize);
+  client.kill();
+  expect_leases_to_end(exporter);
+}
+
+// It holds memory through both, and one may not end the leases of the other.
+TEST(IpcClients, one_with_two_connections_keeps_the_leases_of_either) {
+  Process exporter;
+  const Shared first = exporter.allocate_shared(kSize, kSeed);
+  const Shared second = exporter.allocate_shared(kSize, kSeed);
+  Channel one = connect_by_hand(first.handle);
+  Channel other = connect_by_hand(first.handle);
+  send_by_hand(one, open_message(first.handle, 1));
+  EXPECT_EQ(next_from(one)->kind, MessageKind::granted);
+  send_by_hand(other, open_message(second.handle, 1));
+  EXPECT_EQ(next_from(other)->kind, MessageKind::granted);
+  const Bytes both = first.handle.bytes + second.handle.bytes;
+  for (const Shared& each : {first, second}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  EXPECT_GE(exporter.leased(), both);
+  send_by_hand(one, message_of(MessageKind::close, 1));
+  while (exporter.leased() >= both) {
+  }
+  EXPECT_GE(exporter.leased(), kSize);
+  send_by_hand(other, message_of(MessageKind::close, 1));
+  expect_leases_to_end(exporter);
+}
+
+TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one_leaves) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  std::array<Process, 8> importers;
+  for (Process& importer : importers) importer.expect(importer.open(shared.handle), kSize, kSeed);
+  Process late;
+  for (int i = 0; i < 3; ++i)
+    expect_refused(late.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many others as it may");
+  importers[0].exit();
+  late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
+}
+
+// --- what else one may do -------------------------------------------------------------------------------------------
+
+// A connection with unsent data, which whoever closes it last waits for.
+class Lingering {
+ public:
+  Lingering() {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    file_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    is_connected_ = bind(listener, any, sizeof address) == 0 && listen(listener, 1) == 0 &&
+                    getsockname(listener, any, &size) == 0 && connect(file_, any, sizeof address) == 0;
+    peer_ = is_connected_ ? accept4(listener, nullptr, nullptr, SOCK_CLOEXEC) : -1;
+    ::close(listener);
+    const std::vector<char> bytes(1 << 16);
+    while (is_connected_ && send(file_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+    linger({1, 60});
+  }
+  ~Lingering() {
+    ::close(peer_);  // without having read: that ends it
+    if (file_ >= 0) ::close(file_);
+  }
+  Lingering(const Lingering&) = delete;
+  Lingering& operator=(const Lingering&) = delete;
+
+  bool is_connected() const { return is_connected_; }
+  // True: the other side has it, and this one no more.
+  bool give_to(const Channel& channel, const Message& message) {
+    iovec data{const_cast<Message*>(&message), sizeof message};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = room.data();
+    header.msg_controllen = room.size();
+    cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(part), &file_, sizeof file_);
+    const bool is_sent = sendmsg(channel.get(), &header, MSG_NOSIGNAL) >= 0;
+    if (!is_sent) linger({1, 0});
+    ::close(std::exchange(file_, -1));
+    return is_sent;
+  }
+
+ private:
+  void linger(::linger how) const { setsockopt(file_, SOL_SOCKET, SO_LINGER, &how, sizeof how); }
+  int file_ = -1;
+  int peer_ = -1;
+  bool is_connected_ = false;
+};
+
+bool kernel_can_refuse_descriptors() {
+  constexpr int kPassRights = 83;
+  const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int value = 0;
+  const bool can = setsockopt(file, SOL_SOCKET, kPassRights, &value, sizeof value) == 0;
+  ::close(file);
+  return can;
+}
+
+TEST(IpcClients, one_that_sends_a_descriptor_whose_closing_lasts_stops_nobody) {
+  if (!kernel_can_refuse_descriptors()) GTEST_SKIP() << "SO_PASSRIGHTS is new in Linux 6.16";
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  Process importer({"VPMM_IPC_TIMEOUT=3000"});
+  Lingering lingering;
+  if (!lingering.is_connected()) GTEST_SKIP() << "no TCP here";
+  const Channel channel = connect_by_hand(shared.handle);
+  EXPECT_FALSE(lingering.give_to(channel, message_of(MessageKind::close, 1)));
+  const Address opened = importer.open(shared.handle);
+  importer.expect(opened, kSize, kSeed);
+  importer.close(opened);
+}
+
+TEST(IpcClients, one_with_more_openings_than_it_may_have_is_refused_the_next_and_keeps_the_others) {
+  constexpr std::uint64_t kMost = 1 << 14;
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(1000, kSeed);
+  Channel channel = connect_by_hand(shared.handle);
+  const auto open = [&](std::uint64_t number) {
+    send_by_hand(channel, open_message(shared.handle, number));
+    const std::optional<Message> answer = next_from(channel);
+    if (!answer || answer->kind != MessageKind::granted) return answer;
+    for (std::uint32_t received = 0; received < answer->chunks;) {
+      const std::optional<Message> batch = next_from(channel);
+      if (!batch) return batch;
+      send_by_hand(channel, message_of(MessageKind::received, number, received += batch->count));
+    }
+    return answer;
+  };
+  for (std::uint64_t number = 1; number <= kMost; ++number) ASSERT_EQ(open(number)->kind, MessageKind::granted);
+  const std::optional<Message> refused = open(kMost + 1);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->kind, MessageKind::refused);
+  EXPECT_NE(refused->said().find("open as it may have"), std::string::npos) << refused->said();
+  send_by_hand(channel, message_of(MessageKind::close, 1));
+  EXPECT_EQ(open(kMost + 2)->kind, MessageKind::granted);
+}
+
+// --- an exporter ----------------------------------------------------------------------------------------------------
+
+TEST(IpcExporter, that_talks_about_other_openings_for_ever_fails_the_opening) {
+  Process importer({"VPMM_IPC_TIMEOUT=300"});
+  HandExporter exporter;
+  importer.begin_to_open(exporter.listen(4));
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  exporter.begin_to_flood(message_of(MessageKind::batch, 99));
+  expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "protocol");
+  exporter.kill();
+}
+
+}  // namespace
+}  // namespace vpmm::ipc_test
