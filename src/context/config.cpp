@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm::context {
 namespace {
 
@@ -363,8 +365,8 @@ std::string difference(const pool::Config& in_force, const pool::Config& asked) 
   return {};
 }
 
-std::vector<SettingInForce> list_settings(const pool::Config& config) {
-  std::vector<SettingInForce> list;
+Vector<SettingInForce> list_settings(const pool::Config& config) {
+  Vector<SettingInForce> list;
   for (const Setting& setting : kSettings) {
     list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning});
   }

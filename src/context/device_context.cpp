@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
 #include "base/race_window.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
@@ -352,7 +353,7 @@ Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* bl
 // The stream that is named, the streams that record_use named, and, when it is another one, the stream of the
 // allocation, whose queued work may use the memory too. More than two are "all streams now".
 time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
-  std::vector<time::Timeline*> timelines;
+  Vector<time::Timeline*> timelines;
   const auto add = [&](std::optional<time::TimelineId> id) {
     time::Timeline* timeline = id ? timelines_.find(*id) : nullptr;
     if (timeline != nullptr && !timeline->is_over &&

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
 #include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
@@ -169,7 +170,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
   };
-  relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
+  relief.advanced = [this](const Vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
@@ -313,7 +314,7 @@ Result<void> DeviceContext::open() {
 void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
                "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
-  const std::vector<time::StampPart> done = timelines_.forget_context(dead);
+  const Vector<time::StampPart> done = timelines_.forget_context(dead);
   if (pool_ != nullptr) pool_->advance(done);
   if (small_ != nullptr) small_->retire_idle();
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);

@@ -2,8 +2,8 @@
 #include "context/neighbours.hpp"
 
 #include <algorithm>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "context/process_gate.hpp"
 #include "observe/log.hpp"
@@ -14,7 +14,7 @@ namespace {
 // Leaked: pools may be destroyed after every static object.
 struct Neighbourhood {
   Mutex mutex;
-  std::vector<Context*> pools VPMM_GUARDED_BY(mutex);
+  Vector<Context*> pools VPMM_GUARDED_BY(mutex);
 };
 
 Neighbourhood& neighbourhood() {

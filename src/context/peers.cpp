@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -88,11 +89,11 @@ Result<bool> DeviceContext::is_alive(const time::KnownContext& other) {
 // Their events die with them, those of peers' contexts (reset by others) and of contexts whose streams called.
 Result<void> DeviceContext::forget_dead_others() {
   if (!has_context_ids_ || timelines_.other_contexts().empty()) return {};
-  const std::vector<time::KnownContext> others = timelines_.other_contexts();
+  const Vector<time::KnownContext> others = timelines_.other_contexts();
   for (const time::KnownContext& other : others) {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (lives) continue;
-    const std::vector<time::StampPart> done = timelines_.forget_context(other.id);
+    const Vector<time::StampPart> done = timelines_.forget_context(other.id);
     if (pool_ != nullptr) pool_->advance(done);
     if (small_ != nullptr) small_->retire_idle();
     for (Peer& peer : peers_)

@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <utility>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "observe/log.hpp"
 
@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kPatience{1};  // with all files that take no byt
 
 struct OpenRecordings {
   Mutex mutex;
-  std::vector<std::weak_ptr<observe::TraceWriter>> writers VPMM_GUARDED_BY(mutex);
+  Vector<std::weak_ptr<observe::TraceWriter>> writers VPMM_GUARDED_BY(mutex);
 };
 
 // Never destroyed: static objects may still start recordings.
@@ -37,7 +37,7 @@ void finish_recordings() noexcept {
   try {
     OpenRecordings& open = open_recordings();
     const MutexLock lock(open.mutex);
-    std::vector<std::shared_ptr<observe::TraceWriter>> writers;
+    Vector<std::shared_ptr<observe::TraceWriter>> writers;
     for (const auto& weak : open.writers)
       if (auto writer = weak.lock()) writers.push_back(std::move(writer));
     for (const auto& writer : writers) writer->begin_to_close();  // they finish side by side

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm::pool {
 
 Bytes Plan::moved_bytes() const {
@@ -27,8 +29,8 @@ Bytes Plan::end_chunk_bytes() const {
   return (first ? first->mapping.chunk->size : 0) + (last ? last->mapping.chunk->size : 0);
 }
 
-std::vector<time::Stamp> Plan::moved_stamps() const {
-  std::vector<time::Stamp> stamps;
+Vector<time::Stamp> Plan::moved_stamps() const {
+  Vector<time::Stamp> stamps;
   if (first) stamps.push_back(first->stamp);
   for (const Move& move : moves) stamps.push_back(move.stamp);
   if (last) stamps.push_back(last->stamp);

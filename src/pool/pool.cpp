@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::pool {
@@ -330,9 +331,9 @@ Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller,
     return Planner::is_usable(free, caller.own()) ||
            (waits_allowed == Waits::some && planner_.is_waitable(free, caller.own()));
   };
-  std::vector<Region*> stretch;
+  Vector<Region*> stretch;
   std::optional<AddressRange> part;
-  index_.for_each_run([&](const std::vector<Region*>& run) {
+  index_.for_each_run([&](const Vector<Region*>& run) {
     stretch.clear();
     for (Region* free : run) {
       if (!admits(*free)) {
@@ -349,7 +350,7 @@ Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller,
   });
   if (!part) return static_cast<Region*>(nullptr);
   std::erase_if(stretch, [&](const Region* free) { return !free->range.overlaps(*part); });
-  std::vector<time::StampPart> waits;
+  Vector<time::StampPart> waits;
   for (const Region* free : stretch) Planner::add_waits(free->stamp, caller.own(), waits);
   VPMM_TRY(queue_waits(waits, caller));
   region::Tenant tenant = tenant_of(request, caller);
@@ -367,7 +368,7 @@ Result<Region*> Pool::take_waiting(const PageRequest& request, const Caller& cal
     return true;
   });
   if (best == nullptr) return best;
-  std::vector<time::StampPart> waits;
+  Vector<time::StampPart> waits;
   Planner::add_waits(best->stamp, caller.own(), waits);
   VPMM_TRY(queue_waits(waits, caller));
   const DevicePtr start = *region::RegionIndex::aligned_start(*best, request.size, request.alignment);
@@ -376,7 +377,7 @@ Result<Region*> Pool::take_waiting(const PageRequest& request, const Caller& cal
   return index_.allocate(best, {start, request.size}, std::move(tenant));
 }
 
-Region* Pool::join_run(const std::vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
+Region* Pool::join_run(const Vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
   Region* joined = nullptr;
   for (Region* free : run) {
     const DevicePtr begin = std::max(free->range.begin, part.begin);
@@ -428,14 +429,14 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
 
 // --- what is complete -----------------------------------------------------------------------------------------------
 
-void Pool::advance(const std::vector<time::StampPart>& done) {
+void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
   returned_ += done.size();
   if (relief_.advanced) relief_.advanced(done);
 }
 
 Result<bool> Pool::learn(std::size_t most) {
-  std::vector<time::StampPart> done;
+  Vector<time::StampPart> done;
   const Result<void> asked = timelines_.poll(most, done);
   advance(done);
   if (!asked) return asked.error();
@@ -475,8 +476,8 @@ void Pool::record_use(Region* region, time::Timeline& timeline) {
   ++timeline.tenants;
 }
 
-std::vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
-  std::vector<vm::Mapping> mappings;
+Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
+  Vector<vm::Mapping> mappings;
   chunks_.for_each_around(range, [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
   return mappings;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
 #include "base/race_window.hpp"
 #include "small/small_pool.hpp"
 
@@ -82,8 +83,8 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
   return live_at(arena, p, *shard);
 }
 
-const std::vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const std::vector<time::TimelineId> none;
+const Vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
+  static const Vector<time::TimelineId> none;
   const auto found = uses_.find(allocation.range.begin);
   return found == uses_.end() ? none : found->second;
 }
@@ -104,7 +105,7 @@ bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& time
       live->extent->set_used_elsewhere(live->index);
   }
   // From here on no warm call ends it.
-  std::vector<time::TimelineId>& uses = uses_[begin];
+  Vector<time::TimelineId>& uses = uses_[begin];
   if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return true;
   uses.push_back(timeline.id);
   ++timeline.tenants;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
 
 namespace vpmm::small {
 
@@ -304,7 +305,7 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
   const std::size_t most_pages = pool_.rounding().cuts_pages() ? kMostArenaPages : 1;
-  const std::vector<AddressRange> reservations = pool_.reservations();
+  const Vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), spans_.picture());
@@ -406,13 +407,13 @@ void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
   shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, number);
 }
 
-void SmallPool::advance(const std::vector<time::StampPart>& done) {
+void SmallPool::advance(const Vector<time::StampPart>& done) {
   if (done.empty()) return;
   for (const time::StampPart& part : done) {
     spans_.advance(part.timeline, part.sequence);
     const auto first = waiting_.lower_bound({part.timeline, 0});
     const auto last = waiting_.upper_bound(part);
-    std::vector<Waiting> ready;
+    Vector<Waiting> ready;
     for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
     waiting_.erase(first, last);
     for (Waiting& waiting : ready) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -120,7 +121,7 @@ void Somm::record_use(Block* block, time::Timeline& timeline) {
 }
 
 Result<void> Somm::settle(MutexLock& lock) {
-  std::vector<Pending> complete;
+  Vector<Pending> complete;
   std::erase_if(pending_, [&](Pending& pending) {
     pending.stamp = timelines_.reduce(pending.stamp);
     if (!pending.stamp.is_complete()) return false;
@@ -132,7 +133,7 @@ Result<void> Somm::settle(MutexLock& lock) {
   const RelaxedCaptureScope relaxed(driver_);
   lock.leave();
   Result<void> outcome;
-  std::vector<Pending> failed;
+  Vector<Pending> failed;
   for (const Pending& pending : complete) {
     const CuResult result = driver_.mem_free_async(pending.begin, own_stream_);
     if (result == CuResult::success) continue;

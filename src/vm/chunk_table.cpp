@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 
 namespace vpmm::vm {
 
@@ -44,15 +46,15 @@ void ChunkTable::forget(Chunk* chunk) {
   chunks_.erase(chunk);
 }
 
-void ChunkTable::for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const {
+void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
   for (auto mapping = mappings_.lower_bound(range.begin); mapping != mappings_.end(); ++mapping) {
     if (mapping->first + mapping->second->size > range.end()) return;
     if (!visit({mapping->first, mapping->second})) return;
   }
 }
 
-std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
-  std::vector<Mapping> found;
+Vector<Mapping> ChunkTable::inside(AddressRange range) const {
+  Vector<Mapping> found;
   for_each_inside(range, [&](const Mapping& mapping) {
     found.push_back(mapping);
     return true;
@@ -60,7 +62,7 @@ std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
   return found;
 }
 
-void ChunkTable::for_each_around(AddressRange range, const std::function<void(const Mapping&)>& visit) const {
+void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const {
   auto mapping = mappings_.upper_bound(range.begin);
   if (mapping != mappings_.begin()) --mapping;
   for (; mapping != mappings_.end() && mapping->first < range.end(); ++mapping)
@@ -77,11 +79,11 @@ bool ChunkTable::is_whole(AddressRange range) const {
   return reached == range.end();
 }
 
-void ChunkTable::for_each_chunk(const std::function<void(Chunk&)>& visit) {
+void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }
 
-void ChunkTable::for_each_mapping(const std::function<void(const Mapping&)>& visit) const {
+void ChunkTable::for_each_mapping(FunctionRef<void(const Mapping&)> visit) const {
   for (const auto& [at, chunk] : mappings_) visit({at, chunk});
 }
 
