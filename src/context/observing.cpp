@@ -1,8 +1,7 @@
 // context: figures, pictures, limits and recording.
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/visit.hpp"
@@ -47,7 +46,7 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
   return Error{ErrorCode::invalid_pointer,
-               fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+               message_of("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
 }
 
 bool DeviceContext::is_over_capacity() const {
@@ -90,7 +89,7 @@ Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes is more than any address space", bytes)});
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", bytes)});
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
@@ -215,7 +214,8 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   snapshot.statistics = figures();
   if (pool_ == nullptr) return snapshot;
   snapshot.page_size = pool_->page_size();
-  snapshot.reservations = pool_->reservations();
+  const Vector<AddressRange>& reservations = pool_->reservations();
+  snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = small_->live_by_page();

@@ -4,10 +4,9 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
 
+#include "base/message.hpp"
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {
@@ -470,15 +469,15 @@ std::string SmallPool::validate() {
   for (const auto& [shard, of_shard] : extents)
     for (const Extent* extent : of_shard) units += extent->units;
   if (units != extent_units_ || units * kUnit != spans_.bytes(region::RegionState::allocated))
-    return fmt::format("small: extents have {} units, {} are counted and {} bytes cut for them", units, extent_units_,
-                       spans_.bytes(region::RegionState::allocated));
+    return message_of("small: extents have {} units, {} are counted and {} bytes cut for them", units, extent_units_,
+                      spans_.bytes(region::RegionState::allocated));
   for (Shard& shard : shards_)
     if (std::string broken = validate_shard(shard, extents[&shard]); !broken.empty()) return "small: " + broken;
   if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
     for (const Waiting& block : blocks) waiting += block.bytes();
-  if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
+  if (waiting != waiting_bytes_) return message_of("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
   return {};
 }
 
@@ -494,7 +493,7 @@ std::string SmallPool::validate_arenas() const {
   }
   const Bytes cut = spans_.bytes(region::RegionState::allocated) + spans_.bytes(region::RegionState::free);
   if (pages != page_count_ || cut != pages * page_size_)
-    return fmt::format("{} pages in arenas, {} counted, {} bytes cut or free", pages, page_count_, cut);
+    return message_of("{} pages in arenas, {} counted, {} bytes cut or free", pages, page_count_, cut);
   return {};
 }
 
@@ -540,12 +539,11 @@ std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>&
   });
   const auto has_room = [](const Extent* extent) { return extent->longest() != 0; };
   if (listed != static_cast<std::uint64_t>(std::count_if(extents.begin(), extents.end(), has_room)))
-    return fmt::format("{} extents stand in their shard's list, and others have room", listed);
+    return message_of("{} extents stand in their shard's list, and others have room", listed);
   if (loose != shard.loose_units)
-    return fmt::format("{} units of free pages in extents that are in use, {} counted", loose,
-                       shard.loose_units.load());
+    return message_of("{} units of free pages in extents that are in use, {} counted", loose, shard.loose_units.load());
   if (kept_pages != shard.kept_pages_bytes || kept + kept_pages != shard.kept_bytes)
-    return fmt::format("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
+    return message_of("{} bytes kept, {} counted", kept + kept_pages, shard.kept_bytes.load());
   return {};
 }
 
@@ -575,9 +573,9 @@ std::string SmallPool::validate_extents(const Shard& shard, const Vector<const E
   if (extents.size() == shard.extent_count && units == shard.extent_units && free_units == shard.free_units &&
       large_units == shard.large_units)
     return {};
-  return fmt::format("{} extents of {} units, {} free and {} in large runs; the shard counts {}, {}, {} and {}",
-                     extents.size(), units, free_units, large_units, shard.extent_count, shard.extent_units,
-                     shard.free_units, shard.large_units);
+  return message_of("{} extents of {} units, {} free and {} in large runs; the shard counts {}, {}, {} and {}",
+                    extents.size(), units, free_units, large_units, shard.extent_count, shard.extent_units,
+                    shard.free_units, shard.large_units);
 }
 
 }  // namespace vpmm::small

@@ -5,10 +5,9 @@
 #include <iterator>
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::small {
 
@@ -354,7 +353,7 @@ bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr;
 
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
+  VPMM_CHECK(page != nullptr && is_arena(*page), message_of("no arena around {:#x}", to_integer(p)));
   return *arena_in(*page);
 }
 
@@ -463,7 +462,7 @@ void SmallPool::wait_for(const Waiting& waiting) {
 void SmallPool::set_free(const Waiting& waiting) {
   waiting_bytes_ -= waiting.bytes();
   Extent* const extent = waiting.slab != nullptr ? waiting.slab->extent : extent_at(waiting.begin);
-  VPMM_CHECK(extent != nullptr, fmt::format("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
+  VPMM_CHECK(extent != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
   Shard& shard = *extent->shard;
   const SpinGuard guard(shard.lock);
   if (waiting.slab == nullptr) return shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, 0);
