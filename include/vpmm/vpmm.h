@@ -39,7 +39,7 @@ typedef enum vpmm_status {
   VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal or null pointer that is not allowed */
   VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool: foreign, freed already */
   VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
-  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself */
+  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself; nothing has changed, also after a free */
   VPMM_ERROR_BAD_CONFIGURATION = 5,  /* a setting has a value that is not allowed; the message names it */
   VPMM_ERROR_UNSUPPORTED = 6,        /* this device or driver cannot do it */
   VPMM_ERROR_NO_DRIVER = 7,          /* no CUDA driver on this machine */

@@ -6,6 +6,8 @@
 #include <new>
 #include <type_traits>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm {
 
 constexpr std::size_t kCacheLine = 64;
@@ -22,9 +24,11 @@ struct LineAllocator {
 
   T* allocate(std::size_t count) {
     const std::size_t bytes = (count * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
-    return static_cast<T*>(::operator new (bytes, std::align_val_t{kCacheLine}));
+    void* const memory = host_reserve::take(bytes, kCacheLine);
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<T*>(memory);
   }
-  void deallocate(T* begin, std::size_t) { ::operator delete (begin, std::align_val_t{kCacheLine}); }
+  void deallocate(T* begin, std::size_t) { host_reserve::give_back(begin, kCacheLine); }
   friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
 };
 

@@ -1,7 +1,17 @@
-// base: names of error codes.
+// base: errors, and the names of their codes.
 #include "base/result.hpp"
 
+#include "base/message.hpp"
+
 namespace vpmm {
+
+Error::Error(ErrorCode code_of_it, const char* text) noexcept : code(code_of_it) {
+  try {
+    message = text;
+  } catch (...) {
+    message = kNoMemoryForMessage;
+  }
+}
 
 const char* to_string(ErrorCode code) {
   switch (code) {

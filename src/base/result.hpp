@@ -27,11 +27,26 @@ enum class ErrorCode {
 
 const char* to_string(ErrorCode code);
 
-// One failure: the code for programs, a complete sentence for people.
+// One failure: the code for programs, a complete sentence for people. To make, copy or move one never throws: where the
+// process has no memory for the sentence, it says that.
 struct Error {
+  Error() = default;
+  Error(ErrorCode code_of_it, std::string text) noexcept : code(code_of_it), message(std::move(text)) {}
+  Error(ErrorCode code_of_it, const char* text) noexcept;
+  Error(const Error& other) noexcept : Error(other.code, other.message.c_str()) {}
+  Error(Error&& other) noexcept = default;
+  Error& operator=(const Error& other) noexcept { return *this = Error(other); }
+  Error& operator=(Error&& other) noexcept = default;
+  ~Error() = default;
+
   ErrorCode code = ErrorCode::invalid_argument;
   std::string message;
 };
+
+// host_out_of_memory.
+inline Error no_host_memory() noexcept {
+  return {ErrorCode::host_out_of_memory, "the process itself is out of memory"};
+}
 
 // Holds a T or an Error. Requires for value(): ok(); for error(): !ok().
 template <typename T>

@@ -1,14 +1,13 @@
 // base: memory for many small objects that never move.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
-#include <vector>
+
+#include "base/host_memory.hpp"
+#include "base/huge_block.hpp"
 
 namespace vpmm {
 
@@ -16,31 +15,21 @@ namespace vpmm {
 // tables beside the miss of its own line. All of it ends with the store.
 class StableBytes {
  public:
-  // Zeroed. Requires: size <= 2 MiB, alignment a power of two up to 4 KiB.
+  // Zeroed. Requires: size <= a huge page, alignment a power of two up to 4 KiB.
   void* take(std::size_t size, std::size_t alignment) {
-    used_ = (used_ + alignment - 1) / alignment * alignment;
-    if (blocks_.empty() || used_ + size > kBlock) add_block();
-    void* const begin = static_cast<char*>(blocks_.back().get()) + used_;
-    used_ += size;
-    return std::memset(begin, 0, size);
+    std::size_t at = (used_ + alignment - 1) / alignment * alignment;
+    if (blocks_.empty() || at + size > blocks_.back().size()) {
+      blocks_.emplace_back(HugeBlock::kHugePage);
+      at = used_ = 0;
+      if (size > blocks_.back().size()) throw std::bad_alloc();
+    }
+    used_ = at + size;
+    return std::memset(static_cast<char*>(blocks_.back().begin()) + at, 0, size);
   }
 
  private:
-  struct Free {
-    void operator()(void* block) const { std::free(block); }
-  };
-  static constexpr std::size_t kBlock = std::size_t{2} << 20;
-
-  void add_block() {
-    void* const block = std::aligned_alloc(kBlock, kBlock);
-    if (block == nullptr) throw std::bad_alloc();
-    blocks_.emplace_back(block);
-    ::madvise(block, kBlock, MADV_HUGEPAGE);  // best effort
-    used_ = 0;
-  }
-
-  std::vector<std::unique_ptr<void, Free>> blocks_;
-  std::size_t used_ = 0;
+  Vector<HugeBlock> blocks_;
+  std::size_t used_ = 0;  // of the last
 };
 
 // Objects of one kind, used again. One that was given back keeps its address and its value: whoever still reads it by
@@ -62,18 +51,25 @@ class StableStore {
       unused_.pop_back();
       return object;
     }
-    all_.push_back(std::construct_at(static_cast<T*>(bytes_.take(sizeof(T), alignof(T)))));
+    all_.push_back(nullptr);
+    try {
+      unused_.reserve(all_.size());  // so that give_back() needs no memory
+      all_.back() = std::construct_at(static_cast<T*>(bytes_.take(sizeof(T), alignof(T))));
+    } catch (...) {
+      all_.pop_back();
+      throw;
+    }
     return all_.back();
   }
-  void give_back(T* object) { unused_.push_back(object); }
+  void give_back(T* object) noexcept { unused_.push_back(object); }
 
   // Every object there is, those given back too.
-  const std::vector<T*>& all() const { return all_; }
+  const Vector<T*>& all() const { return all_; }
 
  private:
   StableBytes bytes_;
-  std::vector<T*> all_;
-  std::vector<T*> unused_;
+  Vector<T*> all_;
+  Vector<T*> unused_;
 };
 
 }  // namespace vpmm

@@ -13,7 +13,7 @@ using driver::Call;
 namespace {
 
 // What the graph's user object owns. The list outlives the context if the graph does.
-struct GraphEnd {
+struct GraphEnd : FromHostMemory {
   std::shared_ptr<DeferredList> ended;
   std::uint64_t capture;
 };
@@ -34,7 +34,7 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
     return {};
   }
   ended_->provide(kept_.size() + 1);
-  auto end = std::make_unique<GraphEnd>(GraphEnd{ended_, capture});
+  auto end = std::make_unique<GraphEnd>(GraphEnd{{}, ended_, capture});
   driver::UserObjectHandle object{};
   VPMM_TRY(driver::checked(Call::user_object_create, driver_.user_object_create(end.get(), on_graph_end, object)));
   // From here on the driver calls on_graph_end, also when the object is released right away.

@@ -35,7 +35,7 @@ class Captures {
   // Forgets the capture; its parked regions are the caller's to free.
   Vector<region::Region*> release(std::uint64_t capture);
   // Captures whose graphs are gone since the last call.
-  Vector<std::uint64_t> take_ended() { return ended_->take_all(); }
+  void take_ended(FunctionRef<void(std::uint64_t)> visit) { ended_->take_all(visit); }
   Vector<std::uint64_t> all() const;
   Bytes parked_bytes() const;
 

@@ -1,8 +1,8 @@
 // context: pushing without a lock.
 #include "context/deferred.hpp"
 
-#include <algorithm>
-#include <new>
+#include <memory>
+#include <utility>
 
 #include "base/host_memory.hpp"
 
@@ -38,8 +38,11 @@ void DeferredList::push(std::uint64_t value) noexcept {
       put_back(spare_, node->next, last);
     }
   }
-  if (node == nullptr) node = new (std::nothrow) Node;
-  if (node == nullptr) return;  // out of host memory inside a finalizer: the memory stays allocated
+  if (node == nullptr) {
+    void* const memory = host_reserve::take(sizeof(Node), alignof(Node));
+    if (memory == nullptr) return;  // neither the process nor the reserve has any: the memory stays allocated
+    node = std::construct_at(static_cast<Node*>(memory));
+  }
   node->value = value;
   put_back(pushed_, node, node);
 }
@@ -52,18 +55,24 @@ void DeferredList::provide(std::size_t count) {
   }
 }
 
-Vector<std::uint64_t> DeferredList::take_all() {
-  Vector<std::uint64_t> values;
-  Node* first = pushed_.exchange(nullptr, std::memory_order_acquire);
-  if (first == nullptr) return values;
-  Node* last = first;
-  for (Node* node = first; node != nullptr; node = node->next) {
-    values.push_back(node->value);
-    last = node;
+void DeferredList::take_all(FunctionRef<void(std::uint64_t)> visit) {
+  Node* first = nullptr;  // in the order of the pushes, which is the other way round
+  for (Node* node = pushed_.exchange(nullptr, std::memory_order_acquire); node != nullptr;)
+    node = std::exchange(node->next, std::exchange(first, node));
+  while (first != nullptr) {
+    const std::uint64_t value = first->value;
+    Node* const taken = std::exchange(first, first->next);
+    put_back(spare_, taken, taken);
+    try {
+      visit(value);
+    } catch (...) {
+      while (first != nullptr) {
+        Node* const rest = std::exchange(first, first->next);
+        put_back(pushed_, rest, rest);
+      }
+      throw;
+    }
   }
-  put_back(spare_, first, last);
-  std::reverse(values.begin(), values.end());
-  return values;
 }
 
 }  // namespace vpmm::context

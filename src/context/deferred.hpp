@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 
 namespace vpmm::context {
@@ -22,12 +23,13 @@ class DeferredList {
   void push(std::uint64_t value) noexcept;
   // Makes sure that at least `count` pushes find a node.
   void provide(std::size_t count);
-  // Takes everything pushed so far, in the order of the pushes.
-  Vector<std::uint64_t> take_all();
+  // Takes everything pushed so far and calls `visit` with it, in the order of the pushes. Needs no memory; what `visit`
+  // throws passes, and what comes behind is as if it had been pushed again.
+  void take_all(FunctionRef<void(std::uint64_t)> visit);
   bool empty() const { return pushed_.load(std::memory_order_acquire) == nullptr; }
 
  private:
-  struct Node {
+  struct Node : FromHostMemory {
     std::uint64_t value = 0;
     Node* next = nullptr;
   };

@@ -5,9 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
@@ -43,10 +42,10 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* 
 
 Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, Bound* bound) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
-    return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
+    return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes at alignment {} is more than any address space",
-                                                             request.bytes, request.alignment)});
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes at alignment {} is more than any address space",
+                                                            request.bytes, request.alignment)});
   for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
@@ -72,14 +71,17 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   const bool has_drained = drain_deferred(lock);
   VPMM_TRY(noted(settle(lock)));
   VPMM_TRY(noted(preallocate_once(lock)));
+  deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
   Result<DevicePtr> result = noted(route(lock, request, caller));
   if (!result) return result;
-  announce_allocation(result.value(), request, caller);
-  leave(caller);
-  note_peaks(caller);
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
-  static_cast<void>(noted(bound_any_stream(lock)));
-  if (has_drained) static_cast<void>(noted(trim_above_threshold(lock)));  // these frees could not do it themselves
+  afterwards([&] {
+    announce_allocation(result.value(), request, caller);
+    leave(caller);
+    note_peaks(caller);
+    static_cast<void>(noted(bound_any_stream(lock)));
+    if (has_drained) static_cast<void>(noted(trim_above_threshold(lock)));  // these frees could not do it themselves
+  });
   return result;
 }
 
@@ -104,8 +106,8 @@ Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, 
                  "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
   if (request.alignment > kSmallAlignment)
     return Error{ErrorCode::unsupported,
-                 fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here",
-                             request.alignment)};
+                 message_of("alignment {} needs the virtual memory pool, which is off or not supported here",
+                            request.alignment)};
   return allocate_stream_ordered(lock, request, caller);
 }
 
@@ -114,8 +116,8 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
   const Bytes natural = pool_->slice_alignment();
   if (request.alignment > natural && !is_power_of_two(page))
     return Error{ErrorCode::unsupported,
-                 fmt::format("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
-                             request.alignment, page)};
+                 message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
+                            request.alignment, page)};
   const pool::PageRequest pages{request.bytes, small_->rounded(request.bytes), std::max(request.alignment, natural)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
@@ -154,8 +156,8 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
   if (result && somm_reserved_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
-                 fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
-                             request.bytes, result.error().message)};
+                 message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
+                            request.bytes, result.error().message)};
   if (result && is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), request, caller));
   return result;
 }
@@ -173,9 +175,9 @@ Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, cons
                               : somm_->deallocate_after(lock, block, {}));
   trim_somm(lock);
   return Error{ErrorCode::out_of_memory,
-               fmt::format("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
-                           "is reached",
-                           request.bytes, *capacity_)};
+               message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
+                          "is reached",
+                          request.bytes, *capacity_)};
 }
 
 // The other half of Note [Caches shrink before the footprint grows]: growth of the driver's pool past the peak is paid
@@ -208,7 +210,6 @@ Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
 }
 
 void DeviceContext::announce_allocation(DevicePtr begin, const Request& request, const Caller& caller) {
-  deferred_.provide(live_allocations());
   if (recording_) recording_->record_allocate(begin, request.bytes, stream_key(caller), driver_.now_ns() / 1000);
   if (observer_ == nullptr) return;
   const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(begin);
@@ -229,10 +230,12 @@ Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& strea
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
   if (!keep_before_event(caller, ptr)) VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
-  leave(caller);
   // The memory is freed already, so a failure from here on is not the call's.
-  static_cast<void>(noted(bound_any_stream(lock)));
-  static_cast<void>(noted(trim_above_threshold(lock)));
+  afterwards([&] {
+    leave(caller);
+    static_cast<void>(noted(bound_any_stream(lock)));
+    static_cast<void>(noted(trim_above_threshold(lock)));
+  });
   return {};
 }
 
@@ -241,12 +244,13 @@ void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {
 }
 
 bool DeviceContext::drain_deferred(MutexLock& lock) {
-  for (const std::uint64_t capture : captures_.take_ended()) release_capture(capture);
+  captures_.take_ended([this](std::uint64_t capture) { release_capture(capture); });
   if (deferred_.empty()) return false;
   served_beside_deferred_.store(0, std::memory_order_relaxed);
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
-  for (const std::uint64_t address : deferred_.take_all())
+  deferred_.take_all([&](std::uint64_t address) {
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
+  });
   if (is_proof_due()) prove_everything();
   return true;
 }
@@ -385,11 +389,11 @@ Error DeviceContext::mistake(Error error) {
 Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
   ++caller_mistakes_;
   if (!around.empty() && around.begin != ptr)
-    return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} points inside the allocation that starts at {:#x}",
-                                                         to_integer(ptr), to_integer(around.begin))};
+    return Error{ErrorCode::invalid_pointer, message_of("{:#x} points inside the allocation that starts at {:#x}",
+                                                        to_integer(ptr), to_integer(around.begin))};
   return Error{ErrorCode::invalid_pointer,
-               fmt::format("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
-                           to_integer(ptr))};
+               message_of("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
+                          to_integer(ptr))};
 }
 
 Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle stream) {
@@ -464,7 +468,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
   VPMM_TRY(visit.status());
   const auto capture = static_cast<std::uint64_t>(id);
   if (!captures_.keeps(capture))
-    return Error{ErrorCode::invalid_argument, fmt::format("no memory is kept for capture {}", capture)};
+    return Error{ErrorCode::invalid_argument, message_of("no memory is kept for capture {}", capture)};
   release_capture(capture);
   return {};
 }

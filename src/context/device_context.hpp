@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -124,6 +125,14 @@ class DeviceContext final : public Context {
   Result<T> noted(Result<T> result) {
     if (!result && result.error().code == ErrorCode::poisoned) poison(result.error());
     return result;
+  }
+  // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
+  template <typename F>
+  static void afterwards(F&& work) noexcept {
+    try {
+      std::forward<F>(work)();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is to be told
+    }
   }
   void poison(const Error& error);
   void forget_dead(driver::ContextId dead);

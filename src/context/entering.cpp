@@ -4,9 +4,8 @@
 #include <limits>
 #include <string>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
@@ -107,11 +106,11 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
   if (device < 0 || device >= count)
-    return Error{ErrorCode::invalid_argument, fmt::format("device {} does not exist: there are {}", device, count)};
+    return Error{ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", device, count)};
   VPMM_TRY_ASSIGN(const DeviceTraits traits, traits_of(driver, device));
   if (!traits.has_vmm && !traits.has_memory_pools)
     return Error{ErrorCode::unsupported,
-                 fmt::format("device {} supports neither virtual memory management nor memory pools", device)};
+                 message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
   auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
   context->prepare();
@@ -229,7 +228,9 @@ bool DeviceContext::Visit::enter() {
     status_ = *context_.poison_;
     return true;
   }
-  status_ = context_.check_alive();
+  // Note [Host memory in reserve]: from here on the call may change something.
+  if (!host_reserve::provide()) status_ = no_host_memory();
+  if (status_) status_ = context_.check_alive();
   if (!status_) return true;
   const std::uint64_t opening = context_.openings_.load();
   scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});

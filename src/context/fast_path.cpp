@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
@@ -183,9 +182,10 @@ bool DeviceContext::keep_pages(Shard& shard, const small::PageEntry& entry, regi
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)
     return false;
-  if (!may_keep(shard, region.range, stream)) return false;
+  const std::uint64_t slices = rounding_.slices(region.range.size);
+  if (!shard.pages.provide(slices) || !may_keep(shard, region.range, stream)) return false;
   shard.tally.end(region.asked, region.range.size);
-  shard.keep_pages(&region, rounding_.slices(region.range.size));
+  shard.keep_pages(&region, slices);
   return true;
 }
 
@@ -291,13 +291,15 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
   const MutexLock lock(mutex_, std::adopt_lock);
-  if (!has_preallocated_ || recording_) return {};
+  if (!has_preallocated_ || recording_ || !host_reserve::provide()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
   const DevicePtr begin = pool_->allocate_hit({bytes, small_->rounded(bytes), natural}, caller);
   if (is_null(begin)) return {};
-  announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
-  note_peaks(caller);
+  afterwards([&] {
+    announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
+    note_peaks(caller);
+  });
   return begin;
 }
 
@@ -315,7 +317,7 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 // The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
-    return Error{ErrorCode::invalid_argument, fmt::format("{} sizes and {} results", bytes.size(), out.size())};
+    return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
   const Known caller = stream ? known(*stream) : Known{};
   const auto take_back = [&](std::size_t made) {
     static_cast<void>(deallocate_many(out.first(made), stream));  // why it is done is the error to tell

@@ -1,8 +1,7 @@
 // context: figures, pictures, limits and recording.
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
@@ -38,7 +37,7 @@ bool has_unproven(const time::Timelines& timelines) {
 
 Error not_inside(DevicePtr ptr) {
   return {ErrorCode::invalid_pointer,
-          fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+          message_of("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
 }
 
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
@@ -99,7 +98,7 @@ Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes is more than any address space", bytes)});
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", bytes)});
   Result<void> done = preallocate_mapped(bytes);
   if (done || done.error().code != ErrorCode::out_of_memory) return done;
   const Bytes held = statistics().mapped_bytes;
@@ -248,7 +247,8 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   snapshot.statistics = figures();
   if (pool_ == nullptr) return snapshot;
   snapshot.page_size = pool_->page_size();
-  snapshot.reservations = pool_->reservations();
+  const Vector<AddressRange>& reservations = pool_->reservations();
+  snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = small_->live_by_page();

@@ -1,9 +1,8 @@
 // context: other devices that may use the pool's memory, and the CUDA contexts in which their work runs.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -27,10 +26,10 @@ Result<void> DeviceContext::check_peer(driver::DeviceOrdinal peer) {
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver_.device_get_count(count)));
   if (peer < 0 || peer >= count)
-    return mistake({ErrorCode::invalid_argument, fmt::format("device {} does not exist: there are {}", peer, count)});
+    return mistake({ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", peer, count)});
   const auto unsupported = [&](std::string_view why) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("device {} cannot use memory of device {}: {}", peer, device_, why)};
+                 message_of("device {} cannot use memory of device {}: {}", peer, device_, why)};
   };
   bool can_access = false;
   VPMM_TRY(driver::checked(Call::device_can_access_peer, driver_.device_can_access_peer(peer, device_, can_access)));

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/scope_exit.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
@@ -25,7 +26,8 @@ constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
 
 void DeviceContext::poison(const Error& error) {
   if (poison_) return;
-  poison_ = Error{ErrorCode::poisoned, "the GPU context is broken and no more driver calls are made: " + error.message};
+  poison_ = Error{ErrorCode::poisoned,
+                  message_of("the GPU context is broken and no more driver calls are made: {}", error.message)};
   is_poisoned_.store(true);
   refresh_fast_path();
   observe::log(observe::LogLevel::error, "device {}: {}", device_, poison_->message);

@@ -1,6 +1,6 @@
 // context: memory that other processes map: which chunks are behind it, and its free when the last of them let go.
-#include <fmt/format.h>
-
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "context/visit.hpp"
 
@@ -10,18 +10,19 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   const MutexLock lock(mutex_);
   VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
   if (poison_) return *poison_;
+  if (!host_reserve::provide()) return no_host_memory();
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
-        fmt::format(
-            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
-            pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
+        message_of("{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
+                   to_integer(range.begin),
+                   pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
   if (!pool_->can_export())
-    return Error{ErrorCode::unsupported, fmt::format("device {} cannot export memory as a file descriptor", device_)};
+    return Error{ErrorCode::unsupported, message_of("device {} cannot export memory as a file descriptor", device_)};
   if (range.size == 0 || range.size > info.usable - (range.begin - info.begin))
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                             to_integer(range.begin), info.usable, to_integer(info.begin))};
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                            to_integer(range.begin), info.usable, to_integer(info.begin))};
   VPMM_RACE_WINDOW("what is to be shared was found");
   if (!mark_used_everywhere(info.begin)) return not_inside(range.begin);  // freed at the same time
   Shares::Share& share = shares_.find_or_add({info.begin, info.usable});
@@ -40,13 +41,14 @@ bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const MutexLock lock(mutex_);
   if (poison_) return *poison_;
+  if (!host_reserve::provide()) return no_host_memory();
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   if (size == 0 || size > share->range.size || offset > share->range.size - size)
     return Error{
         ErrorCode::invalid_argument,
-        fmt::format("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
+        message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
   SharedChunks shared;
   for (const vm::Mapping& mapping : pool_->mappings_around(range)) {

@@ -1,7 +1,7 @@
 // driver: which error code a driver result becomes.
 #include "driver/driver_error.hpp"
 
-#include <fmt/format.h>
+#include "base/message.hpp"
 
 namespace vpmm::driver {
 
@@ -18,7 +18,7 @@ ErrorCode code_of(CuResult result) {
 
 Error driver_error(Call call, CuResult result) {
   return {code_of(result),
-          fmt::format("{} failed: {} ({})", to_string(call), to_string(result), static_cast<int>(result))};
+          message_of("{} failed: {} ({})", to_string(call), to_string(result), static_cast<int>(result))};
 }
 
 }  // namespace vpmm::driver

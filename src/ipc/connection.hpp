@@ -42,7 +42,7 @@ struct Client {
 struct Delivery {
   std::uint64_t number = 0;  // of the opening
   std::uint64_t pool = 0;
-  std::vector<context::SharedChunks::Chunk> chunks;
+  Vector<context::SharedChunks::Chunk> chunks;
   std::size_t next = 0;      // of the chunks, to be sent
   std::size_t received = 0;  // acknowledged
   Deadline deadline;         // for the next acknowledgement

@@ -32,9 +32,14 @@ inline bool logs(LogLevel level) {
   return level != LogLevel::quiet && level <= current_log_level.load(std::memory_order_relaxed);
 }
 
+// Never throws: a message for which the process has no memory, or whose sink throws, is lost.
 template <typename... Args>
-void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (logs(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  if (!logs(level)) return;
+  try {
+    write_log(level, fmt::format(format, std::forward<Args>(args)...));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is nobody to tell
+  }
 }
 
 }  // namespace vpmm::observe

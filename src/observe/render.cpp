@@ -13,7 +13,6 @@
 namespace vpmm::observe {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Regions = std::span<const RegionSnapshot>;
 
 std::string notation(const RegionSnapshot& region, Bytes page_size) {
@@ -68,28 +67,64 @@ std::string stamp_text(const RegionSnapshot& region) {
   return fmt::format("asked for {}{}{}", region.requested, region.stamp.empty() ? "" : ", ", region.stamp);
 }
 
-Json json_of(const Statistics& statistics) {
-  Json json = Json::object();
-  for (const StatisticEntry& entry : statistic_list()) json[std::string(entry.name)] = statistics.*entry.member;
-  return json;
-}
-
 std::string hex(DevicePtr address) { return fmt::format("0x{:x}", to_integer(address)); }
 
-Json json_of(const AddressRange& range) { return Json{{"address", hex(range.begin)}, {"bytes", range.size}}; }
-
-Json json_of(const RegionSnapshot& region) {
-  Json json = json_of(region.range);
-  json["state"] = state_name(region.kind);
-  if (region.kind == ' ') json["requested_bytes"] = region.requested;
-  if (region.small_allocations) json["small_allocations"] = *region.small_allocations;
-  if (has_stamp(region)) json["complete"] = region.complete;
-  if (!region.stamp.empty()) json["stamp"] = region.stamp;
-  return json;
+// A string as JSON. A stamp or name that is no valid UTF-8 is repaired, never an exception.
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// A stamp or name that is no valid UTF-8 is repaired, never an exception.
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+// One object, written as its members come. The library's own objects ask for memory when they end, and end the process
+// where there is none.
+class JsonObject {
+ public:
+  // `value` is JSON.
+  JsonObject& add(std::string_view name, std::string_view value) {
+    text_ += text_.size() == 1 ? "\"" : ",\"";
+    text_ += name;
+    text_ += "\":";
+    text_ += value;
+    return *this;
+  }
+  JsonObject& add(std::string_view name, std::uint64_t value) { return add(name, fmt::format("{}", value)); }
+  std::string done() const { return text_ + "}"; }
+
+ private:
+  std::string text_ = "{";
+};
+
+std::string json_of(const AddressRange& range);
+std::string json_of(const RegionSnapshot& region);
+
+template <typename Range>
+std::string array_of(const Range& range) {
+  std::string text = "[";
+  for (const auto& each : range) {
+    if (text.size() > 1) text += ",";
+    text += json_of(each);
+  }
+  return text + "]";
+}
+
+std::string json_of(const Statistics& statistics) {
+  JsonObject json;
+  for (const StatisticEntry& entry : statistic_list()) json.add(entry.name, statistics.*entry.member);
+  return json.done();
+}
+
+JsonObject object_of(const AddressRange& range) {
+  return JsonObject().add("address", json_string(hex(range.begin))).add("bytes", range.size);
+}
+std::string json_of(const AddressRange& range) { return object_of(range).done(); }
+
+std::string json_of(const RegionSnapshot& region) {
+  JsonObject json = object_of(region.range).add("state", json_string(state_name(region.kind)));
+  if (region.kind == ' ') json.add("requested_bytes", region.requested);
+  if (region.small_allocations) json.add("small_allocations", *region.small_allocations);
+  if (has_stamp(region)) json.add("complete", region.complete ? "true" : "false");
+  if (!region.stamp.empty()) json.add("stamp", json_string(region.stamp));
+  return json.done();
+}
 
 }  // namespace
 
@@ -129,16 +164,19 @@ std::string to_text(const PoolSnapshot& snapshot) {
   return out;
 }
 
-std::string to_json(const Statistics& statistics) { return dump(json_of(statistics)); }
+std::string to_json(const Statistics& statistics) { return json_of(statistics); }
 
 std::string to_json(const PoolSnapshot& snapshot) {
-  Json json{{"device", snapshot.device},     {"driver", snapshot.driver},
-            {"policy", snapshot.policy},     {"page_size", snapshot.page_size},
-            {"picture", picture(snapshot)},  {"statistics", json_of(snapshot.statistics)},
-            {"reservations", Json::array()}, {"regions", Json::array()}};
-  for (const AddressRange& reservation : snapshot.reservations) json["reservations"].push_back(json_of(reservation));
-  for (const RegionSnapshot& region : snapshot.regions) json["regions"].push_back(json_of(region));
-  return dump(json);
+  return JsonObject()
+      .add("device", fmt::format("{}", snapshot.device))
+      .add("driver", json_string(snapshot.driver))
+      .add("policy", json_string(snapshot.policy))
+      .add("page_size", snapshot.page_size)
+      .add("picture", json_string(picture(snapshot)))
+      .add("statistics", json_of(snapshot.statistics))
+      .add("reservations", array_of(snapshot.reservations))
+      .add("regions", array_of(snapshot.regions))
+      .done();
 }
 
 }  // namespace vpmm::observe

@@ -68,9 +68,4 @@ void Pool::wait_for_grant(MutexLock& lock) {
   if (is_granting_) access_settled_.wait(lock, [this] { return !is_granting_; });
 }
 
-void Pool::end_unmapping() {
-  --unmappings_;
-  access_settled_.notify_all();
-}
-
 }  // namespace vpmm::pool

@@ -1,17 +1,24 @@
 // pool: phase 2: a plan is made under the lock, worked off without it, and published or undone under it.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
+#include "pool/in_flight.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
 
 using region::Region;
+
+namespace {
+
+// What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places in a few lists.
+constexpr std::size_t kHostBytesPerPiece = 1024;
+
+}  // namespace
 
 // Note [Detach, work, publish]
 // Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without
@@ -30,7 +37,8 @@ struct Pool::Flight {
   Vector<Region*> sources;   // one per move
   Region* first = nullptr;   // the two ends of chunks, where they were
   Region* last = nullptr;
-  Vector<Piece> pieces;  // in the order of the plan; they tile plan->mapped
+  Vector<Piece> pieces;              // in the order of the plan; they tile plan->mapped
+  Vector<vm::Placement> placements;  // of the pieces, with room for all: no memory is asked for in the air
   std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;
@@ -65,7 +73,7 @@ Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const 
     const NoPlan& failure = std::get<NoPlan>(planned);
     if (failure.reason == NoPlan::Reason::memory)
       return Error{ErrorCode::out_of_memory,
-                   fmt::format("{} bytes are missing{}", failure.missing, gpu_room ? " on the GPU" : "")};
+                   message_of("{} bytes are missing{}", failure.missing, gpu_room ? " on the GPU" : "")};
     VPMM_TRY(add_reservation(lock, failure.missing + request.alignment - page_alignment()));
   }
 }
@@ -82,12 +90,13 @@ Result<void> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
   driver_free_ = asked ? info.free : bytes;  // where it cannot say, the plan will show
   unasked_growth_ = bytes <= driver_free_ ? std::max(bytes, driver_free_ / 2) : 0;
   if (unasked_growth_ > 0) return {};
-  ++flights_;
-  lock.leave();
-  Result<driver::ChunkHandle> tried = mapper_.create(bytes);
-  const bool is_released = !tried || mapper_.release(tried.value()).ok();
-  lock.enter();
-  end_flight();
+  Result<driver::ChunkHandle> tried = driver::ChunkHandle{};
+  bool is_released = true;
+  {
+    const InFlight away(*this, lock);
+    tried = mapper_.create(bytes);
+    is_released = !tried || mapper_.release(tried.value()).ok();
+  }
   if (!tried && tried.error().code == ErrorCode::poisoned) return std::move(tried.error());
   if (tried) note_peaks(1, bytes);
   if (!is_released) orphans_.push_back(chunks_.add(tried.value(), bytes));
@@ -139,21 +148,21 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 }
 
 Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
+  if (!host_reserve::provide(kHostReserve + plan.pieces() * kHostBytesPerPiece)) return no_host_memory();
   // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
   VPMM_TRY(queue_waits(plan.waits, caller));
   prove_moves(plan, caller);
   Flight flight = detach(plan);
   unasked_growth_ -= std::min(unasked_growth_, plan.created_bytes());
-  ++flights_;
-  lock.leave();
-  std::optional<Error> error = execute(flight);
-  lock.enter();
-  while (!error && flight.access_version != mapper_.access_version()) {
-    lock.leave();
-    error = catch_up(flight);
-    lock.enter();
+  std::optional<Error> error;
+  bool is_current = false;
+  for (bool is_mapped = false; !error && !is_current; is_mapped = true) {
+    {
+      const InFlight away(*this, lock);
+      error = is_mapped ? catch_up(flight) : execute(flight);
+    }
+    is_current = flight.access_version == mapper_.access_version();
   }
-  end_flight();
   if (!error) return publish(flight, request, caller);
   unasked_growth_ = 0;
   note_peaks(flight.undone_chunks, flight.undone_bytes);
@@ -163,14 +172,12 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   return std::move(*error);
 }
 
-void Pool::end_flight() {
-  --flights_;
-  flight_ended_.notify_all();
-}
-
 Pool::Flight Pool::detach(const Plan& plan) {
   Flight flight;
   flight.plan = &plan;
+  flight.pieces.reserve(plan.pieces());
+  flight.placements.reserve(plan.pieces());
+  flight.sources.reserve(plan.moves.size());
   if (plan.kept != nullptr) flight.kept = index_.detach(plan.kept, plan.kept_range);
   flight.mapped = index_.detach(plan.hole, plan.mapped);
   // A region may give several parts; what is left of it after each stands beside it.
@@ -201,17 +208,6 @@ Pool::Flight Pool::detach(const Plan& plan) {
   return flight;
 }
 
-namespace {
-
-Vector<vm::Placement> placements_of(const auto& pieces) {
-  Vector<vm::Placement> placements;
-  placements.reserve(pieces.size());
-  for (const auto& piece : pieces) placements.push_back(piece.placement);
-  return placements;
-}
-
-}  // namespace
-
 // Runs without the context's lock, as do the three below; touches nothing but the flight and the driver.
 std::optional<Error> Pool::execute(Flight& flight) {
   for (std::size_t i = 0; i < flight.pieces.size(); ++i) {
@@ -224,12 +220,13 @@ std::optional<Error> Pool::execute(Flight& flight) {
     }
     piece.placement.handle = created.value();
   }
-  return finish(flight, mapper_.map_run(flight.plan->mapped, placements_of(flight.pieces)));
+  for (const Flight::Piece& piece : flight.pieces) flight.placements.push_back(piece.placement);
+  return finish(flight, mapper_.map_run(flight.plan->mapped, flight.placements));
 }
 
 // For devices that were given access since the flight was mapped.
 std::optional<Error> Pool::catch_up(Flight& flight) {
-  return finish(flight, mapper_.catch_up(flight.plan->mapped, placements_of(flight.pieces)));
+  return finish(flight, mapper_.catch_up(flight.plan->mapped, flight.placements));
 }
 
 std::optional<Error> Pool::finish(Flight& flight, vm::MapOutcome outcome) {

@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::pool {
@@ -544,8 +545,7 @@ std::string Pool::validate() const {
   index_.for_each([&](const Region& region) {
     if (!broken.empty()) return;
     const bool is_mapped = region.state != RegionState::hole;
-    if (region.state == RegionState::in_flight)
-      broken = fmt::format("in flight without a flight: {}", index_.picture());
+    if (region.state == RegionState::in_flight) broken = message_of("in flight without a flight: {}", index_.picture());
     bool any = false;
     DevicePtr reached{};
     chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {
@@ -554,13 +554,21 @@ std::string Pool::validate() const {
       any = true;
       reached = mapping.range().end();
     });
-    if (any != is_mapped) broken = fmt::format("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
+    if (any != is_mapped) broken = message_of("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
     if (is_mapped && broken.empty() && reached < region.range.end()) broken = "a mapped region ends unmapped";
   });
   return broken.empty() ? validate_shadows() : broken;
 }
 
-std::string Pool::shortage_report(const PageRequest& request) {
+std::string Pool::shortage_report(const PageRequest& request) noexcept {
+  try {
+    return written_shortage_report(request);
+  } catch (...) {
+    return kNoMemoryForMessage;
+  }
+}
+
+std::string Pool::written_shortage_report(const PageRequest& request) {
   std::string report = fmt::format(
       "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
       request.small.value_or(request.requested), used_bytes(), idle_bytes(), index_.pending_bytes(),

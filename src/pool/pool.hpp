@@ -165,7 +165,8 @@ class Pool {
   void reset_peaks();
   std::string validate() const;
   std::string picture(Bytes unit = 0) const { return index_.picture(unit == 0 ? page_size() : unit); }
-  std::string shortage_report(const PageRequest& request);
+  std::string shortage_report(const PageRequest& request) noexcept;
+  std::string written_shortage_report(const PageRequest& request);
 
   // Gives everything back. Requires: the GPU is idle.
   void release_everything();
@@ -243,7 +244,7 @@ class Pool {
   Vector<AddressRange> mapped_runs() const;
   Result<void> grant(MutexLock& lock, driver::DeviceOrdinal peer);
   void wait_for_grant(MutexLock& lock);
-  void end_unmapping();
+  class InFlight;
   // reclaim.cpp
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings);
   void bury(region::Region* zombie);
@@ -261,7 +262,6 @@ class Pool {
   Bytes growth_room() const;
   Bytes quarantined_bytes() const;
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0);
-  void end_flight();
 
   driver::Driver& driver_;
   const Config config_;

@@ -1,9 +1,12 @@
 // pool: unmapping zombies, giving idle chunks back, getting address space, and the end.
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "observe/log.hpp"
+#include "pool/in_flight.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -40,20 +43,18 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
     return complete.size() < max_mappings;
   });
   Vector<Region*> flying;
+  flying.reserve(complete.size());
   for (Region* zombie : complete) {
     if (max_mappings == 0) break;
     flying.push_back(index_.detach(zombie, front_of(chunks_, *zombie, max_mappings)));
   }
   if (flying.empty()) return {};
-  ++flights_;
-  ++unmappings_;
-  lock.leave();
   Vector<Result<void>> results;
   results.reserve(flying.size());
-  for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
-  lock.enter();
-  end_flight();
-  end_unmapping();
+  {
+    const InFlight away(*this, lock, InFlight::Work::unmaps);
+    for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
+  }
   Result<void> outcome;
   for (std::size_t i = 0; i < flying.size(); ++i) {
     if (results[i]) {
@@ -81,13 +82,12 @@ Result<void> Pool::retry_orphans(MutexLock& lock) {
   if (orphans_.empty()) return {};
   Vector<vm::Chunk*> orphans;
   orphans.swap(orphans_);
-  ++flights_;
-  lock.leave();
   Vector<bool> is_released;
   is_released.reserve(orphans.size());
-  for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
-  lock.enter();
-  end_flight();
+  {
+    const InFlight away(*this, lock);
+    for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
+  }
   for (std::size_t i = 0; i < orphans.size(); ++i) {
     if (!is_released[i]) {
       orphans_.push_back(orphans[i]);
@@ -140,17 +140,15 @@ AddressRange Pool::releasable(const Region& free, Bytes wanted) const {
 
 Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* free) {
   const Vector<vm::Mapping> mappings = chunks_.inside(idle);
-  Region* flying = index_.detach(free, idle);
-  ++flights_;
-  ++unmappings_;
-  lock.leave();
-  Result<void> unmapped = mapper_.unmap(idle);
   Vector<bool> is_released(mappings.size(), false);
-  if (unmapped)
-    for (std::size_t i = 0; i < mappings.size(); ++i) is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
-  lock.enter();
-  end_flight();
-  end_unmapping();
+  Region* flying = index_.detach(free, idle);
+  Result<void> unmapped;
+  {
+    const InFlight away(*this, lock, InFlight::Work::unmaps);
+    unmapped = mapper_.unmap(idle);
+    for (std::size_t i = 0; unmapped && i < mappings.size(); ++i)
+      is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
+  }
   if (!unmapped) {
     index_.attach_free(flying, {}, flying->age);
     return std::move(unmapped.error());
@@ -196,8 +194,16 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   }
   lock.enter();
   if (!reserved) return std::move(reserved.error());
-  index_.add_reservation(reserved.value());
-  reservations_.push_back(reserved.value());
+  // The table of its pages is the one thing that is too large for the reserve of host memory.
+  try {
+    reservations_.push_back(reserved.value());
+    index_.add_reservation(reserved.value());
+  } catch (const std::bad_alloc&) {
+    std::erase(reservations_, reserved.value());
+    if (!mapper_.free_reservation(reserved.value()))
+      observe::log(observe::LogLevel::warning, "the driver did not take {} reserved bytes back", reserved.value().size);
+    return no_host_memory();
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 // pool: what is tried, in order, before a request fails for lack of memory.
 #include <algorithm>
 
+#include "base/message.hpp"
 #include "observe/log.hpp"
 #include "pool/pool.hpp"
 
@@ -70,7 +71,7 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   }
   if (!is_shortage(result)) return result;
   Error error{ErrorCode::out_of_memory,
-              "out of device memory: " + shortage_report(request) + "; " + result.error().message};
+              message_of("out of device memory: {}; {}", shortage_report(request), result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
 }

@@ -1,10 +1,9 @@
 // pool: chunks of which different parts are in use at different addresses.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -160,7 +159,7 @@ std::string Pool::validate_shadows() const {
     if (is_shadow(&region) && !is_inside) broken = "a shadow is not a part of one mapping";
   });
   for (const auto& [chunk, bytes] : owned)
-    if (bytes != chunk->size) broken = fmt::format("of a chunk of {} bytes {} belong to somebody", chunk->size, bytes);
+    if (bytes != chunk->size) broken = message_of("of a chunk of {} bytes {} belong to somebody", chunk->size, bytes);
   return broken;
 }
 

@@ -157,10 +157,14 @@ void RegionIndex::add_reservation(AddressRange range) {
              fmt::format("{} bytes reserved", range.size));
   VPMM_CHECK(!private_->overlaps_reservation(range), fmt::format("{:#x} is reserved already", to_integer(range.begin)));
   Region* const hole = private_->regions.make();
+  try {
+    const std::uint64_t pages = private_->catalogue.unit().pages(range.size);
+    hole->reservation = &private_->reservations.try_emplace(range.begin, range, hole, pages).first->second;
+  } catch (...) {
+    private_->regions.recycle(hole);  // nothing has changed
+    throw;
+  }
   hole->range = range;
-  const auto [added, is_new] =
-      private_->reservations.try_emplace(range.begin, range, hole, private_->catalogue.unit().pages(range.size));
-  hole->reservation = &added->second;
   private_->catalogue.file(hole);
 }
 

@@ -1,16 +1,13 @@
 // region: memory for region nodes; a node's address never changes while it is in use.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "base/bytes.hpp"
 #include "base/host_memory.hpp"
+#include "base/huge_block.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::region {
@@ -22,10 +19,7 @@ class RegionSlab {
   RegionSlab(const RegionSlab&) = delete;
   RegionSlab& operator=(const RegionSlab&) = delete;
   ~RegionSlab() {
-    for (const Block& block : blocks_) {
-      std::destroy_n(block.nodes, block.made);
-      std::free(block.nodes);
-    }
+    for (const Block& block : blocks_) std::destroy_n(block.nodes(), block.made);
   }
 
   // A hole of no extent.
@@ -51,29 +45,22 @@ class RegionSlab {
 
  private:
   struct Block {
-    Region* nodes = nullptr;
-    std::size_t size = 0;
-    std::size_t made = 0;  // nodes[0, made) are constructed
+    explicit Block(std::size_t bytes) : memory(bytes) {}
+    Region* nodes() const { return static_cast<Region*>(memory.begin()); }
+    bool is_full() const { return (made + 1) * sizeof(Region) > memory.size(); }
+
+    HugeBlock memory;
+    std::size_t made = 0;  // nodes()[0, made) are constructed
   };
-  static constexpr std::size_t kFirstBlock = 32;
-  static constexpr std::size_t kLargestBlock = 2 * kMiB / sizeof(Region);  // a huge page
+  static constexpr std::size_t kFirstBlock = 32 * sizeof(Region);
   static_assert(is_power_of_two(sizeof(Region)), "blocks are aligned to their size");
 
   Region* make_new() {
-    if (blocks_.empty()) add_block(kFirstBlock);
-    if (blocks_.back().made == blocks_.back().size) add_block(std::min(2 * blocks_.back().size, kLargestBlock));
+    if (blocks_.empty()) blocks_.emplace_back(kFirstBlock);
+    if (blocks_.back().is_full())
+      blocks_.emplace_back(std::min(2 * blocks_.back().memory.size(), HugeBlock::kHugePage));
     Block& block = blocks_.back();
-    return std::construct_at(block.nodes + block.made++);
-  }
-
-  // Of very many nodes each one is a miss, and on small memory pages a second one for where its page is. Without huge
-  // pages the advice does nothing.
-  void add_block(std::size_t size) {
-    const std::size_t bytes = size * sizeof(Region);
-    void* const memory = std::aligned_alloc(bytes, bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    if (size == kLargestBlock) static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
-    blocks_.push_back({static_cast<Region*>(memory), size, 0});
+    return std::construct_at(block.nodes() + block.made++);
   }
 
   Vector<Block> blocks_;

@@ -49,7 +49,7 @@ class SizeIndex {
     if (pages >= kHeaps) return add_large(region);
     std::unique_ptr<Block>& block = blocks_[pages / 64];
     if (!block) block = std::make_unique<Block>();
-    (*block)[pages % 64].add(region);
+    block->heaps[pages % 64].add(region);
     occupied_[pages / 64] |= bit(pages);
     occupied_blocks_ |= bit(pages / 64);
   }
@@ -81,11 +81,13 @@ class SizeIndex {
 
  private:
   static constexpr std::uint64_t kHeaps = 4096;  // as many as a word of words has bits
-  using Block = std::array<AddressHeap, 64>;
+  struct Block : FromHostMemory {
+    std::array<AddressHeap, 64> heaps;
+  };
   using Tree = Map<std::pair<Bytes, DevicePtr>, Region*>;
 
   static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
-  AddressHeap& heap(std::uint64_t pages) const { return (*blocks_[pages / 64])[pages % 64]; }
+  AddressHeap& heap(std::uint64_t pages) const { return blocks_[pages / 64]->heaps[pages % 64]; }
   // The smallest number of pages, from `pages` on, whose heap has something; kHeaps when there is none.
   std::uint64_t next_size(std::uint64_t pages) const {
     if (pages >= kHeaps) return kHeaps;

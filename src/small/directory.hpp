@@ -46,7 +46,7 @@ class Directory {
     if (count == kTables || at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
     auto* entries = static_cast<PageEntry*>(std::calloc(pages, sizeof(PageEntry)));
-    if (entries == nullptr) throw std::bad_alloc();
+    if (entries == nullptr) return;  // as if there were no room: nothing has to be undone
     tables_[count] = {reservation, std::unique_ptr<PageEntry, Free>(entries)};
     count_.store(count + 1, std::memory_order_release);
   }

@@ -33,6 +33,17 @@ class KeptPages {
  public:
   // Last freed last.
   const KeptList& of(std::uint64_t slices) const { return by_size_[slices]; }
+  // Whether there is room for one more; the process may have no memory for it.
+  bool provide(std::uint64_t slices) noexcept {
+    KeptList& list = by_size_[slices];
+    if (list.size() < list.capacity()) return true;
+    try {
+      list.reserve(2 * list.size() + 1);
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
   void add(std::uint64_t slices, const Kept& kept) {
     by_size_[slices].push_back(kept);
     marks_[slices / 64] |= bit(slices);

@@ -1,10 +1,9 @@
 // small: whose an address is, and who may free it.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "small/small_pool.hpp"
 
@@ -18,7 +17,7 @@ bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr;
 
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
+  VPMM_CHECK(page != nullptr && is_arena(*page), message_of("no arena around {:#x}", to_integer(p)));
   return *arena_in(*page);
 }
 

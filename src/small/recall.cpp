@@ -4,10 +4,9 @@
 #include <span>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
 
+#include "base/message.hpp"
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {

@@ -5,10 +5,9 @@
 #include <iterator>
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::small {
 
@@ -403,7 +402,7 @@ void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
     return shard.set_free(slab, waiting.index);
   }
   Extent* const extent = extent_at(arena_at(waiting.begin), waiting.begin, shard);
-  VPMM_CHECK(extent != nullptr, fmt::format("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
+  VPMM_CHECK(extent != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
   shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, number);
 }
 

@@ -3,9 +3,8 @@
 
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -191,14 +190,14 @@ std::string Somm::validate() const {
   Bytes requested = 0;
   DevicePtr reached{};
   for (const auto& [begin, block] : blocks_) {
-    if (begin < reached) return fmt::format("two live blocks overlap at {:#x}", to_integer(begin));
+    if (begin < reached) return message_of("two live blocks overlap at {:#x}", to_integer(begin));
     reached = begin + block.requested;
     requested += block.requested;
   }
   Bytes pending = 0;
   for (const Pending& entry : pending_) pending += entry.bytes;
-  if (requested != requested_) return fmt::format("{} bytes in live blocks, {} counted", requested, requested_);
-  if (pending != pending_bytes_) return fmt::format("{} bytes pending, {} counted", pending, pending_bytes_);
+  if (requested != requested_) return message_of("{} bytes in live blocks, {} counted", requested, requested_);
+  if (pending != pending_bytes_) return message_of("{} bytes pending, {} counted", pending, pending_bytes_);
   return {};
 }
 

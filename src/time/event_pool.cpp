@@ -22,7 +22,7 @@ Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context, dr
     VPMM_TRY(driver::checked(Call::ctx_set_current, scope.result()));
     VPMM_TRY(driver::checked(Call::event_create, driver_.event_create(handle)));
   }
-  return std::make_shared<Event>(*this, id, handle);
+  return std::allocate_shared<Event>(HostAllocator<Event>{}, *this, id, handle);
 }
 
 void EventPool::give_back(driver::ContextId context, driver::EventHandle handle) {

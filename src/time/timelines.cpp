@@ -3,10 +3,9 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -351,7 +350,7 @@ Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart&
     if (closing.sequence < part.sequence) continue;
     return driver::checked(Call::stream_wait_event, driver_.stream_wait_event(stream, closing.event->handle()));
   }
-  return Error{ErrorCode::invalid_argument, fmt::format("no event stands for {}", describe(part))};
+  return Error{ErrorCode::invalid_argument, message_of("no event stands for {}", describe(part))};
 }
 
 std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
@@ -394,11 +393,11 @@ std::string Timelines::describe_stream(TimelineId timeline) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
   if (found == by_id_.end()) return "a past stream";
   const std::optional<driver::StreamId>& stream = found->second->stream;
-  return stream ? fmt::format("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
+  return stream ? message_of("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
 }
 
 std::string Timelines::describe(const StampPart& part) const {
-  return fmt::format("{} up to {}", describe_stream(part.timeline), part.sequence);
+  return message_of("{} up to {}", describe_stream(part.timeline), part.sequence);
 }
 
 std::string Timelines::validate() const {
@@ -407,15 +406,15 @@ std::string Timelines::validate() const {
     closings += timeline->closings.size();
     if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
         timeline->waitable > timeline->provable)
-      return fmt::format("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
-                         timeline->complete, timeline->waitable, timeline->provable, timeline->last);
+      return message_of("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
+                        timeline->complete, timeline->waitable, timeline->provable, timeline->last);
     std::uint64_t previous = 0;
     for (const Timeline::Closing& closing : timeline->closings) {
-      if (closing.sequence < previous) return fmt::format("timeline {}: events out of order", key);
+      if (closing.sequence < previous) return message_of("timeline {}: events out of order", key);
       previous = closing.sequence;
     }
   }
-  if (closings != outstanding_) return fmt::format("{} events outstanding, {} counted", closings, outstanding_);
+  if (closings != outstanding_) return message_of("{} events outstanding, {} counted", closings, outstanding_);
   return {};
 }
 

@@ -67,7 +67,7 @@ class NumberInHand {
 //   waitable  an event recorded on this stream itself covers them: another stream may wait for it
 //   provable  some event, perhaps a context-wide one, covers them: the host can find out
 //   complete  seen done by the host
-struct Timeline {
+struct Timeline : FromHostMemory {
   TimelineId id{};
   driver::ContextHandle context{};
   driver::ContextId context_id{};

@@ -1,11 +1,10 @@
 // vm: bookkeeping of chunks and mappings.
 #include "vm/chunk_table.hpp"
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::vm {
 
@@ -95,11 +94,11 @@ std::string ChunkTable::validate() const {
     mapped += chunk->mappings;
     if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
   }
-  if (bytes != chunk_bytes_) return fmt::format("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
-  if (mapped != mappings_.size()) return fmt::format("{} mappings, chunks say {}", mappings_.size(), mapped);
+  if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
+  if (mapped != mappings_.size()) return message_of("{} mappings, chunks say {}", mappings_.size(), mapped);
   DevicePtr reached{};
   for (const auto& [at, chunk] : mappings_) {
-    if (at < reached) return fmt::format("mappings overlap at {:#x}", to_integer(at));
+    if (at < reached) return message_of("mappings overlap at {:#x}", to_integer(at));
     reached = at + chunk->size;
   }
   return {};

@@ -13,7 +13,7 @@
 namespace vpmm::vm {
 
 // One cuMemCreate handle. It exists until its handle is released and its last mapping gone.
-struct Chunk {
+struct Chunk : FromHostMemory {
   driver::ChunkHandle handle{};
   Bytes size = 0;
   std::uint32_t mappings = 0;  // two while a zombie of it lives

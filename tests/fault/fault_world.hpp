@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,10 +12,12 @@
 #include "driver/faulting.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "fault/host_faults.hpp"
 
 namespace vpmm::fault {
 
 // The pool's calls go through `recorder`, then `faulting`, to the simulator; the user's go to the simulator directly.
+// HostFaults strike inside the pool's calls only.
 // Every operation may fail while faults strike; what it did or did not do must be clear from its result.
 class FaultWorld {
  public:
@@ -31,7 +34,8 @@ class FaultWorld {
   // --- what scenarios are made of ---
   void open();  // creates the pool; others do nothing without one
   driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
-  std::size_t allocate(Bytes bytes, context::Stream stream);    // a number for the calls below; it may have failed
+  std::size_t allocate(Bytes bytes, context::Stream stream);  // a number for the calls below; it may have failed
+  DevicePtr address(std::size_t number) const { return allocations_[number]->ptr; }  // of one that did not fail
   std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   void deallocate(std::size_t number, context::Stream stream);
   void deallocate_bound(std::size_t number, std::size_t stream);
@@ -82,6 +86,16 @@ class FaultWorld {
   // Whether an operation succeeded; notes poison, and checks the pool.
   template <typename T>
   bool done(const Result<T>& result, const char* what);
+  // Runs a call of the pool as the C ABI does: an exception for want of host memory is its error.
+  template <typename F>
+  static auto within(F&& call) -> decltype(call()) {
+    const InsidePool inside;
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  }
   void check_pool(const char* what);
   std::size_t take_over(const Result<DevicePtr>& result, Bytes bytes, driver::StreamHandle stream);
   context::BoundStream* bound(std::size_t stream);
@@ -98,7 +112,8 @@ class FaultWorld {
   void run_graph(driver::StreamHandle stream, const std::vector<std::size_t>& inside);
 
   driver::sim::SimDriver sim_;
-  driver::FaultingDriver faulting_{sim_};
+  ExemptDriver exempt_{sim_};
+  driver::FaultingDriver faulting_{exempt_};
   driver::RecordingDriver recorder_{faulting_};
   pool::Config config_;
   driver::ContextHandle context_{};

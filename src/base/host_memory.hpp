@@ -1,0 +1,79 @@
+// base: memory of the process for the library's own structures, with a reserve for calls that have begun.
+//
+// Note [Host memory in reserve]
+// A call that has changed half of what it changes cannot stop because `operator new` fails: an allocation would be
+// lost, or given twice. So the containers of the rooms take their memory here. Where the process has none left, it
+// comes from a reserve that was set aside when the library was loaded, and a call makes sure *before it changes
+// anything* that the reserve is large enough for all that it may need (host_reserve::provide); otherwise it fails with
+// host_out_of_memory. What the reserve gave returns to it. Only operations whose need grows with the size of the pool
+// and that change nothing (dumps, validate()) may take more than that and fail on the way.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace vpmm {
+
+// What one call may need beyond what it asks for itself, in bytes.
+constexpr std::size_t kHostReserve = std::size_t{512} << 10;
+
+namespace host_reserve {
+// Makes sure that the reserve has so many bytes; false: neither it nor the process has them. Any thread; takes a lock
+// for a few instructions, and none while nothing was ever taken from the reserve.
+bool provide(std::size_t bytes = kHostReserve) noexcept;
+// From the process, else from the reserve; null: neither has it. Requires: `alignment` is a power of two <= 4096.
+void* take(std::size_t bytes, std::size_t alignment) noexcept;
+void give_back(void* memory, std::size_t alignment) noexcept;
+// Bytes of the reserve that are in use; 0 unless the process ran out of memory.
+std::size_t used() noexcept;
+}  // namespace host_reserve
+
+template <typename T>
+struct HostAllocator {
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
+
+  HostAllocator() = default;
+  template <typename U>
+  // NOLINTNEXTLINE(google-explicit-constructor): the standard library converts allocators
+  HostAllocator(const HostAllocator<U>&) noexcept {}
+
+  T* allocate(std::size_t count) {
+    void* const memory =
+        count > std::size_t(-1) / sizeof(T) ? nullptr : host_reserve::take(count * sizeof(T), alignof(T));
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* begin, std::size_t) noexcept { host_reserve::give_back(begin, alignof(T)); }
+  friend bool operator==(const HostAllocator&, const HostAllocator&) { return true; }
+};
+
+template <typename T>
+using Vector = std::vector<T, HostAllocator<T>>;
+template <typename T>
+using Deque = std::deque<T, HostAllocator<T>>;
+template <typename Key, typename Value, typename Less = std::less<Key>>
+using Map = std::map<Key, Value, Less, HostAllocator<std::pair<const Key, Value>>>;
+template <typename Key, typename Less = std::less<Key>>
+using Set = std::set<Key, Less, HostAllocator<Key>>;
+template <typename Key, typename Value>
+using HashMap =
+    std::unordered_map<Key, Value, std::hash<Key>, std::equal_to<Key>, HostAllocator<std::pair<const Key, Value>>>;
+
+// Base of what is made with `new`, std::make_unique or the like.
+struct FromHostMemory {
+  static void* operator new(std::size_t bytes) {
+    if (void* const memory = host_reserve::take(bytes, alignof(std::max_align_t))) return memory;
+    throw std::bad_alloc();
+  }
+  static void operator delete(void* memory) noexcept { host_reserve::give_back(memory, alignof(std::max_align_t)); }
+};
+
+}  // namespace vpmm

@@ -1,0 +1,25 @@
+// base: text of an error, which never fails for want of memory.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace vpmm {
+
+// What std::string holds without memory of its own.
+constexpr const char* kNoMemoryForMessage = "no host memory";
+
+// fmt::format, or, where the process has no memory for the text, the words above: an error must not become another one
+// on its way, least of all half-way through a change.
+template <typename... Args>
+std::string message_of(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    return fmt::format(format, std::forward<Args>(args)...);
+  } catch (...) {
+    return kNoMemoryForMessage;
+  }
+}
+
+}  // namespace vpmm

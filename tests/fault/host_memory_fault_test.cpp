@@ -1,0 +1,172 @@
+// fault tests: each allocation of host memory of each scenario fails in turn, once and from then on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/host_memory.hpp"
+#include "fault/scenarios.hpp"
+
+namespace vpmm::fault {
+namespace {
+
+struct Case {
+  Scenario scenario;
+  bool page_chunks = false;
+};
+
+std::string name_of(const Case& c) { return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive"); }
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << name_of(c); }
+
+// Of each scenario so many allocations fail, evenly spread; VPMM_HOST_FAULTS=all: all of them.
+std::uint64_t most_runs() {
+  const char* const all = std::getenv("VPMM_HOST_FAULTS");
+  return all != nullptr && std::string(all) == "all" ? ~std::uint64_t{0} : 25;
+}
+
+driver::sim::SimOptions options_of(const Case& c) {
+  driver::sim::SimOptions options;
+  options.device_count = 2;
+  options.capacity = c.scenario.capacity;
+  options.lag_ns = 20'000;
+  return options;
+}
+
+pool::Config config_of(const Case& c) {
+  pool::Config config;
+  config.va_size = kGiB;
+  config.page_chunks = c.page_chunks;
+  config.max_mappings = c.scenario.max_mappings;
+  config.small = c.scenario.small;
+  config.log = pool::LogLevel::quiet;
+  return config;
+}
+
+class HostMemoryFault : public ::testing::TestWithParam<Case> {
+ protected:
+  void TearDown() override { HostFaults::disarm(); }
+
+  // What went wrong; empty: nothing. `fired`: whether the allocation was reached.
+  std::string run(std::uint64_t failing, HostFaults::Repeat repeat, std::uint64_t& counted) {
+    FaultWorld world(options_of(GetParam()), config_of(GetParam()));
+    HostFaults::arm(failing, repeat);
+    world.open();
+    GetParam().scenario.run(world);
+    counted = HostFaults::counted();
+    HostFaults::disarm();
+    world.check_aftermath();
+    world.close(FaultWorld::Left::nothing);
+    if (world.is_poisoned()) return "the pool is poisoned, and no driver call failed";
+    return world.failure();
+  }
+};
+
+TEST_P(HostMemoryFault, a_failed_allocation_loses_nothing_and_leaves_a_pool_that_works) {
+  std::uint64_t all = 0, counted = 0;
+  ASSERT_EQ(run(0, HostFaults::Repeat::once, all), "") << "without any fault";
+  ASSERT_GT(all, 0u);
+  const std::uint64_t step = std::max<std::uint64_t>(all / most_runs(), 1);
+  int failures = 0;
+  for (std::uint64_t n = 1; n <= all && failures < 5; n += step)
+    for (const auto repeat : {HostFaults::Repeat::once, HostFaults::Repeat::from_then_on}) {
+      const std::string failure = run(n, repeat, counted);
+      ASSERT_GE(counted, n) << "allocation " << n << " of " << all << " was not reached";
+      if (failure.empty()) continue;
+      ADD_FAILURE() << name_of(GetParam()) << ": allocation " << n << " of " << all << " fails "
+                    << (repeat == HostFaults::Repeat::once ? "once" : "and all behind it") << ": " << failure;
+      ++failures;
+    }
+  EXPECT_EQ(host_reserve::used(), 0u) << "what the reserve gave came back";
+}
+
+std::vector<Case> cases() {
+  std::vector<Scenario> all = scenarios();
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) all.push_back(random_scenario(seed));
+  std::vector<Case> cases;
+  for (const Scenario& scenario : all)
+    for (const bool page_chunks : {true, false}) cases.push_back({scenario, page_chunks});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, HostMemoryFault, ::testing::ValuesIn(cases()),
+                         [](const ::testing::TestParamInfo<Case>& each) { return name_of(each.param); });
+
+// Everything of the reserve, for as long as this lives.
+class EmptyReserve {
+ public:
+  EmptyReserve() {
+    HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+    const InsidePool inside;
+    for (std::size_t bytes = std::size_t{1} << 20; bytes >= 64; bytes /= 2)
+      while (void* const memory = host_reserve::take(bytes, 16)) taken_.push_back(memory);
+  }
+  ~EmptyReserve() {
+    HostFaults::disarm();
+    for (void* const memory : taken_) host_reserve::give_back(memory, 16);
+  }
+
+ private:
+  struct Room : std::vector<void*> {
+    Room() { reserve(100'000); }
+  };
+  Room taken_;
+};
+
+TEST(HostReserve, gives_what_the_process_cannot_and_is_whole_again_when_all_is_back) {
+  {
+    HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+    const InsidePool inside;
+    Vector<int> numbers;
+    for (int i = 0; i < 1000; ++i) numbers.push_back(i);
+    EXPECT_EQ(numbers[999], 999);
+    EXPECT_GT(host_reserve::used(), 1000 * sizeof(int));
+    HostFaults::disarm();
+  }
+  EXPECT_EQ(host_reserve::used(), 0u);
+}
+
+TEST(HostReserve, memory_from_it_has_the_alignment_that_was_asked_for) {
+  HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+  {
+    const InsidePool inside;
+    for (const std::size_t alignment : {std::size_t{8}, std::size_t{16}, std::size_t{64}, std::size_t{4096}}) {
+      void* const memory = host_reserve::take(100, alignment);
+      ASSERT_NE(memory, nullptr);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % alignment, 0u);
+      host_reserve::give_back(memory, alignment);
+    }
+  }
+  HostFaults::disarm();
+  EXPECT_EQ(host_reserve::used(), 0u);
+}
+
+TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
+  driver::sim::SimOptions options;
+  FaultWorld world(options, {.va_size = kGiB, .log = pool::LogLevel::quiet});
+  world.open();
+  const auto live = world.allocate(20 * kMiB, world.stream(1));
+  const auto before = world.pool()->statistics();
+  const DevicePtr ptr = world.address(live);
+  {
+    const EmptyReserve empty;
+    const InsidePool inside;
+    const Result<DevicePtr> more = world.pool()->allocate({30 * kMiB, 0, world.stream(2)});
+    ASSERT_FALSE(more);
+    EXPECT_EQ(more.error().code, ErrorCode::host_out_of_memory);
+    const Result<void> freed = world.pool()->deallocate(ptr, world.stream(2));
+    ASSERT_FALSE(freed);
+    EXPECT_EQ(freed.error().code, ErrorCode::host_out_of_memory);
+    EXPECT_EQ(world.pool()->statistics().live_bytes, before.live_bytes);
+    EXPECT_EQ(world.pool()->statistics().mapped_bytes, before.mapped_bytes);
+  }
+  world.check_aftermath();
+  world.close(FaultWorld::Left::nothing);
+  EXPECT_EQ(world.failure(), "");
+}
+
+}  // namespace
+}  // namespace vpmm::fault
