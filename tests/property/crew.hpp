@@ -112,6 +112,7 @@ class Crew {
 
   void expect(bool holds, const char* what) {
     if (holds) return;
+    has_failed_ = true;
     const MutexLock lock(mutex_);
     if (failure_.empty()) failure_ = what;
   }
@@ -145,6 +146,7 @@ class Crew {
 
   // What is lent out lives on with its contents, on a new stream; but not what the driver's own pool gave.
   void reset(std::size_t number, bool is_foreign) {
+    const Watchdog::Watched main(watchdog_, "a reset");
     Device& at = devices_[number];
     expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
     if (is_foreign) {
@@ -202,6 +204,7 @@ class Crew {
   const Streams streams_;
   testing::LiveRanges live_;
   std::atomic<std::uint64_t> misread_{0};
+  std::atomic<bool> has_failed_{false};  // the workers stop
   Mutex mutex_;
   std::string failure_ VPMM_GUARDED_BY(mutex_);
 };

@@ -25,7 +25,7 @@ class Crew::Worker {
     }
   }
   void run(int operations) {
-    for (int i = 0; i < operations; ++i) step();
+    for (int i = 0; i < operations && !crew_.has_failed_; ++i) step();
     for (const Loan& loan : mine_) device_.exchange.give(loan);
   }
 
