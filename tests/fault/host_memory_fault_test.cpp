@@ -146,7 +146,10 @@ TEST(HostReserve, memory_from_it_has_the_alignment_that_was_asked_for) {
 
 TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
   driver::sim::SimOptions options;
-  FaultWorld world(options, {.va_size = kGiB, .log = pool::LogLevel::quiet});
+  pool::Config config;
+  config.va_size = kGiB;
+  config.log = pool::LogLevel::quiet;
+  FaultWorld world(options, config);
   world.open();
   const auto live = world.allocate(20 * kMiB, world.stream(1));
   const auto before = world.pool()->statistics();
