@@ -203,7 +203,9 @@ VPMM_API vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream str
 VPMM_API vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr);
 /* The same for finalizers and callbacks: no lock, no driver call, no wait. Mistakes are counted, not reported. */
 VPMM_API void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr);
-/* Work on `stream` uses the memory too; freeing it will wait for what is queued there by then. */
+/* Work on `stream` uses the memory too; freeing it will wait for what is queued there by then. `ptr` is where the
+ * allocation starts, as for freeing it: an address inside is VPMM_ERROR_INVALID_POINTER, and vpmm_query says where it
+ * starts. Null does nothing. */
 VPMM_API vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream);
 /* Any address inside an allocation. */
 VPMM_API vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info);

@@ -249,17 +249,23 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   return true;
 }
 
-Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-  somm::Block* block = region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
-  if (region == nullptr && block == nullptr) return not_live(ptr, {});
-  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
-  const std::optional<small::Allocation> small = is_small ? find_live(*region, ptr) : std::nullopt;
+Result<DeviceContext::Live> DeviceContext::live_at(DevicePtr ptr) {
+  Live live;
   AddressRange range;
-  if (small) range = small->range;
-  if (region != nullptr && !is_small && is_live(region)) range = region->range;
-  if (block != nullptr) range = {block->begin, block->requested};
+  live.region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  live.block = live.region == nullptr && somm_ != nullptr ? somm_->owner(ptr) : nullptr;
+  const bool is_small = live.region != nullptr && small::SmallPool::is_arena(*live.region);
+  if (is_small) live.small = find_live(*live.region, ptr);
+  if (live.small) range = live.small->range;
+  if (live.region != nullptr && !is_small && is_live(live.region)) range = live.region->range;
+  if (live.block != nullptr) range = {live.block->begin, live.block->requested};
   if (range.empty() || range.begin != ptr) return not_live(ptr, range);
+  return live;
+}
+
+Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
+  VPMM_TRY_ASSIGN(const Live live, live_at(ptr));
+  const auto& [region, small, block] = live;
   if (recording_) recording_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
   if (block != nullptr) return free_stream_ordered(lock, block, stream, caller);
   if (keep_for_holders(ptr)) return {};
@@ -359,7 +365,7 @@ Error DeviceContext::mistake(Error error) {
   return error;
 }
 
-Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
+Error DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
   ++caller_mistakes_;
   if (!around.empty() && around.begin != ptr)
     return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} points inside the allocation that starts at {:#x}",
@@ -373,24 +379,20 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
+  VPMM_TRY_ASSIGN(const Live live, live_at(ptr));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : everybody();
   // Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
   // out streams that nobody named: there it counts that this one was.
   const auto is_news = [&](std::optional<time::TimelineId> tenant) {
     return tenant != user.id || config_.any_stream == pool::AnyStreamOrder::legacy;
   };
-  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
-  if (is_small) {
-    const std::optional<small::Allocation> small = find_live(*region, ptr);
-    if (!small) return not_live(ptr, {});
+  const auto& [region, small, block] = live;
+  if (small) {
     if (is_news(small->timeline)) small_->record_use(*small, user);
-  } else if (region != nullptr && is_live(region)) {
+  } else if (region != nullptr) {
     if (is_news(region->tenant.timeline)) pool_->record_use(region, user);
-  } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
-    if (is_news(block->timeline)) somm_->record_use(block, user);
-  } else {
-    return not_live(ptr, {});
+  } else if (is_news(block->timeline)) {
+    somm_->record_use(block, user);
   }
   leave(caller);
   return {};

@@ -144,6 +144,14 @@ class DeviceContext final : public Context {
   void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);
   std::uint64_t live_allocations() const;
   // freeing
+  // What a pointer that starts an allocation of a user's stands for: a block of the driver's pool, or a region, and in
+  // it, if it is small, that.
+  struct Live {
+    region::Region* region = nullptr;
+    std::optional<small::Allocation> small;
+    somm::Block* block = nullptr;
+  };
+  Result<Live> live_at(DevicePtr ptr);
   Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
   Result<void> free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
   Result<void> free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
@@ -158,7 +166,7 @@ class DeviceContext final : public Context {
   time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
   void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller);
   Error mistake(Error error);
-  Result<void> not_live(DevicePtr ptr, AddressRange around);
+  Error not_live(DevicePtr ptr, AddressRange around);
   bool drain_deferred(MutexLock& lock);
   void release_capture(std::uint64_t capture);
   Result<void> bound_any_stream(MutexLock& lock);
