@@ -36,7 +36,7 @@ extern "C" {
 
 typedef enum vpmm_status {
   VPMM_OK = 0,
-  VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal or null pointer that is not allowed */
+  VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal, stream or null pointer that is not allowed */
   VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool: foreign, freed already */
   VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
   VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself */
