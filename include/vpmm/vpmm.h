@@ -36,7 +36,7 @@ extern "C" {
 
 typedef enum vpmm_status {
   VPMM_OK = 0,
-  VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal or null pointer that is not allowed */
+  VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal, stream or null pointer that is not allowed */
   VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool: foreign, freed already */
   VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
   VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself; nothing has changed, also after a free */
@@ -203,7 +203,9 @@ VPMM_API vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream str
 VPMM_API vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr);
 /* The same for finalizers and callbacks: no lock, no driver call, no wait. Mistakes are counted, not reported. */
 VPMM_API void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr);
-/* Work on `stream` uses the memory too; freeing it will wait for what is queued there by then. */
+/* Work on `stream` uses the memory too; freeing it will wait for what is queued there by then. `ptr` is where the
+ * allocation starts, as for freeing it: an address inside is VPMM_ERROR_INVALID_POINTER, and vpmm_query says where it
+ * starts. Null does nothing. */
 VPMM_API vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream);
 /* Any address inside an allocation. */
 VPMM_API vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info);

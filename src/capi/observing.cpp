@@ -125,6 +125,7 @@ void vpmm_string_free(char* text) { std::free(text); }
 vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(path, "path"));
+    if (*path == '\0') return Error{ErrorCode::invalid_argument, "`path` is empty"};
     return context.start_recording(path);
   });
 }

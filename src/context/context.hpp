@@ -113,6 +113,7 @@ class Context {
   virtual Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) = 0;
   // For finalizers: pushes onto a lock-free list and returns; no lock, no driver call, no wait. Any-stream.
   virtual void deallocate_deferred(DevicePtr ptr) noexcept = 0;
+  // `ptr` starts an allocation. invalid_pointer: it does not.
   virtual Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) = 0;
 
   // Announce stream captures that the pool cannot see; pairs, may nest and overlap.

@@ -386,7 +386,7 @@ Error DeviceContext::mistake(Error error) {
   return error;
 }
 
-Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
+Error DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
   ++caller_mistakes_;
   if (!around.empty() && around.begin != ptr)
     return Error{ErrorCode::invalid_pointer, message_of("{:#x} points inside the allocation that starts at {:#x}",
@@ -406,19 +406,21 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   const auto is_news = [&](std::optional<time::TimelineId> tenant) {
     return tenant != user.id || config_.any_stream == pool::AnyStreamOrder::legacy;
   };
-  region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
-  const bool is_small = region != nullptr && small::SmallPool::is_arena(*region);
-  if (is_small) {
+  region::Region* const region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  if (region == nullptr) {
+    somm::Block* const block = somm_ == nullptr ? nullptr : somm_->owner(ptr);
+    if (block == nullptr) return not_live(ptr, {});
+    if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
+    if (is_news(block->timeline)) somm_->record_use(block, user);
+  } else if (const AddressRange live = live_around(*region, ptr); live.empty() || live.begin != ptr) {
+    return not_live(ptr, live);
+  } else if (small::SmallPool::is_arena(*region)) {
     const std::optional<small::Allocation> small = find_live(*region, ptr);
     VPMM_RACE_WINDOW("what is used elsewhere was found");
     if (!small || (is_news(small->timeline) && !small_->record_use(*region, ptr, user))) return not_live(ptr, {});
-  } else if (region != nullptr && is_live(region)) {
+  } else {
     VPMM_RACE_WINDOW("what is used elsewhere was found");
     if (is_news(region->tenant.timeline) && !small_->record_use(*region, user)) return not_live(ptr, {});
-  } else if (somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr); block != nullptr) {
-    if (is_news(block->timeline)) somm_->record_use(block, user);
-  } else {
-    return not_live(ptr, {});
   }
   leave(caller);
   return {};

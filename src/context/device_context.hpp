@@ -172,7 +172,7 @@ class DeviceContext final : public Context {
   time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
   void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller);
   Error mistake(Error error);
-  Result<void> not_live(DevicePtr ptr, AddressRange around);
+  Error not_live(DevicePtr ptr, AddressRange around);
   bool drain_deferred(MutexLock& lock);
   void release_capture(std::uint64_t capture);
   Result<void> bound_any_stream(MutexLock& lock);

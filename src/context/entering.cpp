@@ -347,6 +347,10 @@ Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
   const CuResult result = driver_.stream_is_capturing(*stream, status);
   caller.standing = Standing::blocked;
   if (result == CuResult::stream_capture_implicit) return caller;
+  if (result == CuResult::invalid_handle)
+    return Error{ErrorCode::invalid_argument,
+                 message_of("`stream` {:#x} is no stream: {}", static_cast<std::uint64_t>(*stream),
+                            driver::driver_error(Call::stream_is_capturing, result).message)};
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
   // A thread's own default stream has the handle that every thread's has.
   const std::pair key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};

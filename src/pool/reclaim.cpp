@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <string>
 
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "observe/log.hpp"
 #include "pool/in_flight.hpp"
 #include "pool/pool.hpp"
@@ -231,9 +233,14 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   const Bytes wanted = round_up(bytes, page_size());
   if (wanted <= chunks_.chunk_bytes()) return {};
   const Bytes missing = wanted - chunks_.chunk_bytes();
-  if (missing > growth_room()) return Error{ErrorCode::out_of_memory, "the capacity limit does not allow it"};
+  const auto too_much = [&](const std::string& why) {
+    return Error{ErrorCode::out_of_memory, message_of("out of device memory: asked to map {} bytes in all, {} are "
+                                                      "mapped; {}",
+                                                      bytes, chunks_.chunk_bytes(), why)};
+  };
+  if (missing > growth_room()) return too_much(message_of("the limit is {}", *capacity_));
   if (missing > unasked_growth_) VPMM_TRY(ask_for_room(lock, missing));
-  if (missing > unasked_growth_) return Error{ErrorCode::out_of_memory, "the GPU has less free"};
+  if (missing > unasked_growth_) return too_much("the GPU has less free");
   Region* hole = nullptr;
   while ((hole = index_.smallest_hole(missing, page_alignment())) == nullptr) VPMM_TRY(add_reservation(lock, missing));
   VPMM_TRY(fill_hole(lock, hole, {hole->range.begin, missing}, policy_->chunk_sizes(missing, chunks_.chunk_bytes())));

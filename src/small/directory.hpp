@@ -9,14 +9,16 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "small/arena.hpp"
 
 namespace vpmm::small {
 
-// One table per reservation, an entry per page; entries never written cost address space only. Covers the first few
-// reservations of a pool: memory elsewhere takes the way through the pool's lock.
+// One table per reservation, an entry per page; entries never written cost address space only. Reservations are large,
+// so that there are few: they are looked through in the order in which they came, sixteen at a time.
 class Directory {
  public:
   explicit Directory(Bytes page_size)
@@ -28,27 +30,35 @@ class Directory {
   };
   // Any thread, without a lock.
   Place find(DevicePtr p) const {
-    const std::size_t count = count_.load(std::memory_order_acquire);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Table& table = tables_[i];
-      const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
-      if (offset >= table.range.size) continue;
-      const std::uint64_t page = shift_ >= 0 ? offset >> shift_ : offset / page_size_;
-      return {&table.entries.get()[page], offset - page * page_size_};
+    for (const Tables* tables = &first_; tables != nullptr; tables = tables->next.load(std::memory_order_acquire)) {
+      const std::size_t count = tables->count.load(std::memory_order_acquire);
+      for (std::size_t i = 0; i < count; ++i) {
+        const Table& table = tables->each[i];
+        const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
+        if (offset >= table.range.size) continue;
+        const std::uint64_t page = shift_ >= 0 ? offset >> shift_ : offset / page_size_;
+        return {&table.entries.get()[page], offset - page * page_size_};
+      }
     }
     return {};
   }
   PageEntry* at(DevicePtr p) const { return find(p).entry; }
 
-  // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.
+  // Holds: the pool's lock. Does nothing when it is covered already.
   void cover(AddressRange reservation) {
-    const std::size_t count = count_.load(std::memory_order_relaxed);
-    if (count == kTables || at(reservation.begin) != nullptr) return;
+    if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
     auto* entries = static_cast<PageEntry*>(std::calloc(pages, sizeof(PageEntry)));
-    if (entries == nullptr) return;  // as if there were no room: nothing has to be undone
-    tables_[count] = {reservation, std::unique_ptr<PageEntry, Free>(entries)};
-    count_.store(count + 1, std::memory_order_release);
+    if (entries == nullptr) return;  // memory there takes the way through the pool's lock: nothing has to be undone
+    std::unique_ptr<PageEntry, Free> owned(entries);
+    if (last_->count.load(std::memory_order_relaxed) == kTables) {
+      more_.push_back(std::make_unique<Tables>());
+      last_->next.store(more_.back().get(), std::memory_order_release);
+      last_ = more_.back().get();
+    }
+    const std::size_t count = last_->count.load(std::memory_order_relaxed);
+    last_->each[count] = {reservation, std::move(owned)};
+    last_->count.store(count + 1, std::memory_order_release);
   }
 
  private:
@@ -60,11 +70,17 @@ class Directory {
     std::unique_ptr<PageEntry, Free> entries;
   };
   static constexpr std::size_t kTables = 16;
+  struct Tables : FromHostMemory {
+    std::array<Table, kTables> each{};
+    std::atomic<std::size_t> count{0};
+    std::atomic<const Tables*> next{nullptr};
+  };
 
   const Bytes page_size_;
   const int shift_;
-  std::array<Table, kTables> tables_{};
-  std::atomic<std::size_t> count_{0};
+  Tables first_;
+  Tables* last_ = &first_;
+  Vector<std::unique_ptr<Tables>> more_;
 };
 
 }  // namespace vpmm::small

@@ -60,5 +60,21 @@ TEST_F(SimPool, refuses_null_for_every_required_output) {
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
 }
 
+TEST_F(SimPool, names_the_argument_that_it_refuses) {
+  void* ptr = nullptr;
+  auto* const no_stream = reinterpret_cast<vpmm_stream>(std::uintptr_t{0x7357});
+  EXPECT_EQ(vpmm_allocate(pool_, 1, no_stream, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(vpmm_last_error()).find("`stream` 0x7357"), std::string::npos) << vpmm_last_error();
+  EXPECT_EQ(ptr, nullptr);
+  EXPECT_EQ(vpmm_record_start(pool_, ""), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(vpmm_last_error(), "`path` is empty");
+  ASSERT_EQ(vpmm_set_capacity(pool_, std::uint64_t{1} << 30), VPMM_OK);
+  EXPECT_EQ(vpmm_preallocate(pool_, std::size_t{1} << 40), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(vpmm_last_error()).find("1099511627776 bytes"), std::string::npos) << vpmm_last_error();
+  EXPECT_NE(std::string(vpmm_last_error()).find("the limit is 1073741824"), std::string::npos) << vpmm_last_error();
+  EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
+  EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
+}
+
 }  // namespace
 }  // namespace vpmm::capi_test

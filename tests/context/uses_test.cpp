@@ -171,5 +171,32 @@ TEST_F(Uses, frees_belong_to_the_allocating_stream_when_the_pool_was_opened_so) 
   lenient.use(ptr, 4 * kPage, stream);
 }
 
+TEST_F(Uses, of_an_address_inside_an_allocation_are_an_error_that_names_its_start) {
+  for (const auto& [bytes, inside] :
+       {std::pair{Bytes{1000}, Bytes{1}}, {Bytes{300'000}, 16 * kKiB}, {4 * kPage, kPage}}) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    const std::uint64_t mistakes = world.statistics().caller_mistakes;
+    expect_error(world.pool().record_use(ptr + inside, b), ErrorCode::invalid_pointer, {hex(ptr + inside), hex(ptr)});
+    EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
+    world.use(ptr, bytes, a, kLongNs);
+    world.deallocate(ptr, a);
+    EXPECT_EQ(world.allocate(bytes, a), ptr) << "nothing was recorded";
+    world.deallocate(ptr, a);
+    expect_error(world.pool().record_use(ptr, b), ErrorCode::invalid_pointer, {hex(ptr)});
+  }
+}
+
+TEST(UsesStreamOrdered, of_an_address_inside_an_allocation_are_an_error_that_names_its_start) {
+  WorldOptions options = adaptive_world();
+  options.config.small = pool::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle a = world.stream();
+  const StreamHandle b = world.stream();
+  const DevicePtr ptr = world.allocate(1000, a);
+  expect_error(world.pool().record_use(ptr + 8, b), ErrorCode::invalid_pointer, {hex(ptr)});
+  EXPECT_TRUE(world.pool().record_use(ptr, b).ok());
+  world.deallocate(ptr, a);
+}
+
 }  // namespace
 }  // namespace vpmm::testing
