@@ -302,9 +302,9 @@ VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records allocations to a gzip CSV file that `vpmm replay` reads. A recording that is not stopped is finished when the
- * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes stops no call: calls are left
- * out then, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or after ten seconds that the file is not
- * finished. */
+ * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes stops no call: calls are
+ * left out then, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or after ten seconds that the file
+ * is not finished. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

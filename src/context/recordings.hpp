@@ -11,8 +11,8 @@ namespace vpmm::context {
 void finish_at_exit(const std::shared_ptr<observe::TraceWriter>& recording);
 
 // Run by the process gate once it has closed for exit, never in a forked child. Waits for the files, a second at most,
-// and logs what they lack. Calls no driver and takes no lock of a pool: a thread that exit found in the middle of a call
-// may hold that for ever.
+// and logs what they lack. Calls no driver and takes no lock of a pool: a thread that exit found in the middle of a
+// call may hold that for ever.
 void finish_recordings() noexcept;
 
 }  // namespace vpmm::context
