@@ -252,7 +252,9 @@ VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context, and peers' */
-VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);       /* resets the device's primary context; allocations survive */
+/* Waits, then resets the device's primary context; allocations survive, streams do not. Other threads may make calls
+ * that name no stream meanwhile. On failure nothing has changed. */
+VPMM_API vpmm_status vpmm_reset(vpmm_pool* pool);
 
 /* --- other devices --- */
 /* Lets work on `device`, another GPU, use all memory of the pool, present and future, for the pool's life. The pool's
@@ -304,7 +306,9 @@ VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records allocations to a gzip CSV file that `vpmm replay` reads. A recording that is not stopped is finished when the
- * process exits; when it aborts, the file lacks the last calls. */
+ * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes stops no call: calls are
+ * left out then, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or after ten seconds that the file
+ * is not finished. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

@@ -142,7 +142,8 @@ class Context {
   virtual Result<void> wait_for_work() = 0;
   // Whether a capture is announced or was seen, so that wait_for_work() would not wait now.
   virtual bool is_capturing() = 0;
-  // Waits, gives up events, then resets the device's primary context. Chunks and addresses survive; streams do not.
+  // Waits, then resets the device's primary context. Chunks and addresses survive; streams do not. Other threads' calls
+  // that name no stream may run beside it. Where the driver refuses, nothing has changed.
   virtual Result<void> reset() = 0;
 
   // Lets work on `peer`, another GPU, use all memory of the pool, present and future; for the pool's life. The pool's

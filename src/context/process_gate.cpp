@@ -107,12 +107,16 @@ void close_in_child() noexcept {
   if (was_entered.load(std::memory_order_relaxed)) gate.store(Gate::forked_child, std::memory_order_relaxed);
 }
 
-// From the library's loading on, so that no fork comes before it. No other lock is taken under this one.
-[[maybe_unused]] const int fork_handlers = pthread_atfork([] { registering.lock(); }, [] { registering.unlock(); },
-                                                          [] {
-                                                            registering.unlock();
-                                                            close_in_child();
-                                                          });
+// fork() takes the lock in the parent and leaves it on both sides. No other lock is taken under it.
+void before_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { registering.lock(); }
+void after_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { registering.unlock(); }
+void after_fork_in_child() noexcept {
+  after_fork();
+  close_in_child();
+}
+
+// From the library's loading on, so that no fork comes before it.
+[[maybe_unused]] const int fork_handlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
 // Before the first call of the process does anything else. A second thread does not wait for the first one.
 void register_once() noexcept {

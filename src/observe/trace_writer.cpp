@@ -169,7 +169,8 @@ void TraceWriter::Shared::note(const RecordedCall& call) noexcept {
   MutexLock lock(mutex);
   if (is_closing) return;
   if (waiting.size() == kCallsKept && !is_behind)
-    is_behind = !progress.wait_for(lock, kLongestWait, [this] { return waiting.size() < kCallsKept || is_behind; });
+    is_behind = !progress.wait_for(lock, kLongestWait,
+                                   [this]() VPMM_REQUIRES(mutex) { return waiting.size() < kCallsKept || is_behind; });
   if (waiting.size() == kCallsKept) {
     lost.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -191,7 +192,8 @@ void TraceWriter::record_deallocate(DevicePtr ptr, StreamKey stream, std::uint64
 // False: nothing comes any more.
 bool TraceWriter::Shared::take() {
   MutexLock lock(mutex);
-  wake.wait_for(lock, kLongestUnflushed, [this] { return waiting.size() >= kCallsPerFlush || is_closing; });
+  wake.wait_for(lock, kLongestUnflushed,
+                [this]() VPMM_REQUIRES(mutex) { return waiting.size() >= kCallsPerFlush || is_closing; });
   taken.swap(waiting);
   is_behind = false;
   progress.notify_all();
@@ -255,7 +257,8 @@ void TraceWriter::begin_to_close() noexcept {
 Result<void> TraceWriter::close(std::chrono::milliseconds patience) {
   begin_to_close();
   MutexLock lock(shared_->mutex);
-  const bool is_finished = shared_->progress.wait_for(lock, patience, [this] { return shared_->is_finished; });
+  const bool is_finished = shared_->progress.wait_for(
+      lock, patience, [this]() VPMM_REQUIRES(shared_->mutex) { return shared_->is_finished; });
   is_reported_ = true;
   if (is_finished) return shared_->result();
   return Error{ErrorCode::bad_file, fmt::format("{}: not finished, for it takes no bytes", shared_->sink.path())};
