@@ -276,8 +276,9 @@ VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
 /* Maps memory of another process for work on `device`; -1: the one that it is on. Opening the same handle again for the
  * same device gives the same address and is counted; each opening is closed once. Each answer of the exporter is waited
  * for, VPMM_IPC_TIMEOUT at most. VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process itself.
- * VPMM_ERROR_NOT_SHARED: its process is gone or does not answer, or the memory is freed. VPMM_ERROR_UNSUPPORTED:
- * `device` cannot reach it, and vpmm_ipc_open_staged can. */
+ * VPMM_ERROR_NOT_SHARED: its process is gone, does not answer or serves as many others as it may, or the memory is
+ * freed. VPMM_ERROR_UNSUPPORTED: `device` cannot reach it, and vpmm_ipc_open_staged can. On failure nothing stays
+ * mapped. */
 VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
 /* A copy in `pool`, on any device, which is the caller's to free: through peer access or host memory. Complete, and the
  * source closed, when it returns; while a stream is being captured the source is closed as by vpmm_ipc_close_deferred.

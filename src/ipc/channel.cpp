@@ -146,13 +146,18 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
     header = {};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
-    if (files == Files::taken) {
-      header.msg_control = control.bytes;
-      header.msg_controllen = sizeof control.bytes;
+    const auto take = [&] {
+      got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+      said = errno;
+    };
+    if (files == Files::none) {
+      take();  // without the lock: Note [Descriptors that nobody asked for]
+      continue;
     }
+    header.msg_control = control.bytes;
+    header.msg_controllen = sizeof control.bytes;
     Descriptor::Making making;
-    got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    said = errno;
+    take();
     if (got > 0) adopt_files(making, header, received.files);
     // A reset, of an end that closed before it read everything, is told once, ahead of what that end had said.
   } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));

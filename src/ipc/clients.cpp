@@ -15,9 +15,9 @@ constexpr std::uint64_t kShare = 4;
 // Of one process. It needs one, and for a moment another while the end of the first was not noticed; one more for each
 // copy of this library in it. Twice as many would let half as many hostile processes fill the share.
 constexpr std::ptrdiff_t kMostOfOneProcess = 16;
-// After which a connection that never asked for anything makes way. Importers ask as soon as they are connected, and
-// hang up when they hold nothing, so a tenth would do; ten times that would keep others waiting.
-constexpr std::chrono::seconds kSilence{1};
+// After which a connection without leases may have to make way. Importers ask as soon as they are connected, and hang
+// up when they hold nothing, so a tenth would do; ten times that would keep others waiting.
+constexpr std::chrono::seconds kToAsk{1};
 
 std::uint64_t most_descriptors() {
   rlimit limit{};
@@ -48,7 +48,7 @@ Result<void> Clients::admit(Channel& channel) {
   client = find(peer.process);  // it may have made room itself
   Connection connection;
   connection.number = ++last_number_;
-  connection.heard = Clock::now();
+  connection.since = Clock::now();
   std::list<Connection> made;
   made.push_back(std::move(connection));
   std::list<Client> unknown;
@@ -68,25 +68,23 @@ Result<void> Clients::admit(Channel& channel) {
 // Not all of them have a descriptor, but all are something that is kept for others.
 Result<void> Clients::make_room(std::size_t descriptors) {
   while (connections_.size() + clients_.size() + descriptors > most_descriptors()) {
-    Connection* const silent = most_silent();
-    if (silent == nullptr)
+    Connection* const idle = longest_without_leases();
+    if (idle == nullptr)
       return not_shared(
           "the process that exported the memory serves as many others as it may, by its limit of descriptors (ulimit "
           "-n)");
-    turn_away(silent->channel, ErrorCode::not_shared, "a connection that asked for nothing made way for another");
-    silent->channel.reset();
+    turn_away(idle->channel, ErrorCode::not_shared, "a connection that held nothing made way for another");
+    idle->channel.reset();
     remove_gone();
   }
   return {};
 }
 
-Connection* Clients::most_silent() {
-  Connection* silent = nullptr;
-  for (Connection& connection : connections_)
-    if (Clock::now() - connection.heard >= kSilence && !connection.has_leases() &&
-        (silent == nullptr || connection.heard < silent->heard))
-      silent = &connection;
-  return silent;
+// They are in the order in which they were let in.
+Connection* Clients::longest_without_leases() {
+  const auto is_idle = [](const Connection& one) { return Clock::now() - one.since >= kToAsk && !one.has_leases(); };
+  const auto found = std::find_if(connections_.begin(), connections_.end(), is_idle);
+  return found == connections_.end() ? nullptr : &*found;
 }
 
 void Clients::turn_away(Channel& channel, ErrorCode code, std::string_view why) {

@@ -15,8 +15,7 @@ namespace vpmm::ipc {
 // Note [Descriptors are the program's]
 // A connection takes one descriptor, and each process one more, through which its end is seen. Together they are a
 // share of what the process may have open, so the program always has the rest. Another process of the user may do what
-// it likes: it has so many connections and no more; and at the limit one that holds nothing and says nothing makes way
-// for the next.
+// it likes: it has so many connections and no more; and at the limit one that holds nothing makes way for the next.
 class Clients {
  public:
   // Lets a connection in, or says why not. `channel` is taken from only if it is let in.
@@ -31,7 +30,7 @@ class Clients {
  private:
   Client* find(pid_t process);
   Result<void> make_room(std::size_t descriptors);
-  Connection* most_silent();
+  Connection* longest_without_leases();
 
   std::list<Client> clients_;  // the places stay: connections point here
   std::list<Connection> connections_;

@@ -58,7 +58,7 @@ struct Connection {
   std::optional<Message> unsent;  // could not be sent yet; nothing is heard meanwhile, so there is one at most
   Deadline give_up{};             // sending it
   Deadline try_again{};           // to send it, or a batch
-  Deadline heard{};               // when it said something last
+  Deadline since{};               // when it was let in
   bool is_deaf = false;           // it takes no more, but what it said before it went is heard
 
   bool has_leases() const;

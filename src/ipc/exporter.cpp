@@ -227,7 +227,6 @@ void Exporter::hear(Connection& connection) {
   for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
     if (!connection.channel.wait_to_receive(Clock::now())) return;
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
-    connection.heard = Clock::now();
     if (!received || !received.value() || !answer(connection, received.value()->message)) return lose(connection);
   }
 }

@@ -162,6 +162,11 @@ Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle, co
   address.key() = made.ptr;
   const MutexLock lock(mutex_);
   made.last_use = ++last_use_;
+  // What CUDA's own IPC had open there went with a reset.
+  if (const auto stale = by_address_.find(made.ptr); stale != by_address_.end()) {
+    imports_.erase(stale->second);
+    by_address_.erase(stale);
+  }
   by_address_.insert(std::move(address));
   imports_.insert(std::move(import));
   return made.ptr;
