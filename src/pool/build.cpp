@@ -18,6 +18,15 @@ namespace {
 // What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places in a few lists.
 constexpr std::size_t kHostBytesPerPiece = 1024;
 
+// Half-way through a change, so it must not throw.
+void log_plan(observe::LogLevel level, const Plan& plan, Bytes page_size, std::string_view what) noexcept {
+  if (!observe::logs(level)) return;
+  try {
+    observe::log(level, "{}: {}", what, to_string(plan, page_size));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message
+  }
+}
+
 }  // namespace
 
 // Note [Detach, work, publish]
@@ -168,7 +177,8 @@ Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageR
   note_peaks(flight.undone_chunks, flight.undone_bytes);
   undo(flight);
   ++counters_.failed_plans;
-  observe::log(observe::LogLevel::info, "plan undone: {}: {}", to_string(plan, page_size()), error->message);
+  observe::log(observe::LogLevel::info, "a plan is undone: {}", error->message);
+  log_plan(observe::LogLevel::info, plan, page_size(), "plan undone");
   return std::move(*error);
 }
 
@@ -360,7 +370,7 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   ++counters_.plans;
   moved_since_growth_ = plan.creates.empty() ? moved_since_growth_ + plan.moved_bytes() : 0;
   if (!plan.creates.empty()) spared_since_growth_ = 0;
-  observe::log(observe::LogLevel::debug, "plan: {}", to_string(plan, page_size()));
+  log_plan(observe::LogLevel::debug, plan, page_size(), "plan");
   note_peaks();
   return begin;
 }

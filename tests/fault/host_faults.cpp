@@ -58,6 +58,35 @@ std::uint64_t HostFaults::fired() { return state.fired; }
 InsidePool::InsidePool() { ++state.inside; }
 InsidePool::~InsidePool() { --state.inside; }
 
+namespace {
+
+class Exempt {
+ public:
+  Exempt() { ++state.exempt; }
+  ~Exempt() { --state.exempt; }
+  Exempt(const Exempt&) = delete;
+  Exempt& operator=(const Exempt&) = delete;
+};
+
+}  // namespace
+
+void ExemptDriver::on_allocate(AddressRange range, driver::StreamHandle stream) {
+  const Exempt exempt;
+  observer_->on_allocate(range, stream);
+}
+void ExemptDriver::on_allocate_any_stream(AddressRange range) {
+  const Exempt exempt;
+  observer_->on_allocate_any_stream(range);
+}
+void ExemptDriver::on_deallocate(AddressRange range, driver::StreamHandle stream) {
+  const Exempt exempt;
+  observer_->on_deallocate(range, stream);
+}
+void ExemptDriver::on_deallocate_any_stream(AddressRange range) {
+  const Exempt exempt;
+  observer_->on_deallocate_any_stream(range);
+}
+
 std::optional<driver::CuResult> ExemptDriver::before(driver::Call /*call*/) {
   ++state.exempt;
   return std::nullopt;

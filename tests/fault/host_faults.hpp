@@ -29,14 +29,21 @@ class InsidePool {
   InsidePool& operator=(const InsidePool&) = delete;
 };
 
-// What the driver below does is not the pool's doing.
-class ExemptDriver final : public driver::ForwardingDriver {
+// What the driver below does, and who observes memory for it, is not the pool's doing.
+class ExemptDriver final : public driver::ForwardingDriver, private driver::MemoryObserver {
  public:
-  using ForwardingDriver::ForwardingDriver;
+  explicit ExemptDriver(driver::Driver& inner) : ForwardingDriver(inner), observer_(inner.memory_observer()) {}
+  driver::MemoryObserver* memory_observer() override { return observer_ == nullptr ? nullptr : this; }
 
  private:
+  void on_allocate(AddressRange range, driver::StreamHandle stream) override;
+  void on_allocate_any_stream(AddressRange range) override;
+  void on_deallocate(AddressRange range, driver::StreamHandle stream) override;
+  void on_deallocate_any_stream(AddressRange range) override;
   std::optional<driver::CuResult> before(driver::Call call) override;
   void after(driver::Call call, driver::CuResult result, std::uint64_t duration_ns) override;
+
+  driver::MemoryObserver* const observer_;
 };
 
 }  // namespace vpmm::fault
