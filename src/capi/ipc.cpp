@@ -4,8 +4,7 @@
 #include <optional>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "base/scope_exit.hpp"
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
@@ -75,9 +74,9 @@ Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal
   using driver::checked;
   const auto foreign = [&](Call call, driver::CuResult result) {
     return Error{ErrorCode::invalid_pointer,
-                 fmt::format("{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
-                             "shared: {}",
-                             to_integer(range.begin), driver::driver_error(call, result).message)};
+                 message_of("{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
+                            "shared: {}",
+                            to_integer(range.begin), driver::driver_error(call, result).message)};
   };
   AddressRange allocation;
   driver::CuResult result = driver.mem_get_address_range(range.begin, allocation);
@@ -90,8 +89,8 @@ Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal
   if (result != driver::CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
   if (range.size == 0 || range.size > allocation.end() - range.begin)
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                             to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                            to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
   VPMM_TRY(checked(Call::device_get_uuid, driver.device_get_uuid(device, handle.device)));
   return handle;
 }
@@ -106,8 +105,8 @@ Result<ipc::IpcHandle> export_legacy(AddressRange range) {
   const driver::CuResult known = driver->pointer_get_device(range.begin, device);
   if (known != driver::CuResult::success)
     return Error{ErrorCode::invalid_pointer,
-                 fmt::format("{:#x} is neither memory of a pool nor of the driver: {}", to_integer(range.begin),
-                             driver::driver_error(Call::pointer_get_device, known).message)};
+                 message_of("{:#x} is neither memory of a pool nor of the driver: {}", to_integer(range.begin),
+                            driver::driver_error(Call::pointer_get_device, known).message)};
   driver::DeviceOrdinal current = 0;
   if (driver->ctx_get_device(current) == driver::CuResult::success && current == device)
     return export_from(*driver, device, range);

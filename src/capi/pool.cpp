@@ -1,13 +1,12 @@
 // capi: opens pools, and keeps the one that each device has for the whole process.
 #include "capi/pool.hpp"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <atomic>
 #include <utility>
 #include <vector>
 
+#include "base/message.hpp"
 #include "base/mutex.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
@@ -55,7 +54,7 @@ observe::LogLevel to_observe(pool::LogLevel level) {
 
 Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
   if (device >= 0 && device < kMaxDevices) return &process_pools().slots[static_cast<std::size_t>(device)];
-  return Error{ErrorCode::invalid_argument, fmt::format("there is no device {}", device)};
+  return Error{ErrorCode::invalid_argument, message_of("there is no device {}", device)};
 }
 
 // Two ways of asking for the same thing are no difference: no page size, and the page size that it came to.
@@ -63,7 +62,7 @@ Result<void> check_same(int device, const vpmm_pool& open, const pool::Config& c
   if (config == open.asked || config == open.context->config()) return {};
   const std::string how = context::difference(open.asked, config);
   return Error{ErrorCode::bad_configuration,
-               fmt::format("the process-wide pool of device {} is already open with other settings: {}", device, how)};
+               message_of("the process-wide pool of device {} is already open with other settings: {}", device, how)};
 }
 
 Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool::Config& config) {

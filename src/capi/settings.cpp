@@ -1,12 +1,11 @@
 // capi: vpmm_config to and from the pool's settings.
 #include "capi/settings.hpp"
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <limits>
 #include <string>
 
+#include "base/message.hpp"
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
 #include "context/config.hpp"
@@ -70,7 +69,7 @@ Result<void> set_names(const vpmm_config& settings, pool::Config& config) {
 Result<void> set_unnamed_free(int on_allocating_stream, pool::Config& config) {
   if (on_allocating_stream != 0 && on_allocating_stream != 1) {
     return Error{ErrorCode::bad_configuration,
-                 fmt::format("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
+                 message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
   }
   config.unnamed_free =
       on_allocating_stream == 1 ? pool::UnnamedFree::allocating_stream : pool::UnnamedFree::any_stream;

@@ -4,12 +4,11 @@
 // what both know is copied; `smallest` is the size of the first version, and anything below it is a mistake.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 
+#include "base/message.hpp"
 #include "base/result.hpp"
 
 namespace vpmm::capi {
@@ -17,7 +16,7 @@ namespace vpmm::capi {
 inline Result<void> check_size(std::size_t size, std::size_t smallest, const char* name) {
   if (size >= smallest) return {};
   return Error{ErrorCode::invalid_argument,
-               fmt::format("{0}.size is {1}, at least {2} is needed: set it to sizeof({0})", name, size, smallest)};
+               message_of("{0}.size is {1}, at least {2} is needed: set it to sizeof({0})", name, size, smallest)};
 }
 
 // Fills the caller's struct and zeroes the part that only the caller knows. Leaves `size` as the caller set it.
@@ -36,7 +35,7 @@ Result<void> copy_in(const Struct* theirs, Struct& ours, const char* name) {
   const char* const bytes = reinterpret_cast<const char*>(theirs);
   const auto is_zero = [](char byte) { return byte == 0; };
   if (theirs->size > sizeof(Struct) && !std::all_of(bytes + sizeof(Struct), bytes + theirs->size, is_zero)) {
-    return Error{ErrorCode::unsupported, fmt::format("{} holds settings that this version does not know", name)};
+    return Error{ErrorCode::unsupported, message_of("{} holds settings that this version does not know", name)};
   }
   std::memcpy(&ours, theirs, std::min(theirs->size, sizeof(Struct)));
   return {};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/host_memory.hpp"
 #include "driver/driver_error.hpp"
 
 namespace vpmm::context {
@@ -62,7 +63,7 @@ bool Captures::is_parked(const region::Region* region) const {
 region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment) {
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return nullptr;
-  std::vector<Parked>& parked = kept->second;
+  Vector<Parked>& parked = kept->second;
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
     const AddressRange& range = candidate->region->range;
@@ -75,8 +76,8 @@ region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandl
   return region;
 }
 
-std::vector<region::Region*> Captures::release(std::uint64_t capture) {
-  std::vector<region::Region*> regions;
+Vector<region::Region*> Captures::release(std::uint64_t capture) {
+  Vector<region::Region*> regions;
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return regions;
   for (const Parked& parked : kept->second) regions.push_back(parked.region);
@@ -84,8 +85,8 @@ std::vector<region::Region*> Captures::release(std::uint64_t capture) {
   return regions;
 }
 
-std::vector<std::uint64_t> Captures::all() const {
-  std::vector<std::uint64_t> ids;
+Vector<std::uint64_t> Captures::all() const {
+  Vector<std::uint64_t> ids;
   for (const auto& [id, parked] : kept_) ids.push_back(id);
   return ids;
 }

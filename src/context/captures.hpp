@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <unordered_map>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/result.hpp"
 #include "context/deferred.hpp"
 #include "driver/driver.hpp"
@@ -34,10 +33,10 @@ class Captures {
   // longer parked.
   region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment);
   // Forgets the capture; its parked regions are the caller's to free.
-  std::vector<region::Region*> release(std::uint64_t capture);
+  Vector<region::Region*> release(std::uint64_t capture);
   // Captures whose graphs are gone since the last call.
-  std::vector<std::uint64_t> take_ended() { return ended_->take_all(); }
-  std::vector<std::uint64_t> all() const;
+  Vector<std::uint64_t> take_ended() { return ended_->take_all(); }
+  Vector<std::uint64_t> all() const;
   Bytes parked_bytes() const;
 
  private:
@@ -47,7 +46,7 @@ class Captures {
   };
   driver::Driver& driver_;
   std::shared_ptr<DeferredList> ended_;
-  std::unordered_map<std::uint64_t, std::vector<Parked>> kept_;
+  HashMap<std::uint64_t, Vector<Parked>> kept_;
 };
 
 }  // namespace vpmm::context

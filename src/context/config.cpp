@@ -1,7 +1,6 @@
 // context: the table of settings, and the only place where the environment is read.
 #include "context/config.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,9 @@
 #include <limits>
 #include <optional>
 #include <utility>
+
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -191,7 +193,7 @@ std::string as_given(const char* variable, Bytes bytes) {
 }
 
 Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
-  return {ErrorCode::bad_configuration, fmt::format("{}={}: must be {}", name, value, allowed)};
+  return {ErrorCode::bad_configuration, message_of("{}={}: must be {}", name, value, allowed)};
 }
 
 Result<void> set(Config& config, const Setting& setting, std::string_view text) {
@@ -211,7 +213,7 @@ std::optional<Bytes> unit_of(std::string_view unit) {
 
 Error bad_size(std::string_view text) {
   return {ErrorCode::invalid_argument,
-          fmt::format("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
+          message_of("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
 }
 
 // Empty where the variable is not set.
@@ -250,13 +252,13 @@ Result<Bytes> parse_bytes(std::string_view text) {
   const char* const end = text.data() + text.size();
   const auto [unit, problem] = std::from_chars(text.data(), end, number);
   if (problem == std::errc::result_out_of_range) {
-    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is larger than any size", text)};
+    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
   }
   if (problem != std::errc{}) return bad_size(text);
   const auto factor = unit_of(text.substr(static_cast<std::size_t>(unit - text.data())));
   if (!factor) return bad_size(text);
   if (number > kMaxBytes / *factor) {
-    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is larger than any size", text)};
+    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
   }
   return number * *factor;
 }
@@ -264,9 +266,9 @@ Result<Bytes> parse_bytes(std::string_view text) {
 std::string format_bytes(Bytes bytes) {
   constexpr std::pair<Bytes, const char*> kUnits[] = {{kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
   for (const auto& [unit, name] : kUnits) {
-    if (bytes != 0 && is_multiple(bytes, unit)) return fmt::format("{}{}", bytes / unit, name);
+    if (bytes != 0 && is_multiple(bytes, unit)) return message_of("{}{}", bytes / unit, name);
   }
-  return fmt::format("{}B", bytes);
+  return message_of("{}B", bytes);
 }
 
 const char* to_string(pool::DriverKind kind) { return name_of(kDriverNames, kind); }
@@ -327,7 +329,7 @@ Result<void> set(pool::Config& config, std::string_view variable, std::string_vi
   for (const Setting& setting : kSettings) {
     if (setting.set != nullptr && setting.name == variable) return set(config, setting, text);
   }
-  return Error{ErrorCode::bad_configuration, fmt::format("{} is not a setting", variable)};
+  return Error{ErrorCode::bad_configuration, message_of("{} is not a setting", variable)};
 }
 
 Result<void> validate(const pool::Config& config, Bytes granularity) {
@@ -340,16 +342,16 @@ Result<void> validate(const pool::Config& config, Bytes granularity) {
   if (is_bad(page) || page > kLargest) {
     return bad_setting(
         "VPMM_PAGE_SIZE", as_given("VPMM_PAGE_SIZE", page),
-        fmt::format("a multiple of the device granularity ({}) up to {}, or \"max\" to switch the pool off", unit,
-                    format_bytes(kLargest)));
+        message_of("a multiple of the device granularity ({}) up to {}, or \"max\" to switch the pool off", unit,
+                   format_bytes(kLargest)));
   }
   if (is_bad(config.va_size) || config.va_size > kLargest) {
     return bad_setting("VPMM_VA_SIZE", as_given("VPMM_VA_SIZE", config.va_size),
-                       fmt::format("a multiple of the device granularity ({}) up to {}", unit, format_bytes(kLargest)));
+                       message_of("a multiple of the device granularity ({}) up to {}", unit, format_bytes(kLargest)));
   }
   if (!config.page_chunks && is_bad(config.chunk_max)) {
     return bad_setting("VPMM_CHUNK_MAX", as_given("VPMM_CHUNK_MAX", config.chunk_max),
-                       fmt::format("\"page\" or a multiple of the device granularity ({})", unit));
+                       message_of("\"page\" or a multiple of the device granularity ({})", unit));
   }
   return {};
 }
@@ -358,13 +360,13 @@ std::string difference(const pool::Config& in_force, const pool::Config& asked) 
   for (const Setting& setting : kSettings) {
     const std::string is = setting.show(in_force);
     const std::string wanted = setting.show(asked);
-    if (is != wanted) return fmt::format("{} is {}, not {}", setting.name, is, wanted);
+    if (is != wanted) return message_of("{} is {}, not {}", setting.name, is, wanted);
   }
   return {};
 }
 
-std::vector<SettingInForce> list_settings(const pool::Config& config) {
-  std::vector<SettingInForce> list;
+Vector<SettingInForce> list_settings(const pool::Config& config) {
+  Vector<SettingInForce> list;
   for (const Setting& setting : kSettings) {
     list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning});
   }

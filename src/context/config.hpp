@@ -3,9 +3,9 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/bytes.hpp"
+#include "base/host_memory.hpp"
 #include "base/result.hpp"
 #include "pool/config.hpp"
 
@@ -58,6 +58,6 @@ struct SettingInForce {
   std::string allowed;
   std::string meaning;
 };
-std::vector<SettingInForce> list_settings(const pool::Config& config);
+Vector<SettingInForce> list_settings(const pool::Config& config);
 
 }  // namespace vpmm::context

@@ -7,9 +7,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "observe/snapshot.hpp"
@@ -49,7 +49,7 @@ struct SharedChunks {
     driver::ChunkHandle handle{};
     Bytes size = 0;
   };
-  std::vector<Chunk> chunks;
+  Vector<Chunk> chunks;
   Bytes offset = 0;  // of the range, from the begin of the first
 };
 

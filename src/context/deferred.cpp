@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm::context {
 
 DeferredList::~DeferredList() {
@@ -50,8 +52,8 @@ void DeferredList::provide(std::size_t count) {
   }
 }
 
-std::vector<std::uint64_t> DeferredList::take_all() {
-  std::vector<std::uint64_t> values;
+Vector<std::uint64_t> DeferredList::take_all() {
+  Vector<std::uint64_t> values;
   Node* first = pushed_.exchange(nullptr, std::memory_order_acquire);
   if (first == nullptr) return values;
   Node* last = first;

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "base/host_memory.hpp"
 
 namespace vpmm::context {
 
@@ -22,7 +23,7 @@ class DeferredList {
   // Makes sure that at least `count` pushes find a node.
   void provide(std::size_t count);
   // Takes everything pushed so far, in the order of the pushes.
-  std::vector<std::uint64_t> take_all();
+  Vector<std::uint64_t> take_all();
   bool empty() const { return pushed_.load(std::memory_order_acquire) == nullptr; }
 
  private:

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "context/config.hpp"
 #include "context/visit.hpp"
@@ -41,10 +41,10 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* 
 
 Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, Bound* bound) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
-    return mistake({ErrorCode::invalid_argument, fmt::format("alignment {} is not a power of two", request.alignment)});
+    return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes at alignment {} is more than any address space",
-                                                             request.bytes, request.alignment)});
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes at alignment {} is more than any address space",
+                                                            request.bytes, request.alignment)});
   for (;;) {
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
@@ -100,8 +100,8 @@ Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, 
                  "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
   if (request.alignment > kSmallAlignment)
     return Error{ErrorCode::unsupported,
-                 fmt::format("alignment {} needs the virtual memory pool, which is off or not supported here",
-                             request.alignment)};
+                 message_of("alignment {} needs the virtual memory pool, which is off or not supported here",
+                            request.alignment)};
   return allocate_stream_ordered(lock, request, caller);
 }
 
@@ -110,8 +110,8 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
   const Bytes natural = pool_->slice_alignment();
   if (request.alignment > natural && !is_power_of_two(page))
     return Error{ErrorCode::unsupported,
-                 fmt::format("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
-                             request.alignment, page)};
+                 message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
+                            request.alignment, page)};
   const pool::PageRequest pages{request.bytes, small_->rounded(request.bytes), std::max(request.alignment, natural)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
@@ -150,8 +150,8 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
   if (result && somm_reserved_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
-                 fmt::format("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
-                             request.bytes, result.error().message)};
+                 message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
+                            request.bytes, result.error().message)};
   if (result && is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), request, caller));
   return result;
 }
@@ -169,9 +169,9 @@ Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, cons
                               : somm_->deallocate_after(lock, block, {}));
   trim_somm(lock);
   return Error{ErrorCode::out_of_memory,
-               fmt::format("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
-                           "is reached",
-                           request.bytes, *capacity_)};
+               message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
+                          "is reached",
+                          request.bytes, *capacity_)};
 }
 
 // The other half of Note [Caches shrink before the footprint grows]: growth of the driver's pool past the peak is paid
@@ -349,7 +349,7 @@ Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* bl
 // The stream that is named, the streams that record_use named, and, when it is another one, the stream of the
 // allocation, whose queued work may use the memory too. More than two are "all streams now".
 time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
-  std::vector<time::Timeline*> timelines;
+  Vector<time::Timeline*> timelines;
   const auto add = [&](std::optional<time::TimelineId> id) {
     time::Timeline* timeline = id ? timelines_.find(*id) : nullptr;
     if (timeline != nullptr && !timeline->is_over &&
@@ -381,11 +381,11 @@ Error DeviceContext::mistake(Error error) {
 Result<void> DeviceContext::not_live(DevicePtr ptr, AddressRange around) {
   ++caller_mistakes_;
   if (!around.empty() && around.begin != ptr)
-    return Error{ErrorCode::invalid_pointer, fmt::format("{:#x} points inside the allocation that starts at {:#x}",
-                                                         to_integer(ptr), to_integer(around.begin))};
+    return Error{ErrorCode::invalid_pointer, message_of("{:#x} points inside the allocation that starts at {:#x}",
+                                                        to_integer(ptr), to_integer(around.begin))};
   return Error{ErrorCode::invalid_pointer,
-               fmt::format("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
-                           to_integer(ptr))};
+               message_of("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
+                          to_integer(ptr))};
 }
 
 Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle stream) {
@@ -460,7 +460,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
   VPMM_TRY(visit.status());
   const auto capture = static_cast<std::uint64_t>(id);
   if (!captures_.keeps(capture))
-    return Error{ErrorCode::invalid_argument, fmt::format("no memory is kept for capture {}", capture)};
+    return Error{ErrorCode::invalid_argument, message_of("no memory is kept for capture {}", capture)};
   release_capture(capture);
   return {};
 }

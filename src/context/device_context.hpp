@@ -4,15 +4,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "context/captures.hpp"
@@ -155,7 +154,7 @@ class DeviceContext final : public Context {
   AddressRange live_around(const region::Region& region, DevicePtr ptr) const;
   struct Uses {
     std::optional<time::TimelineId> tenant;
-    const std::vector<time::TimelineId>& others;
+    const Vector<time::TimelineId>& others;
     Bytes bytes;
   };
   time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
@@ -237,13 +236,13 @@ class DeviceContext final : public Context {
     bool is_announced = false;  // first seen while captures were announced: over when no more are
   };
   // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
-  std::map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_;
+  Map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_;
   struct Peer {
     driver::DeviceOrdinal device = 0;
     // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
     std::optional<time::KnownContext> context;
   };
-  std::vector<Peer> peers_;        // with access to everything in the pool
+  Vector<Peer> peers_;             // with access to everything in the pool
   std::optional<Error> poison_;    // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ = 0;        // what the driver's pool held when last asked
   std::optional<Bytes> capacity_;  // most bytes of pool and SOMM together

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/process_gate.hpp"
@@ -105,11 +105,11 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
   if (device < 0 || device >= count)
-    return Error{ErrorCode::invalid_argument, fmt::format("device {} does not exist: there are {}", device, count)};
+    return Error{ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", device, count)};
   VPMM_TRY_ASSIGN(const DeviceTraits traits, traits_of(driver, device));
   if (!traits.has_vmm && !traits.has_memory_pools)
     return Error{ErrorCode::unsupported,
-                 fmt::format("device {} supports neither virtual memory management nor memory pools", device)};
+                 message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
   auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
   context->prepare();
@@ -167,7 +167,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
   };
-  relief.advanced = [this](const std::vector<time::StampPart>& done) { small_->advance(done); };
+  relief.advanced = [this](const Vector<time::StampPart>& done) { small_->advance(done); };
   relief.prove_everything = [this] { return prove_everything(); };
   relief.synchronize = [this](MutexLock& lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
@@ -288,7 +288,7 @@ Result<void> DeviceContext::ensure_open() {
 void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
                "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
-  const std::vector<time::StampPart> done = timelines_.forget_context(dead);
+  const Vector<time::StampPart> done = timelines_.forget_context(dead);
   if (pool_ != nullptr) pool_->advance(done);
   if (small_ != nullptr) small_->retire_idle();
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);

@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
@@ -315,7 +314,7 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 // The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
-    return Error{ErrorCode::invalid_argument, fmt::format("{} sizes and {} results", bytes.size(), out.size())};
+    return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
   const Known caller = stream ? known(*stream) : Known{};
   const auto take_back = [&](std::size_t made) {
     static_cast<void>(deallocate_many(out.first(made), stream));  // why it is done is the error to tell

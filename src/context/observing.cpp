@@ -1,8 +1,7 @@
 // context: figures, pictures, limits and recording.
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/visit.hpp"
@@ -37,7 +36,7 @@ bool has_unproven(const time::Timelines& timelines) {
 
 Error not_inside(DevicePtr ptr) {
   return {ErrorCode::invalid_pointer,
-          fmt::format("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+          message_of("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
 }
 
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
@@ -98,7 +97,7 @@ Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, fmt::format("{} bytes is more than any address space", bytes)});
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", bytes)});
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};

@@ -1,8 +1,8 @@
 // context: other devices that may use the pool's memory, and the CUDA contexts in which their work runs.
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -26,10 +26,10 @@ Result<void> DeviceContext::check_peer(driver::DeviceOrdinal peer) {
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver_.device_get_count(count)));
   if (peer < 0 || peer >= count)
-    return mistake({ErrorCode::invalid_argument, fmt::format("device {} does not exist: there are {}", peer, count)});
+    return mistake({ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", peer, count)});
   const auto unsupported = [&](std::string_view why) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("device {} cannot use memory of device {}: {}", peer, device_, why)};
+                 message_of("device {} cannot use memory of device {}: {}", peer, device_, why)};
   };
   bool can_access = false;
   VPMM_TRY(driver::checked(Call::device_can_access_peer, driver_.device_can_access_peer(peer, device_, can_access)));
@@ -88,11 +88,11 @@ Result<bool> DeviceContext::is_alive(const time::KnownContext& other) {
 // Their events die with them, those of peers' contexts (reset by others) and of contexts whose streams called.
 Result<void> DeviceContext::forget_dead_others() {
   if (!has_context_ids_ || timelines_.other_contexts().empty()) return {};
-  const std::vector<time::KnownContext> others = timelines_.other_contexts();
+  const Vector<time::KnownContext> others = timelines_.other_contexts();
   for (const time::KnownContext& other : others) {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (lives) continue;
-    const std::vector<time::StampPart> done = timelines_.forget_context(other.id);
+    const Vector<time::StampPart> done = timelines_.forget_context(other.id);
     if (pool_ != nullptr) pool_->advance(done);
     if (small_ != nullptr) small_->retire_idle();
     for (Peer& peer : peers_)

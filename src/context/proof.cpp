@@ -1,6 +1,7 @@
 // context: learning what the GPU has finished, and making it provable.
 #include <algorithm>
 
+#include "base/host_memory.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -39,7 +40,7 @@ Result<void> DeviceContext::settle(MutexLock& lock) {
 
 Result<bool> DeviceContext::learn(std::size_t most) {
   if (pool_ != nullptr) return noted(pool_->learn(most));
-  std::vector<time::StampPart> done;
+  Vector<time::StampPart> done;
   VPMM_TRY(noted(timelines_.poll(most, done)));
   return !done.empty();
 }
@@ -58,7 +59,7 @@ bool DeviceContext::may_record_context_event() {
     return driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success;
   };
   if (is_capturing() || !noted(find_peer_contexts())) return false;
-  const std::vector<time::KnownContext>& others = timelines_.other_contexts();
+  const Vector<time::KnownContext>& others = timelines_.other_contexts();
   return std::none_of(others.begin(), others.end(), [&](const time::KnownContext& other) {
     const driver::ContextScope scope(driver_, other.handle);
     return scope.result() != CuResult::success || is_capturing();
@@ -102,7 +103,7 @@ bool DeviceContext::is_proof_due() {
 // It would break any capture that begins before it is over, so capture_begin waits for it. It is for all contexts that
 // are known.
 CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
-  const std::vector<time::KnownContext> others = timelines_.other_contexts();
+  const Vector<time::KnownContext> others = timelines_.other_contexts();
   ++context_waits_;
   lock.leave();
   CuResult result{};
@@ -124,11 +125,11 @@ CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
 // The last resort where events cannot prove: waits for everything that was queued before. False while anybody captures.
 bool DeviceContext::synchronize_contexts(MutexLock& lock) {
   if (!may_record_context_event()) return false;
-  const std::vector<time::StampPart> before = timelines_.numbers_so_far();
+  const Vector<time::StampPart> before = timelines_.numbers_so_far();
   ++host_waits_;
   const CuResult result = wait_for_contexts(lock);
   if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
-  const std::vector<time::StampPart> done = timelines_.mark_complete(before);
+  const Vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);
   return !done.empty();
 }
@@ -172,10 +173,10 @@ Result<void> DeviceContext::synchronize() {
   recall_kept();
   VPMM_TRY(noted(find_peer_contexts()));
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  const std::vector<time::StampPart> before = timelines_.numbers_so_far();
+  const Vector<time::StampPart> before = timelines_.numbers_so_far();
   const CuResult result = wait_for_contexts(lock);
   VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
-  const std::vector<time::StampPart> done = timelines_.mark_complete(before);
+  const Vector<time::StampPart> done = timelines_.mark_complete(before);
   if (pool_ != nullptr) pool_->advance(done);
   return noted(settle(lock));
 }
@@ -199,8 +200,7 @@ Result<void> DeviceContext::reset() {
     Visit visit(*this);
     VPMM_TRY(visit.status());
     if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-    const std::vector<time::StampPart> done =
-        timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
+    const Vector<time::StampPart> done = timelines_.mark_complete(timelines_.numbers_so_far(timelines_.primary_id()));
     if (pool_ != nullptr) pool_->advance(done);
     timelines_.destroy_events();
     VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));

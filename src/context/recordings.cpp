@@ -2,8 +2,8 @@
 #include "context/recordings.hpp"
 
 #include <chrono>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "observe/log.hpp"
 
@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kPatience{1};  // with a thread that is writing t
 
 struct OpenRecordings {
   Mutex mutex;
-  std::vector<std::weak_ptr<observe::TraceWriter>> writers VPMM_GUARDED_BY(mutex);
+  Vector<std::weak_ptr<observe::TraceWriter>> writers VPMM_GUARDED_BY(mutex);
 };
 
 // Never destroyed: static objects may still start recordings.

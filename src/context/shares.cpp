@@ -1,9 +1,9 @@
 // context: the table of shared allocations.
 #include "context/shares.hpp"
 
-#include <fmt/format.h>
-
 #include <atomic>
+
+#include "base/message.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -52,13 +52,13 @@ Bytes Shares::freed_bytes() const {
 
 std::string Shares::validate() const {
   if (by_begin_.size() != by_id_.size())
-    return fmt::format("{} shares by address, {} by number", by_begin_.size(), by_id_.size());
+    return message_of("{} shares by address, {} by number", by_begin_.size(), by_id_.size());
   for (const auto& [begin, share] : by_begin_) {
     const auto found = by_id_.find(static_cast<std::uint64_t>(share.id));
     if (found == by_id_.end() || found->second != begin || share.range.begin != begin)
-      return fmt::format("the share at {:#x} is not filed under its number", to_integer(begin));
+      return message_of("the share at {:#x} is not filed under its number", to_integer(begin));
     if (share.is_freed && !share.is_held())
-      return fmt::format("the share at {:#x} is freed and nobody holds it", to_integer(begin));
+      return message_of("the share at {:#x} is freed and nobody holds it", to_integer(begin));
   }
   return {};
 }

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <unordered_map>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "context/context.hpp"
 
 namespace vpmm::context {
@@ -40,8 +39,8 @@ class Shares {
   std::string validate() const;
 
  private:
-  std::map<DevicePtr, Share> by_begin_;
-  std::unordered_map<std::uint64_t, DevicePtr> by_id_;
+  Map<DevicePtr, Share> by_begin_;
+  HashMap<std::uint64_t, DevicePtr> by_id_;
 };
 
 }  // namespace vpmm::context

@@ -1,6 +1,5 @@
 // context: memory that other processes map: which chunks are behind it, and its free when the last of them let go.
-#include <fmt/format.h>
-
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "context/visit.hpp"
 
@@ -13,15 +12,15 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
-        fmt::format(
-            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
-            pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
+        message_of("{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
+                   to_integer(range.begin),
+                   pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
   if (!pool_->can_export())
-    return Error{ErrorCode::unsupported, fmt::format("device {} cannot export memory as a file descriptor", device_)};
+    return Error{ErrorCode::unsupported, message_of("device {} cannot export memory as a file descriptor", device_)};
   if (range.size == 0 || range.size > info.usable - (range.begin - info.begin))
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                             to_integer(range.begin), info.usable, to_integer(info.begin))};
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                            to_integer(range.begin), info.usable, to_integer(info.begin))};
   VPMM_RACE_WINDOW("what is to be shared was found");
   if (!mark_used_everywhere(info.begin)) return not_inside(range.begin);  // freed at the same time
   Shares::Share& share = shares_.find_or_add({info.begin, info.usable});
@@ -46,7 +45,7 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
   if (size == 0 || size > share->range.size || offset > share->range.size - size)
     return Error{
         ErrorCode::invalid_argument,
-        fmt::format("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
+        message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
   SharedChunks shared;
   for (const vm::Mapping& mapping : pool_->mappings_around(range)) {

@@ -1,6 +1,7 @@
 // pool: which other devices may use what is mapped.
 #include <algorithm>
 
+#include "base/host_memory.hpp"
 #include "base/scope_exit.hpp"
 #include "pool/pool.hpp"
 
@@ -35,7 +36,7 @@ Result<void> Pool::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
   lock.leave();
   mapper_.add_device(peer);
   lock.enter();
-  const std::vector<AddressRange> runs = mapped_runs();
+  const Vector<AddressRange> runs = mapped_runs();
   lock.leave();
   Result<void> granted;
   for (const AddressRange& run : runs) {
@@ -48,8 +49,8 @@ Result<void> Pool::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
 }
 
 // Everything that is mapped but zombies, in runs of adjacent whole mappings. A chunk may lie in several regions.
-std::vector<AddressRange> Pool::mapped_runs() const {
-  std::vector<AddressRange> runs;
+Vector<AddressRange> Pool::mapped_runs() const {
+  Vector<AddressRange> runs;
   index_.for_each([&](const Region& region) {
     if (region.state == RegionState::zombie || region.state == RegionState::shadow) return;
     AddressRange run;

@@ -1,9 +1,9 @@
 // pool: phase 2: a plan is made under the lock, worked off without it, and published or undone under it.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "pool/pool.hpp"
@@ -25,11 +25,11 @@ struct Pool::Flight {
   };
   const Plan* plan = nullptr;
   Region* kept = nullptr;
-  Region* mapped = nullptr;      // part of a hole, to be filled
-  std::vector<Region*> sources;  // one per move
-  Region* first = nullptr;       // the two ends of chunks, where they were
+  Region* mapped = nullptr;  // part of a hole, to be filled
+  Vector<Region*> sources;   // one per move
+  Region* first = nullptr;   // the two ends of chunks, where they were
   Region* last = nullptr;
-  std::vector<Piece> pieces;  // in the order of the plan; they tile plan->mapped
+  Vector<Piece> pieces;  // in the order of the plan; they tile plan->mapped
   std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;
@@ -64,7 +64,7 @@ Result<Plan> Pool::make_plan(MutexLock& lock, const PageRequest& request, const 
     const NoPlan& failure = std::get<NoPlan>(planned);
     if (failure.reason == NoPlan::Reason::memory)
       return Error{ErrorCode::out_of_memory,
-                   fmt::format("{} bytes are missing{}", failure.missing, gpu_room ? " on the GPU" : "")};
+                   message_of("{} bytes are missing{}", failure.missing, gpu_room ? " on the GPU" : "")};
     VPMM_TRY(add_reservation(lock, failure.missing + request.alignment - page_alignment()));
   }
 }
@@ -116,7 +116,7 @@ bool Pool::grows_past_peak(Bytes created) const {
   return chunks_.chunk_bytes() + other_bytes_ + created > counters_.peak_mapped_bytes;
 }
 
-Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller) {
+Result<void> Pool::queue_waits(const Vector<time::StampPart>& waits, const Caller& caller) {
   for (const time::StampPart& part : waits) {
     VPMM_CHECK(caller.may_queue(), "a wait for a caller that may not wait");
     VPMM_TRY(timelines_.queue_wait(*caller.stream, part));
@@ -128,7 +128,7 @@ Result<void> Pool::queue_waits(const std::vector<time::StampPart>& waits, const 
 // The old mappings become zombies; one on the caller's own timeline needs an event before it can ever be unmapped.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   if (!caller.own()) return;
-  const std::vector<time::Stamp> stamps = plan.moved_stamps();
+  const Vector<time::Stamp> stamps = plan.moved_stamps();
   const bool is_unproven = std::any_of(stamps.begin(), stamps.end(), [&](const time::Stamp& stamp) {
     return std::any_of(stamp.parts().begin(), stamp.parts().end(), [&](const time::StampPart& part) {
       return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
@@ -202,8 +202,8 @@ Pool::Flight Pool::detach(const Plan& plan) {
 
 namespace {
 
-std::vector<vm::Placement> placements_of(const auto& pieces) {
-  std::vector<vm::Placement> placements;
+Vector<vm::Placement> placements_of(const auto& pieces) {
+  Vector<vm::Placement> placements;
   placements.reserve(pieces.size());
   for (const auto& piece : pieces) placements.push_back(piece.placement);
   return placements;
@@ -303,7 +303,7 @@ time::Stamp Pool::surplus_stamp(const Plan& plan, const Caller& caller) {
 
 bool Pool::is_complete(const Plan& plan) const {
   const auto is_over = [this](const time::Stamp& stamp) { return timelines_.reduce(stamp).is_complete(); };
-  const std::vector<time::Stamp> moved = plan.moved_stamps();
+  const Vector<time::Stamp> moved = plan.moved_stamps();
   return (plan.kept == nullptr || is_over(plan.kept_stamp)) && std::all_of(moved.begin(), moved.end(), is_over);
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm::pool {
 
 namespace {
@@ -14,8 +16,8 @@ class PagePolicy final : public ChunkPolicy {
   explicit PagePolicy(Bytes page_size) : page_size_(page_size) {}
   const char* name() const override { return "page"; }
   Bytes grow_first(const Demand&) const override { return 0; }
-  std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
-    return std::vector<Bytes>(shortfall / page_size_, page_size_);
+  Vector<Bytes> chunk_sizes(Bytes shortfall, Bytes) const override {
+    return Vector<Bytes>(shortfall / page_size_, page_size_);
   }
   Bytes least_part(const Demand&) const override { return page_size_; }
   bool spares(const Demand&, std::int64_t) const override { return false; }
@@ -93,12 +95,12 @@ class AdaptivePolicy final : public ChunkPolicy {
 
   Bytes grow_first(const Demand& demand) const override { return breaks_budget(demand) ? 0 : demand.missing; }
 
-  std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
+  Vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const override {
     const bool is_early = mapped <= shortfall / kLittlePart;
     const Bytes part = is_early ? shortfall : round_up(shortfall / taste_.chunks, page_size_);
     const Bytes least = std::max(page_size_, round_down((mapped + shortfall) / taste_.least_divisor, page_size_));
     const Bytes size = std::min(std::max(part, least), is_early ? early_most_ : later_most_);
-    std::vector<Bytes> sizes;
+    Vector<Bytes> sizes;
     for (Bytes left = shortfall; left > 0; left -= sizes.back()) sizes.push_back(std::min(left, size));
     return sizes;
   }

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "base/bytes.hpp"
+#include "base/host_memory.hpp"
 #include "pool/config.hpp"
 
 namespace vpmm::pool {
@@ -40,7 +40,7 @@ class ChunkPolicy {
   // How many of `demand.missing` bytes to cover with new chunks even though idle ones could be moved.
   virtual Bytes grow_first(const Demand& demand) const = 0;
   // Sizes of new chunks that together cover `shortfall` exactly.
-  virtual std::vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
+  virtual Vector<Bytes> chunk_sizes(Bytes shortfall, Bytes mapped) const = 0;
   // The least part of a chunk that is worth a mapping of its own: where memory would be created, an end of a chunk in
   // use; where an idle chunk would be partly used, what is left of it.
   virtual Bytes least_part(const Demand& demand) const = 0;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "region/region_index.hpp"
 
 namespace vpmm::pool {
@@ -65,7 +65,7 @@ Place best_place(const vm::ChunkTable& chunks, Region* free, Bytes size, Bytes a
     for (const DevicePtr begin : {first, last}) note(begin, pinned_by(chunks, range, {begin, size}));
     return *best;
   }
-  std::vector<vm::Mapping> around;
+  Vector<vm::Mapping> around;
   chunks.for_each_around(range, [&](const vm::Mapping& mapping) { around.push_back(mapping); });
   const auto consider = [&](DevicePtr begin, const vm::Mapping& front, const vm::Mapping& back) {
     if (begin < first || begin > last || !is_multiple(to_integer(begin), alignment)) return;

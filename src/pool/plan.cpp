@@ -1,7 +1,8 @@
 // pool: figures and text of a plan.
 #include "pool/plan.hpp"
 
-#include <fmt/format.h>
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::pool {
 
@@ -27,8 +28,8 @@ Bytes Plan::end_chunk_bytes() const {
   return (first ? first->mapping.chunk->size : 0) + (last ? last->mapping.chunk->size : 0);
 }
 
-std::vector<time::Stamp> Plan::moved_stamps() const {
-  std::vector<time::Stamp> stamps;
+Vector<time::Stamp> Plan::moved_stamps() const {
+  Vector<time::Stamp> stamps;
   if (first) stamps.push_back(first->stamp);
   for (const Move& move : moves) stamps.push_back(move.stamp);
   if (last) stamps.push_back(last->stamp);
@@ -36,16 +37,16 @@ std::vector<time::Stamp> Plan::moved_stamps() const {
 }
 
 std::string to_string(const Plan& plan, Bytes unit) {
-  std::string text = fmt::format("{} =", plan.request / unit);
-  if (plan.kept != nullptr) text += fmt::format(" keep {}", plan.kept_range.size / unit);
+  std::string text = message_of("{} =", plan.request / unit);
+  if (plan.kept != nullptr) text += message_of(" keep {}", plan.kept_range.size / unit);
   if (plan.first)
-    text += fmt::format(" back {} of {}", plan.first->range.size / unit, plan.first->mapping.chunk->size / unit);
+    text += message_of(" back {} of {}", plan.first->range.size / unit, plan.first->mapping.chunk->size / unit);
   for (const Move& move : plan.moves)
-    text += fmt::format(" move {} of [-{}]", move.range.size / unit, move.from->range.size / unit);
-  for (const Bytes size : plan.creates) text += fmt::format(" create {}", size / unit);
+    text += message_of(" move {} of [-{}]", move.range.size / unit, move.from->range.size / unit);
+  for (const Bytes size : plan.creates) text += message_of(" create {}", size / unit);
   if (plan.last)
-    text += fmt::format(" front {} of {}", plan.last->range.size / unit, plan.last->mapping.chunk->size / unit);
-  if (!plan.waits.empty()) text += fmt::format(" after {} waits", plan.waits.size());
+    text += message_of(" front {} of {}", plan.last->range.size / unit, plan.last->mapping.chunk->size / unit);
+  if (!plan.waits.empty()) text += message_of(" after {} waits", plan.waits.size());
   return text;
 }
 

@@ -3,9 +3,9 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "region/region.hpp"
 #include "time/stamp.hpp"
 #include "vm/chunk_table.hpp"
@@ -15,9 +15,9 @@ namespace vpmm::pool {
 // Idle chunks that leave their old address.
 struct Move {
   region::Region* from = nullptr;
-  AddressRange range;               // whole mappings inside `from`
-  time::Stamp stamp;                // of `from`: the old mapping becomes a zombie with it
-  std::vector<vm::Mapping> chunks;  // by address
+  AddressRange range;          // whole mappings inside `from`
+  time::Stamp stamp;           // of `from`: the old mapping becomes a zombie with it
+  Vector<vm::Mapping> chunks;  // by address
 };
 
 // The free back, or front, of a chunk that is partly in use. Note [Ends of chunks in use]
@@ -40,10 +40,10 @@ struct Plan {
   region::Region* hole = nullptr;
   AddressRange mapped;     // part of the hole
   DevicePtr allocation{};  // where the request begins in the span
-  std::vector<time::StampPart> waits;
+  Vector<time::StampPart> waits;
   std::optional<End> first;  // whose back the span begins with
-  std::vector<Move> moves;
-  std::vector<Bytes> creates;
+  Vector<Move> moves;
+  Vector<Bytes> creates;
   std::optional<End> last;  // whose front the span ends with
 
   Bytes moved_bytes() const;
@@ -53,7 +53,7 @@ struct Plan {
   Bytes rest_before() const { return first ? first->rest() : 0; }
   Bytes rest_behind() const { return last ? last->rest() : 0; }
   // The stamps of what leaves its place. That of `kept` comes in addition for whoever uses the span.
-  std::vector<time::Stamp> moved_stamps() const;
+  Vector<time::Stamp> moved_stamps() const;
 };
 
 // "11 = keep 3 back 1 of 2 move 4 of [-10] create 2 front 1 of 8 after 1 waits", in units of `unit`.

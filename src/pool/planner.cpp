@@ -6,6 +6,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/host_memory.hpp"
+
 namespace vpmm::pool {
 
 using region::Region;
@@ -33,8 +35,7 @@ bool Planner::is_waitable(const Region& free, std::optional<time::TimelineId> ow
   });
 }
 
-void Planner::add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own,
-                        std::vector<time::StampPart>& waits) {
+void Planner::add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own, Vector<time::StampPart>& waits) {
   for (const time::StampPart& part : stamp.parts()) {
     if (own && part.timeline == *own) continue;
     const auto same = std::find_if(waits.begin(), waits.end(),
@@ -59,8 +60,8 @@ bool Planner::is_takeable(const Region& free, const Need& need, Effort effort) c
 }
 
 // Free regions next to a hole, largest first: extending one moves the fewest pages.
-std::vector<Region*> Planner::extensible(const Need& need, Effort effort) const {
-  std::vector<Region*> found;
+Vector<Region*> Planner::extensible(const Need& need, Effort effort) const {
+  Vector<Region*> found;
   index_.for_each_free_by_age([&](Region* free) {
     if (!is_takeable(*free, need, effort)) return true;
     if (region::RegionIndex::aligned_start(*free, need.size, need.alignment)) return true;  // fits as it is
@@ -80,8 +81,8 @@ std::vector<Region*> Planner::extensible(const Need& need, Effort effort) const 
 // A moved chunk costs the same whatever its size, and small chunks are what small requests are best put together from.
 // So ranges give in the order of the mean size of their chunks, sizes between two powers of two being alike; among
 // those the oldest first.
-std::vector<Region*> Planner::by_chunk_size(const Need& need) const {
-  std::vector<std::pair<int, Region*>> ranked;
+Vector<Region*> Planner::by_chunk_size(const Need& need) const {
+  Vector<std::pair<int, Region*>> ranked;
   index_.for_each_free_by_age([&](Region* free) {
     if (free->range.size < page_size_ || !is_usable(*free, need.own)) return true;
     Bytes bytes = 0;
@@ -95,7 +96,7 @@ std::vector<Region*> Planner::by_chunk_size(const Need& need) const {
     return true;
   });
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<Region*> ranges;
+  Vector<Region*> ranges;
   ranges.reserve(ranked.size());
   for (const auto& [rank, free] : ranked) ranges.push_back(free);
   return ranges;
@@ -120,8 +121,7 @@ void Planner::take_chunks(Region* from, Bytes wanted, Harvest& harvest) const {
 // Chunks move whole, so the last one of a harvest may be larger than what is wanted of it, and its rest is pinned. So
 // chunks that are not larger come first, also small ones, and for what is left the smallest that is large enough: of
 // the ranges that give nothing yet, or next to what the others give.
-void Planner::take_last(const std::vector<Region*>& ranges, const Region* except, Bytes lacking,
-                        Harvest& harvest) const {
+void Planner::take_last(const Vector<Region*>& ranges, const Region* except, Bytes lacking, Harvest& harvest) const {
   const auto move_of = [&](const Region* free) {
     return std::find_if(harvest.moves.begin(), harvest.moves.end(),
                         [&](const Move& move) { return move.from == free; });
@@ -156,7 +156,7 @@ void Planner::take_last(const std::vector<Region*>& ranges, const Region* except
 Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need& need, Effort effort,
                                   Supply& supply) const {
   Harvest harvest;
-  const auto collect = [&](const std::vector<Region*>& ranges) {
+  const auto collect = [&](const Vector<Region*>& ranges) {
     for (Region* free : ranges) {
       if (harvest.bytes >= wanted) return;
       if (free != except) take_chunks(free, wanted - harvest.bytes, harvest);
@@ -167,7 +167,7 @@ Planner::Harvest Planner::harvest(Bytes wanted, const Region* except, const Need
   if (!supply) supply = by_chunk_size(need);
   collect(*supply);
   if (harvest.bytes >= wanted || !may_wait(need, effort)) return harvest;
-  std::vector<Region*> waitable;
+  Vector<Region*> waitable;
   index_.for_each_free_by_age([&](Region* free) {
     if (!is_usable(*free, need.own) && is_waitable(*free, need.own)) waitable.push_back(free);
     return true;
@@ -299,8 +299,7 @@ std::variant<Plan, NoPlan> Planner::fill(Region* kept, const Need& need, Effort 
   }
   created = round_up(created, page_size_);
   if (created > need.growth_room) return NoPlan{NoPlan::Reason::memory, created - need.growth_room};
-  if (created > 0)
-    plan.creates = is_one_chunk ? std::vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
+  if (created > 0) plan.creates = is_one_chunk ? Vector<Bytes>{created} : policy_.chunk_sizes(created, need.mapped);
   return laid_out(std::move(plan), need);
 }
 

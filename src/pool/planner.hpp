@@ -6,8 +6,8 @@
 #include <limits>
 #include <optional>
 #include <variant>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "pool/chunk_policy.hpp"
 #include "pool/plan.hpp"
 #include "region/region_index.hpp"
@@ -63,22 +63,21 @@ class Planner {
   // Usable once the caller's stream has waited for events that stand already.
   bool is_waitable(const region::Region& free, std::optional<time::TimelineId> own) const;
   // The parts of `stamp` that a stream of timeline `own` must wait for.
-  static void add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own,
-                        std::vector<time::StampPart>& waits);
+  static void add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own, Vector<time::StampPart>& waits);
 
  private:
   struct Harvest {
-    std::vector<Move> moves;
+    Vector<Move> moves;
     Bytes bytes = 0;
   };
   bool is_takeable(const region::Region& free, const Need& need, Effort effort) const;
   // Ranges that the caller may use at once and that have whole chunks, in the order in which they give; once it is
   // asked for.
-  using Supply = std::optional<std::vector<region::Region*>>;
-  std::vector<region::Region*> by_chunk_size(const Need& need) const;
-  std::vector<region::Region*> extensible(const Need& need, Effort effort) const;
+  using Supply = std::optional<Vector<region::Region*>>;
+  Vector<region::Region*> by_chunk_size(const Need& need) const;
+  Vector<region::Region*> extensible(const Need& need, Effort effort) const;
   void take_chunks(region::Region* from, Bytes wanted, Harvest& harvest) const;
-  void take_last(const std::vector<region::Region*>& ranges, const region::Region* except, Bytes lacking,
+  void take_last(const Vector<region::Region*>& ranges, const region::Region* except, Bytes lacking,
                  Harvest& harvest) const;
   Harvest harvest(Bytes wanted, const region::Region* except, const Need& need, Effort effort, Supply& supply) const;
   std::variant<Plan, NoPlan> fill(region::Region* kept, const Need& need, Effort effort, Supply& supply) const;

@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::pool {
@@ -324,9 +324,9 @@ Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller,
     return Planner::is_usable(free, caller.own()) ||
            (waits_allowed == Waits::some && planner_.is_waitable(free, caller.own()));
   };
-  std::vector<Region*> stretch;
+  Vector<Region*> stretch;
   std::optional<AddressRange> part;
-  index_.for_each_run([&](const std::vector<Region*>& run) {
+  index_.for_each_run([&](const Vector<Region*>& run) {
     stretch.clear();
     for (Region* free : run) {
       if (!admits(*free)) {
@@ -343,7 +343,7 @@ Result<Region*> Pool::take_run(const PageRequest& request, const Caller& caller,
   });
   if (!part) return static_cast<Region*>(nullptr);
   std::erase_if(stretch, [&](const Region* free) { return !free->range.overlaps(*part); });
-  std::vector<time::StampPart> waits;
+  Vector<time::StampPart> waits;
   for (const Region* free : stretch) Planner::add_waits(free->stamp, caller.own(), waits);
   VPMM_TRY(queue_waits(waits, caller));
   region::Tenant tenant = tenant_of(request, caller);
@@ -361,7 +361,7 @@ Result<Region*> Pool::take_waiting(const PageRequest& request, const Caller& cal
     return true;
   });
   if (best == nullptr) return best;
-  std::vector<time::StampPart> waits;
+  Vector<time::StampPart> waits;
   Planner::add_waits(best->stamp, caller.own(), waits);
   VPMM_TRY(queue_waits(waits, caller));
   const DevicePtr start = *region::RegionIndex::aligned_start(*best, request.size, request.alignment);
@@ -370,7 +370,7 @@ Result<Region*> Pool::take_waiting(const PageRequest& request, const Caller& cal
   return index_.allocate(best, {start, request.size}, std::move(tenant));
 }
 
-Region* Pool::join_run(const std::vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
+Region* Pool::join_run(const Vector<Region*>& run, AddressRange part, const region::Tenant& tenant) {
   Region* joined = nullptr;
   for (Region* free : run) {
     const DevicePtr begin = std::max(free->range.begin, part.begin);
@@ -422,14 +422,14 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
 
 // --- what is complete -----------------------------------------------------------------------------------------------
 
-void Pool::advance(const std::vector<time::StampPart>& done) {
+void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) index_.advance(part.timeline, part.sequence);
   returned_ += done.size();
   if (relief_.advanced) relief_.advanced(done);
 }
 
 Result<bool> Pool::learn(std::size_t most) {
-  std::vector<time::StampPart> done;
+  Vector<time::StampPart> done;
   const Result<void> asked = timelines_.poll(most, done);
   advance(done);
   if (!asked) return asked.error();
@@ -469,8 +469,8 @@ void Pool::record_use(Region* region, time::Timeline& timeline) {
   ++timeline.tenants;
 }
 
-std::vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
-  std::vector<vm::Mapping> mappings;
+Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
+  Vector<vm::Mapping> mappings;
   chunks_.for_each_around(range, [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
   return mappings;
 }
@@ -537,8 +537,7 @@ std::string Pool::validate() const {
   index_.for_each([&](const Region& region) {
     if (!broken.empty()) return;
     const bool is_mapped = region.state != RegionState::hole;
-    if (region.state == RegionState::in_flight)
-      broken = fmt::format("in flight without a flight: {}", index_.picture());
+    if (region.state == RegionState::in_flight) broken = message_of("in flight without a flight: {}", index_.picture());
     bool any = false;
     DevicePtr reached{};
     chunks_.for_each_around(region.range, [&](const vm::Mapping& mapping) {
@@ -547,27 +546,27 @@ std::string Pool::validate() const {
       any = true;
       reached = mapping.range().end();
     });
-    if (any != is_mapped) broken = fmt::format("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
+    if (any != is_mapped) broken = message_of("region [{}] is {}mapped", region.range.size, any ? "" : "not ");
     if (is_mapped && broken.empty() && reached < region.range.end()) broken = "a mapped region ends unmapped";
   });
   return broken.empty() ? validate_shadows() : broken;
 }
 
 std::string Pool::shortage_report(const PageRequest& request) {
-  std::string report = fmt::format(
+  std::string report = message_of(
       "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
       request.requested, used_bytes(), idle_bytes(), index_.pending_bytes(), index_.largest_free(),
-      chunks_.chunk_bytes(), capacity_ ? fmt::format("{}", *capacity_) : "none");
+      chunks_.chunk_bytes(), capacity_ ? message_of("{}", *capacity_) : "none");
   if (driver::MemInfo info; driver_.mem_get_info(info) == driver::CuResult::success) {
     const Bytes used = info.total - std::min(info.total, info.free);
     const Bytes ours = chunks_.chunk_bytes() + other_bytes_;
-    report += fmt::format("; of the GPU's {} bytes {} are free and {} held by others", info.total, info.free,
-                          used - std::min(used, ours));
+    report += message_of("; of the GPU's {} bytes {} are free and {} held by others", info.total, info.free,
+                         used - std::min(used, ours));
   }
   timelines_.for_each([&](const time::Timeline& timeline) {
     const Bytes pending = index_.pending_bytes(timeline.id);
     if (pending > 0)
-      report += fmt::format("; pending {} on {}", pending, timelines_.describe({timeline.id, timeline.last}));
+      report += message_of("; pending {} on {}", pending, timelines_.describe({timeline.id, timeline.last}));
   });
   return report;
 }

@@ -5,12 +5,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
@@ -74,7 +74,7 @@ struct Relief {
   // Whether pages would come back if what was cut from them became complete.
   std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
   // Told of everything that became complete, after the pool itself.
-  std::function<void(const std::vector<time::StampPart>& done)> advanced;
+  std::function<void(const Vector<time::StampPart>& done)> advanced;
   std::function<bool(MutexLock&)> give_back_caches;
   // The same when the caches hold much that nobody uses. False: they hold little, and the lock was never dropped.
   std::function<bool(MutexLock&)> shrink_caches;
@@ -124,7 +124,7 @@ class Pool {
 
   // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock);
-  void advance(const std::vector<time::StampPart>& done);
+  void advance(const Vector<time::StampPart>& done);
   // Asks the events of at most so many timelines. True: something is complete that was not known to be.
   Result<bool> learn(std::size_t most);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
@@ -151,12 +151,12 @@ class Pool {
   Bytes pending_bytes(time::TimelineId timeline) const { return index_.pending_bytes(timeline); }
   std::uint64_t live_allocations() const { return index_.count(region::RegionState::allocated); }
   void fill(observe::Statistics& statistics) const;
-  void for_each_region(const std::function<void(const region::Region&)>& visit) const { index_.for_each(visit); }
-  std::vector<AddressRange> reservations() const { return reservations_; }
+  void for_each_region(FunctionRef<void(const region::Region&)> visit) const { index_.for_each(visit); }
+  Vector<AddressRange> reservations() const { return reservations_; }
   // Whether chunks can be handed to other processes.
   bool can_export() { return mapper_.can_export(); }
   // The chunks behind `range`, by address.
-  std::vector<vm::Mapping> mappings_around(AddressRange range) const;
+  Vector<vm::Mapping> mappings_around(AddressRange range) const;
   void reset_peaks();
   std::string validate() const;
   std::string picture(Bytes unit = 0) const { return index_.picture(unit == 0 ? page_size() : unit); }
@@ -199,7 +199,7 @@ class Pool {
   Result<region::Region*> take_run(const PageRequest& request, const Caller& caller, Waits waits_allowed);
   bool is_covered_without_waits(const PageRequest& request, const Caller& caller, Effort effort) const;
   Result<region::Region*> take_waiting(const PageRequest& request, const Caller& caller);
-  region::Region* join_run(const std::vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
+  region::Region* join_run(const Vector<region::Region*>& run, AddressRange part, const region::Tenant& tenant);
   // build.cpp, phase 2
   struct Flight;
   Result<DevicePtr> attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort);
@@ -208,7 +208,7 @@ class Pool {
   Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller);
   Result<void> ask_for_room(MutexLock& lock, Bytes bytes);
   bool grows_past_peak(Bytes created) const;
-  Result<void> queue_waits(const std::vector<time::StampPart>& waits, const Caller& caller);
+  Result<void> queue_waits(const Vector<time::StampPart>& waits, const Caller& caller);
   void prove_moves(const Plan& plan, const Caller& caller);
   Flight detach(const Plan& plan);
   std::optional<Error> execute(Flight& flight);
@@ -224,7 +224,7 @@ class Pool {
   // two_places.cpp: chunks in use at two addresses
   void leave_shadow(region::Region* taken, const vm::Mapping& mapping);
   bool retire(const PartialMapping& partial);
-  void bring_home(const std::vector<PartialMapping>& mappings, const PartialMapping& home);
+  void bring_home(const Vector<PartialMapping>& mappings, const PartialMapping& home);
   bool reunite();
   std::string validate_shadows() const;
   // shortage.cpp: what is tried, in order, when memory runs out
@@ -235,7 +235,7 @@ class Pool {
   bool wait_for_flights(MutexLock& lock);
   void want_proof(const PageRequest& request, const Caller& caller);
   // access.cpp
-  std::vector<AddressRange> mapped_runs() const;
+  Vector<AddressRange> mapped_runs() const;
   Result<void> grant(MutexLock& lock, driver::DeviceOrdinal peer);
   void wait_for_grant(MutexLock& lock);
   void end_unmapping();
@@ -246,7 +246,7 @@ class Pool {
   void want_all_proof();
   Result<Bytes> release_idle(MutexLock& lock, AddressRange idle, region::Region* free);
   Result<void> add_reservation(MutexLock& lock, Bytes at_least);
-  Result<void> fill_hole(MutexLock& lock, region::Region* hole, AddressRange part, std::vector<Bytes> chunks);
+  Result<void> fill_hole(MutexLock& lock, region::Region* hole, AddressRange part, Vector<Bytes> chunks);
   Result<void> retry_orphans(MutexLock& lock);
 
   region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
@@ -268,19 +268,19 @@ class Pool {
   vm::Mapper mapper_;
   std::unique_ptr<ChunkPolicy> policy_;
   Planner planner_;
-  std::vector<AddressRange> reservations_;
+  Vector<AddressRange> reservations_;
   std::optional<Bytes> capacity_;
   Bytes other_bytes_ = 0;
   Bytes peak_used_ = 0;
   Bytes driver_free_ = 0;     // of the GPU, as the driver last said
   Bytes unasked_growth_ = 0;  // may be created before it is asked again
   // What the driver refused to take back; sweeps try again, and it counts as quarantined until then.
-  std::map<DevicePtr, Bytes> stuck_;  // mappings whose unmap failed; they are zombies
-  std::vector<vm::Chunk*> orphans_;   // chunks without mapping whose release failed
-  std::uint64_t flights_ = 0;         // requests that have dropped the lock while something is in flight
+  Map<DevicePtr, Bytes> stuck_;  // mappings whose unmap failed; they are zombies
+  Vector<vm::Chunk*> orphans_;   // chunks without mapping whose release failed
+  std::uint64_t flights_ = 0;    // requests that have dropped the lock while something is in flight
   std::condition_variable_any flight_ended_;
   // Note [Access carries a version]: while a grant is in progress nobody begins to unmap what is in the table.
-  std::vector<driver::DeviceOrdinal> peers_;  // that may use everything
+  Vector<driver::DeviceOrdinal> peers_;  // that may use everything
   bool is_granting_ = false;
   std::uint64_t unmappings_ = 0;  // flights that unmap what is in the table
   std::condition_variable_any access_settled_;

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -33,12 +34,12 @@ AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::u
 Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   VPMM_TRY(retry_orphans(lock));
   wait_for_grant(lock);
-  std::vector<Region*> complete;
+  Vector<Region*> complete;
   index_.for_each_zombie([&](Region* zombie) {
     if (zombie->stamp.is_complete()) complete.push_back(zombie);
     return complete.size() < max_mappings;
   });
-  std::vector<Region*> flying;
+  Vector<Region*> flying;
   for (Region* zombie : complete) {
     if (max_mappings == 0) break;
     flying.push_back(index_.detach(zombie, front_of(chunks_, *zombie, max_mappings)));
@@ -47,7 +48,7 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   ++flights_;
   ++unmappings_;
   lock.leave();
-  std::vector<Result<void>> results;
+  Vector<Result<void>> results;
   results.reserve(flying.size());
   for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
   lock.enter();
@@ -78,11 +79,11 @@ void Pool::bury(Region* zombie) {
 
 Result<void> Pool::retry_orphans(MutexLock& lock) {
   if (orphans_.empty()) return {};
-  std::vector<vm::Chunk*> orphans;
+  Vector<vm::Chunk*> orphans;
   orphans.swap(orphans_);
   ++flights_;
   lock.leave();
-  std::vector<bool> is_released;
+  Vector<bool> is_released;
   is_released.reserve(orphans.size());
   for (const vm::Chunk* orphan : orphans) is_released.push_back(mapper_.release(orphan->handle).ok());
   lock.enter();
@@ -138,13 +139,13 @@ AddressRange Pool::releasable(const Region& free, Bytes wanted) const {
 }
 
 Result<Bytes> Pool::release_idle(MutexLock& lock, AddressRange idle, Region* free) {
-  const std::vector<vm::Mapping> mappings = chunks_.inside(idle);
+  const Vector<vm::Mapping> mappings = chunks_.inside(idle);
   Region* flying = index_.detach(free, idle);
   ++flights_;
   ++unmappings_;
   lock.leave();
   Result<void> unmapped = mapper_.unmap(idle);
-  std::vector<bool> is_released(mappings.size(), false);
+  Vector<bool> is_released(mappings.size(), false);
   if (unmapped)
     for (std::size_t i = 0; i < mappings.size(); ++i) is_released[i] = mapper_.release(mappings[i].chunk->handle).ok();
   lock.enter();
@@ -235,7 +236,7 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
 }
 
 // New chunks, which are free at once.
-Result<void> Pool::fill_hole(MutexLock& lock, Region* hole, AddressRange part, std::vector<Bytes> chunks) {
+Result<void> Pool::fill_hole(MutexLock& lock, Region* hole, AddressRange part, Vector<Bytes> chunks) {
   Plan plan;
   plan.hole = hole;
   plan.mapped = part;
@@ -247,12 +248,12 @@ Result<void> Pool::fill_hole(MutexLock& lock, Region* hole, AddressRange part, s
 }
 
 void Pool::release_everything() {
-  std::vector<AddressRange> mapped;
+  Vector<AddressRange> mapped;
   chunks_.for_each_mapping([&](const vm::Mapping& mapping) { mapped.push_back(mapping.range()); });
   for (const AddressRange& range : mapped) {
     if (mapper_.unmap(range)) chunks_.unmap(range);
   }
-  std::vector<vm::Chunk*> chunks;
+  Vector<vm::Chunk*> chunks;
   chunks_.for_each_chunk([&](vm::Chunk& chunk) { chunks.push_back(&chunk); });
   for (vm::Chunk* chunk : chunks)
     if (chunk->handle_held && mapper_.release(chunk->handle)) chunks_.handle_released(chunk);

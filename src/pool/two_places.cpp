@@ -1,10 +1,9 @@
 // pool: chunks of which different parts are in use at different addresses.
 #include <algorithm>
-#include <map>
-
-#include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "pool/pool.hpp"
 
 namespace vpmm::pool {
@@ -28,9 +27,9 @@ struct PartialMapping {
 namespace {
 
 // The regions of a mapping, by address. `near` is one of them.
-std::vector<Region*> regions_of(const vm::Mapping& mapping, Region* near) {
+Vector<Region*> regions_of(const vm::Mapping& mapping, Region* near) {
   while (near->range.begin > mapping.at) near = near->previous;
-  std::vector<Region*> regions;
+  Vector<Region*> regions;
   for (; near != nullptr && near->range.begin < mapping.range().end(); near = near->next) regions.push_back(near);
   return regions;
 }
@@ -40,12 +39,12 @@ bool is_free_or_shadow(const Region* region) { return region->state == RegionSta
 
 // Where the chunk of `mappings`, all of whose parts are free, comes together: beside the most free memory. Null: some
 // part is in use.
-const PartialMapping* home_of(const std::vector<PartialMapping>& mappings) {
+const PartialMapping* home_of(const Vector<PartialMapping>& mappings) {
   const PartialMapping* home = nullptr;
   Bytes most = 0;
   Bytes free = 0;
   for (const PartialMapping& partial : mappings) {
-    const std::vector<Region*> regions = regions_of(partial.mapping, partial.near);
+    const Vector<Region*> regions = regions_of(partial.mapping, partial.near);
     if (!std::all_of(regions.begin(), regions.end(), is_free_or_shadow)) return nullptr;
     for (const Region* region : regions) {
       if (is_shadow(region)) continue;
@@ -68,9 +67,9 @@ void Pool::leave_shadow(Region* taken, const vm::Mapping& mapping) {
 // True: the mapping is nothing but shadows, and a zombie now. A stamp has two parts at most, so shadows that wait for
 // more timelines stay until some of them are done; whoever reunites asks again.
 bool Pool::retire(const PartialMapping& partial) {
-  const std::vector<Region*> shadows = regions_of(partial.mapping, partial.near);
+  const Vector<Region*> shadows = regions_of(partial.mapping, partial.near);
   if (!std::all_of(shadows.begin(), shadows.end(), is_shadow)) return false;
-  std::vector<time::StampPart> parts;
+  Vector<time::StampPart> parts;
   for (const Region* shadow : shadows) Planner::add_waits(shadow->stamp, std::nullopt, parts);
   if (parts.size() > 2) return false;
   Region* zombie = nullptr;
@@ -90,13 +89,13 @@ bool Pool::retire(const PartialMapping& partial) {
 }
 
 // All parts of a chunk, which are free, go to the mapping `home`.
-void Pool::bring_home(const std::vector<PartialMapping>& mappings, const PartialMapping& home) {
+void Pool::bring_home(const Vector<PartialMapping>& mappings, const PartialMapping& home) {
   struct Part {
     Region* taken = nullptr;
     const vm::Mapping& from;
   };
   // All are taken before any is put back, where it becomes one with its neighbours.
-  std::vector<Part> parts;
+  Vector<Part> parts;
   for (const PartialMapping& partial : mappings) {
     if (&partial == &home) continue;
     for (Region* region : regions_of(partial.mapping, partial.near))
@@ -107,7 +106,7 @@ void Pool::bring_home(const std::vector<PartialMapping>& mappings, const Partial
   for (const Part& part : parts) {
     const DevicePtr begin = home.mapping.at + (part.taken->range.begin - part.from.at);
     for (DevicePtr at = begin; at < begin + part.taken->range.size;) {
-      const std::vector<Region*> regions = regions_of(home.mapping, near);
+      const Vector<Region*> regions = regions_of(home.mapping, near);
       Region* const shadow = *std::find_if(regions.begin(), regions.end(),
                                            [&](const Region* region) { return region->range.contains(at); });
       const AddressRange piece = overlap(shadow->range, {begin, part.taken->range.size});
@@ -120,15 +119,15 @@ void Pool::bring_home(const std::vector<PartialMapping>& mappings, const Partial
 
 // True: some chunk whose parts are free came together. By address, so that the same calls give the same plans.
 bool Pool::reunite() {
-  std::map<DevicePtr, PartialMapping> by_address;
+  Map<DevicePtr, PartialMapping> by_address;
   index_.for_each_shadow([&](Region* shadow) {
     chunks_.for_each_around({shadow->range.begin, 1}, [&](const vm::Mapping& mapping) {
       by_address.try_emplace(mapping.at, PartialMapping{mapping, shadow});
     });
     return true;
   });
-  std::vector<std::vector<PartialMapping>> chunks;
-  std::map<const vm::Chunk*, std::size_t> number_of;
+  Vector<Vector<PartialMapping>> chunks;
+  Map<const vm::Chunk*, std::size_t> number_of;
   for (const auto& [at, partial] : by_address) {
     if (retire(partial)) continue;
     const auto [number, is_new] = number_of.try_emplace(partial.mapping.chunk, chunks.size());
@@ -136,7 +135,7 @@ bool Pool::reunite() {
     chunks[number->second].push_back(partial);
   }
   bool any = false;
-  for (const std::vector<PartialMapping>& mappings : chunks) {
+  for (const Vector<PartialMapping>& mappings : chunks) {
     const PartialMapping* const home = home_of(mappings);
     if (home == nullptr) continue;
     bring_home(mappings, *home);
@@ -148,7 +147,7 @@ bool Pool::reunite() {
 // Requires: nothing is in flight.
 std::string Pool::validate_shadows() const {
   std::string broken;
-  std::map<const vm::Chunk*, Bytes> owned;
+  Map<const vm::Chunk*, Bytes> owned;
   index_.for_each([&](const Region& region) {
     if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
     bool is_inside = false;
@@ -160,7 +159,7 @@ std::string Pool::validate_shadows() const {
     if (is_shadow(&region) && !is_inside) broken = "a shadow is not a part of one mapping";
   });
   for (const auto& [chunk, bytes] : owned)
-    if (bytes != chunk->size) broken = fmt::format("of a chunk of {} bytes {} belong to somebody", chunk->size, bytes);
+    if (bytes != chunk->size) broken = message_of("of a chunk of {} bytes {} belong to somebody", chunk->size, bytes);
   return broken;
 }
 

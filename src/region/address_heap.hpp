@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "region/aligned_start.hpp"
 #include "region/region.hpp"
 
@@ -121,8 +121,8 @@ class AddressHeap {
       search(child, size, wanted, alignment, best);
   }
 
-  Entry root_;               // region null: the heap is empty
-  std::vector<Entry> rest_;  // place n stands at n - 1; its children at 4n + 1 to 4n + 4
+  Entry root_;          // region null: the heap is empty
+  Vector<Entry> rest_;  // place n stands at n - 1; its children at 4n + 1 to 4n + 4
 };
 
 }  // namespace vpmm::region

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/function_ref.hpp"
 
 namespace vpmm::region {
 namespace {
@@ -252,7 +253,7 @@ void Catalogue::remove_junction(Reservation& reservation, DevicePtr border) {
   if (!reservation.table.has_junctions()) joined_.erase(&reservation);
 }
 
-void Catalogue::visit_junctions(const std::function<std::optional<DevicePtr>(Region* behind)>& visit) const {
+void Catalogue::visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const {
   for (const Reservation* reservation : joined_) {
     const PageTable& table = reservation->table;
     Region* behind = table.first_behind_junction(0);

@@ -5,14 +5,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "region/ordered_list.hpp"
 #include "region/page_unit.hpp"
 #include "region/region.hpp"
@@ -101,7 +99,7 @@ class Catalogue {
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
   const OrderedList<AgeLinks>& shadows() const { return shadows_; }
   // Calls `visit` for the regions behind junctions, by address; it returns the address to go on from, or none to stop.
-  void visit_junctions(const std::function<std::optional<DevicePtr>(Region* behind)>& visit) const;
+  void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
   std::uint64_t count(RegionState state) const { return sums_[static_cast<std::size_t>(state)].count; }
@@ -112,7 +110,7 @@ class Catalogue {
   Bytes largest_free() const;
 
   // How what is filed differs from what should be if these are all regions, as text; empty when it does not.
-  std::string difference(const std::vector<const Region*>& regions) const;
+  std::string difference(const Vector<const Region*>& regions) const;
 
  private:
   struct Sum {
@@ -137,10 +135,10 @@ class Catalogue {
   TimelineFile& timeline_file(time::TimelineId timeline);
   const TimelineFile* find(time::TimelineId timeline) const;
 
-  std::string size_difference(const std::vector<const Region*>& regions) const;
-  std::string sum_difference(const std::vector<const Region*>& regions) const;
-  std::string timeline_difference(const std::vector<const Region*>& regions) const;
-  std::string place_difference(const std::vector<const Region*>& regions) const;
+  std::string size_difference(const Vector<const Region*>& regions) const;
+  std::string sum_difference(const Vector<const Region*>& regions) const;
+  std::string timeline_difference(const Vector<const Region*>& regions) const;
+  std::string place_difference(const Vector<const Region*>& regions) const;
 
   PageUnit unit_;
   Bytes whole_;
@@ -151,10 +149,10 @@ class Catalogue {
   OrderedList<AgeLinks> free_by_age_;
   OrderedList<AgeLinks> zombies_;
   OrderedList<AgeLinks> shadows_;
-  std::set<Reservation*, ByAddress> joined_;  // reservations with a junction
+  Set<Reservation*, ByAddress> joined_;  // reservations with a junction
   // Files of timelines with nothing pending stay, so that an allocate and free loop does not make one each time; they
   // are dropped when the table has doubled since, so that streams that are gone do not pile up.
-  std::unordered_map<time::TimelineId, TimelineFile> timelines_;
+  HashMap<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
   TimelineFile* last_file_ = nullptr;  // the one asked for last, mostly the one asked for next
   std::array<Sum, 6> sums_{};

@@ -2,14 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+
+#include "base/host_memory.hpp"
 
 #include "region/catalogue.hpp"
 
 namespace vpmm::region {
 namespace {
 
-using Regions = std::vector<const Region*>;
+using Regions = Vector<const Region*>;
 
 bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
 
@@ -53,8 +54,8 @@ struct Expected {
   Bytes pending_bytes = 0;
 };
 
-std::map<time::TimelineId, Expected> expected_files(const Regions& regions) {
-  std::map<time::TimelineId, Expected> files;
+Map<time::TimelineId, Expected> expected_files(const Regions& regions) {
+  Map<time::TimelineId, Expected> files;
   for (const Region* region : regions) {
     if (!has_stamp(region->state)) continue;
     for (const time::StampPart& part : region->stamp.parts()) {
@@ -103,8 +104,8 @@ std::string Catalogue::size_difference(const Regions& regions) const {
 
 // Every region that should be entered at its first page is, and no page more has an entry.
 std::string Catalogue::place_difference(const Regions& regions) const {
-  std::map<const Reservation*, std::uint64_t> owners;
-  std::map<const Reservation*, std::uint64_t> junctions;
+  Map<const Reservation*, std::uint64_t> owners;
+  Map<const Reservation*, std::uint64_t> junctions;
   for (const Region* region : regions) {
     const PageTable& table = region->reservation->table;
     const std::uint64_t page = first_page(*region);
@@ -154,7 +155,7 @@ std::string Catalogue::sum_difference(const Regions& regions) const {
 }
 
 std::string Catalogue::timeline_difference(const Regions& regions) const {
-  std::map<time::TimelineId, Expected> expected = expected_files(regions);
+  Map<time::TimelineId, Expected> expected = expected_files(regions);
   for (const auto& [timeline, file] : timelines_) expected.try_emplace(timeline);
   for (const auto& [timeline, wanted] : expected) {
     const TimelineFile* const file = find(timeline);

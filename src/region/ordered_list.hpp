@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 
+#include "base/host_memory.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::region {
@@ -117,7 +117,7 @@ class OrderedList {
 
   Region* first_ = nullptr;
   Region* last_ = nullptr;
-  std::set<Region*, Before> stragglers_;  // linked to none
+  Set<Region*, Before> stragglers_;  // linked to none
 };
 
 struct AgeLinks {

@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "time/stamp.hpp"
 
@@ -36,7 +36,7 @@ constexpr Bytes short_of_two(Bytes whole, Bytes size) {
 struct Tenant {
   Bytes requested = 0;                       // what the user asked for; the region is this rounded up
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
-  std::vector<time::TimelineId> other_uses;  // streams named with record_use
+  Vector<time::TimelineId> other_uses;       // streams named with record_use
   std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
 };
 

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "region/region_index_private.hpp"
 
 namespace vpmm::region {
@@ -203,8 +205,8 @@ Region* RegionIndex::own_fit(Bytes size, Bytes alignment, time::TimelineId own) 
   return private_->catalogue.own_fit(size, alignment, own);
 }
 
-void RegionIndex::for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const {
-  std::vector<Region*> run;
+void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const {
+  Vector<Region*> run;
   private_->catalogue.visit_junctions([&](Region* behind) -> std::optional<DevicePtr> {
     run.assign({behind->previous});
     for (Region* region = behind; is_free(region); region = region->next) run.push_back(region);
@@ -213,19 +215,19 @@ void RegionIndex::for_each_run(const std::function<bool(const std::vector<Region
   });
 }
 
-void RegionIndex::for_each_free_by_age(const std::function<bool(Region*)>& visit) const {
+void RegionIndex::for_each_free_by_age(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.free_by_age().visit_in_order(visit);
 }
 
-void RegionIndex::for_each_zombie(const std::function<bool(Region*)>& visit) const {
+void RegionIndex::for_each_zombie(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.zombies().visit_in_order(visit);
 }
 
-void RegionIndex::for_each_shadow(const std::function<bool(Region*)>& visit) const {
+void RegionIndex::for_each_shadow(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.shadows().visit_in_order(visit);
 }
 
-void RegionIndex::for_each(const std::function<void(const Region&)>& visit) const {
+void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
   for (const auto& [begin, reservation] : private_->reservations)
     for (const Region* region = reservation.first; region != nullptr; region = region->next) visit(*region);
 }

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "region/aligned_start.hpp"
 #include "region/region.hpp"
 #include "time/stamp.hpp"
@@ -67,15 +67,15 @@ class RegionIndex {
   }
   // Maximal runs of two or more adjacent free regions (that are not one because of their stamps), by address. `visit`
   // returns false to stop; none of the visits below may change the index.
-  void for_each_run(const std::function<bool(const std::vector<Region*>& run)>& visit) const;
+  void for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const;
   // Free regions, oldest first, by address among equals. `visit` returns false to stop.
-  void for_each_free_by_age(const std::function<bool(Region*)>& visit) const;
+  void for_each_free_by_age(FunctionRef<bool(Region*)> visit) const;
   // Zombies in the order they became zombies. `visit` returns false to stop.
-  void for_each_zombie(const std::function<bool(Region*)>& visit) const;
+  void for_each_zombie(FunctionRef<bool(Region*)> visit) const;
   // Likewise.
-  void for_each_shadow(const std::function<bool(Region*)>& visit) const;
+  void for_each_shadow(FunctionRef<bool(Region*)> visit) const;
   // Every region in ascending address order, over all reservations.
-  void for_each(const std::function<void(const Region&)>& visit) const;
+  void for_each(FunctionRef<void(const Region&)> visit) const;
 
   // --- changing ---
   // Cuts `part` out of a free region and gives it to `tenant`. What is left keeps stamp and age.

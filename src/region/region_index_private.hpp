@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 
+#include "base/host_memory.hpp"
 #include "region/catalogue.hpp"
 #include "region/region_index.hpp"
 #include "region/region_slab.hpp"
@@ -41,7 +41,7 @@ struct RegionIndex::Private {
   // Puts the address space of `region`'s next neighbour, which is in no file, to `region`; the neighbour ceases to be.
   void absorb_next(Region* region);
 
-  std::map<DevicePtr, Reservation> reservations;  // by where they begin
+  Map<DevicePtr, Reservation> reservations;  // by where they begin
   RegionSlab regions;
   Catalogue catalogue;
   std::uint64_t last_age = 0;

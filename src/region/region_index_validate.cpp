@@ -1,7 +1,7 @@
 // region: RegionIndex::validate, which finds the first broken invariant.
 #include <fmt/format.h>
 
-#include <vector>
+#include "base/host_memory.hpp"
 
 #include "region/region_index_private.hpp"
 
@@ -54,7 +54,7 @@ std::string broken_reservation(const Reservation& reservation, Bytes page_size) 
 }  // namespace
 
 std::string RegionIndex::validate() const {
-  std::vector<const Region*> regions;
+  Vector<const Region*> regions;
   const Reservation* before = nullptr;
   for (const auto& [begin, reservation] : private_->reservations) {
     if (begin != reservation.range.begin) return "a reservation is not filed where it begins";

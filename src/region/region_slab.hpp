@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <vector>
 
 #include "base/bytes.hpp"
+#include "base/host_memory.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::region {
@@ -76,7 +76,7 @@ class RegionSlab {
     blocks_.push_back({static_cast<Region*>(memory), size, 0});
   }
 
-  std::vector<Block> blocks_;
+  Vector<Block> blocks_;
   Region* unused_ = nullptr;  // chained by `next`
 };
 

@@ -5,12 +5,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "region/address_heap.hpp"
 #include "region/page_unit.hpp"
 #include "region/region.hpp"
@@ -27,7 +26,7 @@ struct Rank {
     return std::tie(a.number, a.begin) < std::tie(b.number, b.begin);
   }
 };
-using Ranking = std::vector<Rank>;
+using Ranking = Vector<Rank>;
 
 // A region found by size; its range is at hand without a look at it, which may have to wait for memory.
 struct Fit {
@@ -83,7 +82,7 @@ class SizeIndex {
  private:
   static constexpr std::uint64_t kHeaps = 4096;  // as many as a word of words has bits
   using Block = std::array<AddressHeap, 64>;
-  using Tree = std::map<std::pair<Bytes, DevicePtr>, Region*>;
+  using Tree = Map<std::pair<Bytes, DevicePtr>, Region*>;
 
   static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
   AddressHeap& heap(std::uint64_t pages) const { return (*blocks_[pages / 64])[pages % 64]; }

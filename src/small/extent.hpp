@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/host_memory.hpp"
 #include "region/region.hpp"
 #include "small/arena.hpp"
 #include "small/free_stretches.hpp"
@@ -48,7 +48,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
 
  private:
   FreeStretches free_;
-  std::vector<Units> of_units_;
+  Vector<Units> of_units_;
 
  public:
   Arena* arena = nullptr;
@@ -191,7 +191,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   std::string validate() const {
     for (std::uint64_t unit = 0; unit < units; ++unit)
       if (is_used_elsewhere(unit) && !has_run_at(unit)) return "what is used elsewhere is no run";
-    std::vector<bool> is_free(units + 1);  // and none behind the last
+    Vector<bool> is_free(units + 1);  // and none behind the last
     std::uint64_t sum = 0, most = 0;
     for (std::size_t i = 0; i < free_.count(); ++i) {
       const Stretch free = free_[i];
@@ -216,7 +216,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     std::uint32_t units = 0;
     std::uint32_t free_units = 0;
     FreeStretches free;
-    std::vector<Units> of_units;
+    Vector<Units> of_units;
   };
 
   void set_all_used() {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "pool/rounding.hpp"
 #include "region/region.hpp"
@@ -44,10 +45,10 @@ class KeptPages {
     return last;
   }
   // The first that were freed. Requires: there are so many of that size.
-  std::vector<Kept> take_first(std::uint64_t slices, std::size_t count) {
+  Vector<Kept> take_first(std::uint64_t slices, std::size_t count) {
     const auto begin = by_size_[slices].begin();
     const auto end = begin + static_cast<std::ptrdiff_t>(count);
-    std::vector<Kept> first(begin, end);
+    Vector<Kept> first(begin, end);
     by_size_[slices].erase(begin, end);
     unmark_empty(slices);
     return first;

@@ -1,9 +1,9 @@
 // small: whose an address is, and who may free it.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "small/small_pool.hpp"
 
@@ -17,7 +17,7 @@ bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr;
 
 Arena& SmallPool::arena_at(DevicePtr p) const {
   const Region* page = pool_.owner(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), fmt::format("no arena around {:#x}", to_integer(p)));
+  VPMM_CHECK(page != nullptr && is_arena(*page), message_of("no arena around {:#x}", to_integer(p)));
   return *arena_in(*page);
 }
 
@@ -82,8 +82,8 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
   return live_at(arena, p, *shard);
 }
 
-const std::vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const std::vector<time::TimelineId> none;
+const Vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
+  static const Vector<time::TimelineId> none;
   const auto found = uses_.find(allocation.range.begin);
   return found == uses_.end() ? none : found->second;
 }
@@ -104,7 +104,7 @@ bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& time
       live->extent->set_used_elsewhere(live->index);
   }
   // From here on no warm call ends it.
-  std::vector<time::TimelineId>& uses = uses_[begin];
+  Vector<time::TimelineId>& uses = uses_[begin];
   if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return true;
   uses.push_back(timeline.id);
   ++timeline.tenants;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
+
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {
@@ -107,7 +109,7 @@ bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
     Shard* shard = nullptr;
     std::uint64_t complete = 0;  // of its timeline
   };
-  std::vector<Source> sources;
+  Vector<Source> sources;
   for (const auto& [id, shard] : by_timeline_) {
     const time::Timeline* const timeline = timelines_.find(id);
     const Bytes kept = shard->kept_bytes.load(std::memory_order_relaxed);
@@ -131,8 +133,8 @@ std::uint64_t SmallPool::slices_up(Bytes size) const {
 
 // Those of the least size that is large enough and that the stream is done with, the first that was freed first: one,
 // and half of the others if `with_half`.
-std::vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
-                                                 bool with_half) {
+Vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
+                                            bool with_half) {
   const SpinGuard guard(shard.lock);
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
@@ -141,7 +143,7 @@ std::vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_
   const std::size_t most = with_half ? 1 + (kept.size() - 1) / 2 : 1;
   std::size_t count = 1;
   while (count < most && kept[count].number <= complete) ++count;
-  std::vector<Kept> taken = shard.take_oldest_pages(*slices, count);
+  Vector<Kept> taken = shard.take_oldest_pages(*slices, count);
   for (const Kept& each : taken) leave_hand(shard, each);
   note(shard);
   return taken;
@@ -149,7 +151,7 @@ std::vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_
 
 bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const Caller& caller) {
   Shard* const own = caller.own() ? &shard_of(*caller.timeline) : nullptr;
-  const std::vector<Kept> taken = take_complete_pages(shard, slices_up(size), complete, own != nullptr);
+  const Vector<Kept> taken = take_complete_pages(shard, slices_up(size), complete, own != nullptr);
   if (taken.empty()) return false;
   pool_.deallocate(taken.front().region, {});
   const auto others = std::span(taken).subspan(1);
@@ -171,7 +173,7 @@ bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size
 
 bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Caller& caller) {
   const std::uint64_t page_units = page_size_ / kUnit;
-  std::vector<Extent*> taken;
+  Vector<Extent*> taken;
   {
     const Bytes share = caller.timeline == nullptr ? 0 : share_of(shard_of(*caller.timeline));
     const SpinGuard guard(shard.lock);
@@ -197,7 +199,7 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
 
 // Holds: the shard's lock.
 void SmallPool::part_free_pages(Shard& shard) {
-  std::vector<Extent*> several;
+  Vector<Extent*> several;
   shard.extents.for_each_from(shard.page_units, [&](Extent* extent) {
     if (extent->units > shard.page_units && !extent->is_free()) several.push_back(extent);
     return true;
@@ -214,8 +216,8 @@ void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
 // Note [What leaves a hand is stamped as it was freed]
 // Not later: an event that was recorded since the free proves it.
 void SmallPool::recall(Shard& shard, FreePages which) {
-  std::vector<Kept> pages;
-  std::vector<Extent*> free;
+  Vector<Kept> pages;
+  Vector<Extent*> free;
   std::optional<time::TimelineId> of_timeline;
   {
     const SpinGuard guard(shard.lock);
@@ -389,8 +391,8 @@ Bytes SmallPool::idle_in_arenas_bytes() const {
   return static_cast<Bytes>(std::max<std::int64_t>(0, idle));
 }
 
-std::unordered_map<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
-  std::unordered_map<const Region*, Live> pages;
+HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
+  HashMap<const Region*, Live> pages;
   for (const Extent* extent : extents_.all()) {
     Shard* const shard = extent->shard();
     if (shard == nullptr) continue;

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
@@ -310,8 +310,8 @@ class alignas(kCacheLine) Shard {
     return last.region;
   }
   // The first that were freed. Requires: there are so many of that many slices.
-  std::vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) {
-    std::vector<Kept> oldest = pages.take_first(slices, count);
+  Vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) {
+    Vector<Kept> oldest = pages.take_first(slices, count);
     for (const Kept& kept : oldest) leave(kept);
     return oldest;
   }

@@ -5,9 +5,9 @@
 #include <iterator>
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::small {
 
@@ -288,7 +288,7 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
   const std::size_t most_pages = pool_.rounding().cuts_pages() ? kMostArenaPages : 1;
-  const std::vector<AddressRange> reservations = pool_.reservations();
+  const Vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), spans_.picture());
@@ -386,17 +386,17 @@ void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
     return shard.set_free(slab, waiting.index);
   }
   Extent* const extent = extent_at(arena_at(waiting.begin), waiting.begin, shard);
-  VPMM_CHECK(extent != nullptr, fmt::format("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
+  VPMM_CHECK(extent != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
   shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, number);
 }
 
-void SmallPool::advance(const std::vector<time::StampPart>& done) {
+void SmallPool::advance(const Vector<time::StampPart>& done) {
   if (done.empty()) return;
   for (const time::StampPart& part : done) {
     spans_.advance(part.timeline, part.sequence);
     const auto first = waiting_.lower_bound({part.timeline, 0});
     const auto last = waiting_.upper_bound(part);
-    std::vector<Waiting> ready;
+    Vector<Waiting> ready;
     for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
     waiting_.erase(first, last);
     for (Waiting& waiting : ready) {

@@ -9,15 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
@@ -96,7 +93,7 @@ class SmallPool {
   static bool is_arena(const region::Region& page);
   static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
-  const std::vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
+  const Vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
   // Of the live allocation around `p`. False: nothing live is there.
   bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline);
   // Note [Who ends an allocation may free it]. None: no live allocation begins there.
@@ -135,7 +132,7 @@ class SmallPool {
   std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
   // That have a shard. Any thread, without a lock.
   std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
-  void advance(const std::vector<time::StampPart>& done);
+  void advance(const Vector<time::StampPart>& done);
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
   void retire_idle();
 
@@ -160,7 +157,7 @@ class SmallPool {
     std::uint64_t allocations = 0;
     Bytes requested = 0;
   };
-  std::unordered_map<const region::Region*, Live> live_by_page() const;
+  HashMap<const region::Region*, Live> live_by_page() const;
   std::string validate();
 
  private:
@@ -195,7 +192,7 @@ class SmallPool {
   void give_idle_pages();
   bool recall_for(const pool::Caller& caller, Bytes worth);
   std::uint64_t slices_up(Bytes size) const;
-  std::vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
+  Vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
   bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller);
   bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller);
   // Of an extent that is in use otherwise: they leave it only where there are many of them, or all do.
@@ -222,8 +219,8 @@ class SmallPool {
   void enter(region::Region& pages, Bytes requested, Shard& shard);
   Arena& arena_around(DevicePtr page);
   std::string validate_arenas() const;
-  std::string validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const;
-  std::string validate_extents(const Shard& shard, const std::vector<const Extent*>& extents) const;
+  std::string validate_shard(Shard& shard, const Vector<const Extent*>& extents) const;
+  std::string validate_extents(const Shard& shard, const Vector<const Extent*>& extents) const;
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
@@ -234,18 +231,18 @@ class SmallPool {
   alignas(kCacheLine) region::RegionIndex spans_;  // of the arenas
   StableStore<Arena> arenas_;
   StableBytes unit_tables_;  // of the arenas
-  std::map<DevicePtr, Arena*> arena_by_begin_;
+  Map<DevicePtr, Arena*> arena_by_begin_;
   std::uint64_t page_count_ = 0;  // in arenas
   StableStore<Extent> extents_;
   StableStore<Slab> slabs_;
-  std::deque<Shard> shards_;
-  std::vector<Shard*> unused_shards_;
-  std::unordered_map<time::TimelineId, Shard*> by_timeline_;
+  Deque<Shard> shards_;
+  Vector<Shard*> unused_shards_;
+  HashMap<time::TimelineId, Shard*> by_timeline_;
   Shard* any_ = nullptr;  // memory of users that name no stream
-  std::map<time::StampPart, std::vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> waiting_;
-  std::map<time::TimelineId, Bytes> waiting_on_;  // bytes that wait for a timeline
+  Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> waiting_;
+  Map<time::TimelineId, Bytes> waiting_on_;  // bytes that wait for a timeline
   Bytes waiting_bytes_ = 0;
-  std::map<DevicePtr, std::vector<time::TimelineId>> uses_;
+  Map<DevicePtr, Vector<time::TimelineId>> uses_;
   Tally pages_{
       page_size_};  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
   std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "base/host_memory.hpp"
+
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {
@@ -35,7 +37,7 @@ bool is_entered(const Extent& extent) {
 
 std::string SmallPool::validate() {
   if (std::string broken = spans_.validate(); !broken.empty()) return "small: " + broken;
-  std::unordered_map<const Shard*, std::vector<const Extent*>> extents;
+  HashMap<const Shard*, Vector<const Extent*>> extents;
   for (const Extent* extent : extents_.all())
     if (extent->shard() != nullptr) extents[extent->shard()].push_back(extent);
   std::uint64_t units = 0;
@@ -70,7 +72,7 @@ std::string SmallPool::validate_arenas() const {
   return {};
 }
 
-std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Extent*>& extents) const {
+std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>& extents) const {
   const SpinGuard guard(shard.lock);
   if (std::string broken = validate_extents(shard, extents); !broken.empty()) return broken;
   Bytes kept = 0;
@@ -122,7 +124,7 @@ std::string SmallPool::validate_shard(Shard& shard, const std::vector<const Exte
 }
 
 // `extents`: those that name the shard. Holds: its lock.
-std::string SmallPool::validate_extents(const Shard& shard, const std::vector<const Extent*>& extents) const {
+std::string SmallPool::validate_extents(const Shard& shard, const Vector<const Extent*>& extents) const {
   std::uint64_t units = 0;
   std::uint64_t free_units = 0;
   std::uint64_t large_units = 0;

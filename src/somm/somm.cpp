@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include <fmt/format.h>
-
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -120,7 +120,7 @@ void Somm::record_use(Block* block, time::Timeline& timeline) {
 }
 
 Result<void> Somm::settle(MutexLock& lock) {
-  std::vector<Pending> complete;
+  Vector<Pending> complete;
   std::erase_if(pending_, [&](Pending& pending) {
     pending.stamp = timelines_.reduce(pending.stamp);
     if (!pending.stamp.is_complete()) return false;
@@ -132,7 +132,7 @@ Result<void> Somm::settle(MutexLock& lock) {
   const RelaxedCaptureScope relaxed(driver_);
   lock.leave();
   Result<void> outcome;
-  std::vector<Pending> failed;
+  Vector<Pending> failed;
   for (const Pending& pending : complete) {
     const CuResult result = driver_.mem_free_async(pending.begin, own_stream_);
     if (result == CuResult::success) continue;
@@ -190,14 +190,14 @@ std::string Somm::validate() const {
   Bytes requested = 0;
   DevicePtr reached{};
   for (const auto& [begin, block] : blocks_) {
-    if (begin < reached) return fmt::format("two live blocks overlap at {:#x}", to_integer(begin));
+    if (begin < reached) return message_of("two live blocks overlap at {:#x}", to_integer(begin));
     reached = begin + block.requested;
     requested += block.requested;
   }
   Bytes pending = 0;
   for (const Pending& entry : pending_) pending += entry.bytes;
-  if (requested != requested_) return fmt::format("{} bytes in live blocks, {} counted", requested, requested_);
-  if (pending != pending_bytes_) return fmt::format("{} bytes pending, {} counted", pending, pending_bytes_);
+  if (requested != requested_) return message_of("{} bytes in live blocks, {} counted", requested, requested_);
+  if (pending != pending_bytes_) return message_of("{} bytes pending, {} counted", pending, pending_bytes_);
   return {};
 }
 

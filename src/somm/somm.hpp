@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
@@ -20,7 +18,7 @@ struct Block {
   DevicePtr begin{};
   Bytes requested = 0;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
-  std::vector<time::TimelineId> other_uses;  // streams named with record_use
+  Vector<time::TimelineId> other_uses;       // streams named with record_use
 };
 
 // Holds: every method runs under the context's lock; those that take it drop it around driver calls that may block.
@@ -70,8 +68,8 @@ class Somm {
   time::Timelines& timelines_;
   std::optional<driver::MemPoolHandle> pool_;
   driver::StreamHandle own_stream_{};  // non-blocking; carries frees that no caller's stream carries
-  std::map<DevicePtr, Block> blocks_;
-  std::vector<Pending> pending_;
+  Map<DevicePtr, Block> blocks_;
+  Vector<Pending> pending_;
   Bytes requested_ = 0;
   Bytes pending_bytes_ = 0;
   std::uint64_t allocations_ = 0;

@@ -1,6 +1,7 @@
 // time: lending events and taking them back.
 #include "time/event_pool.hpp"
 
+#include "base/host_memory.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -11,7 +12,7 @@ using driver::Call;
 Event::~Event() { pool_.give_back(context_, handle_); }
 
 Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context, driver::ContextId id) {
-  std::vector<driver::EventHandle>& spares = spares_[static_cast<std::uint64_t>(id)];
+  Vector<driver::EventHandle>& spares = spares_[static_cast<std::uint64_t>(id)];
   driver::EventHandle handle{};
   if (!spares.empty()) {
     handle = spares.back();

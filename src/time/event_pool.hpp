@@ -2,9 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 
@@ -46,7 +45,7 @@ class EventPool {
   void give_back(driver::ContextId context, driver::EventHandle handle);
 
   driver::Driver& driver_;
-  std::unordered_map<std::uint64_t, std::vector<driver::EventHandle>> spares_;  // by ContextId, live contexts only
+  HashMap<std::uint64_t, Vector<driver::EventHandle>> spares_;  // by ContextId, live contexts only
 };
 
 }  // namespace vpmm::time

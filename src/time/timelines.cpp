@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
@@ -76,7 +77,7 @@ Timeline* Timelines::find(TimelineId id) {
   return found == by_id_.end() ? nullptr : found->second.get();
 }
 
-void Timelines::for_each(const std::function<void(Timeline&)>& visit) const {
+void Timelines::for_each(FunctionRef<void(Timeline&)> visit) const {
   for (const auto& [key, timeline] : by_id_) visit(*timeline);
 }
 
@@ -141,14 +142,14 @@ bool Timelines::is_of(const Timeline& timeline, driver::ContextId context) const
   return timeline.context_id == context && (timeline.stream || others_.empty());
 }
 
-void Timelines::add_unproven(Timeline& timeline, std::vector<StampPart>& parts) {
+void Timelines::add_unproven(Timeline& timeline, Vector<StampPart>& parts) {
   seal(timeline);
   if (timeline.provable < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
 // The legacy stream waits for blocking streams only, so it proves nothing about anybody but the any-stream timeline.
-std::vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
-  std::vector<StampPart> parts;
+Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
+  Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
     if (is_of(*timeline, context) && (how == Everything::context_event || timeline.get() == any_))
       add_unproven(*timeline, parts);
@@ -156,8 +157,8 @@ std::vector<StampPart> Timelines::unproven(driver::ContextId context, Everything
 }
 
 // Note [Everybody is in every known context]
-std::vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
-  std::vector<StampPart> parts;
+Vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
+  Vector<StampPart> parts;
   if (others_.empty()) return parts;  // the primary context is everybody
   if (any_ != nullptr) add_unproven(*any_, parts);
   if (every_ != nullptr && how == Everything::context_event) add_unproven(*every_, parts);
@@ -193,7 +194,7 @@ Result<bool> Timelines::close_all(Everything how) {
   bool has_closed = !everybody.covers.empty();
   for (std::size_t i = 0; i <= others_.size(); ++i) {
     const KnownContext context = i == 0 ? KnownContext{primary_, primary_id_} : others_[i - 1];
-    std::vector<StampPart> covers = unproven(context.id, how);
+    Vector<StampPart> covers = unproven(context.id, how);
     if (covers.empty() && everybody.covers.empty()) continue;
     VPMM_TRY_ASSIGN(auto event, record(context, how));
     if (!everybody.covers.empty()) everybody.events.push_back(event);
@@ -212,7 +213,7 @@ Result<bool> Timelines::is_done(const Event& event) {
   return driver::driver_error(Call::event_query, result);
 }
 
-void Timelines::complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done) {
+void Timelines::complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done) {
   if (sequence <= timeline.complete) return;
   timeline.complete = sequence;
   timeline.provable = std::max(timeline.provable, sequence);
@@ -220,7 +221,7 @@ void Timelines::complete(Timeline& timeline, std::uint64_t sequence, std::vector
   done.push_back({timeline.id, sequence});
 }
 
-Result<void> Timelines::poll_timeline(Timeline& timeline, std::vector<StampPart>& done) {
+Result<void> Timelines::poll_timeline(Timeline& timeline, Vector<StampPart>& done) {
   while (!timeline.closings.empty()) {
     VPMM_TRY_ASSIGN(const bool finished, is_done(*timeline.closings.front().event));
     if (!finished) break;
@@ -234,10 +235,10 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, std::vector<StampPart>
 
 // Events of one kind finish in the order of their records in each context; those on the legacy stream may overtake the
 // others.
-Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
-  std::vector<std::pair<driver::ContextId, Everything>> unfinished;
+Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
+  Vector<std::pair<driver::ContextId, Everything>> unfinished;
   for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
-    std::vector<std::shared_ptr<Event>>& events = closing->events;
+    Vector<std::shared_ptr<Event>>& events = closing->events;
     for (auto event = events.begin(); event != events.end();) {
       const std::pair kind{(*event)->context(), closing->how};
       bool is_finished = std::find(unfinished.begin(), unfinished.end(), kind) == unfinished.end();
@@ -252,15 +253,15 @@ Result<void> Timelines::poll_context_closings(std::vector<StampPart>& done) {
   return {};
 }
 
-std::deque<Timelines::ContextClosing>::iterator Timelines::end_closing(
-    const std::deque<ContextClosing>::iterator& closing, std::vector<StampPart>& done) {
+Deque<Timelines::ContextClosing>::iterator Timelines::end_closing(const Deque<ContextClosing>::iterator& closing,
+                                                                  Vector<StampPart>& done) {
   for (const StampPart& part : closing->covers)
     if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
   --outstanding_;
   return context_closings_.erase(closing);
 }
 
-Result<void> Timelines::poll(std::size_t limit, std::vector<StampPart>& done) {
+Result<void> Timelines::poll(std::size_t limit, Vector<StampPart>& done) {
   if (outstanding_ == 0) return {};
   const driver::RelaxedCaptureScope relaxed(driver_);
   VPMM_TRY(poll_context_closings(done));
@@ -274,34 +275,34 @@ Result<void> Timelines::poll(std::size_t limit, std::vector<StampPart>& done) {
   return {};
 }
 
-std::vector<StampPart> Timelines::numbers_so_far() {
-  std::vector<StampPart> parts;
+Vector<StampPart> Timelines::numbers_so_far() {
+  Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_) add_incomplete(*timeline, parts);
   return parts;
 }
 
-std::vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
-  std::vector<StampPart> parts;
+Vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
+  Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
     if (is_of(*timeline, context)) add_incomplete(*timeline, parts);
   return parts;
 }
 
-void Timelines::add_incomplete(Timeline& timeline, std::vector<StampPart>& parts) {
+void Timelines::add_incomplete(Timeline& timeline, Vector<StampPart>& parts) {
   seal(timeline);
   if (timeline.complete < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
-std::vector<StampPart> Timelines::mark_complete(const std::vector<StampPart>& parts) {
-  std::vector<StampPart> done;
+Vector<StampPart> Timelines::mark_complete(const Vector<StampPart>& parts) {
+  Vector<StampPart> done;
   for (const StampPart& part : parts)
     if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
   return done;
 }
 
-std::vector<StampPart> Timelines::forget_context(driver::ContextId context) {
+Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   events_.forget_context(context);
-  std::vector<StampPart> done = mark_complete(numbers_so_far(context));
+  Vector<StampPart> done = mark_complete(numbers_so_far(context));
   for (auto& [key, timeline] : by_id_) {
     if (!is_of(*timeline, context)) continue;
     outstanding_ -= timeline->closings.size();
@@ -349,7 +350,7 @@ Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart&
     if (closing.sequence < part.sequence) continue;
     return driver::checked(Call::stream_wait_event, driver_.stream_wait_event(stream, closing.event->handle()));
   }
-  return Error{ErrorCode::invalid_argument, fmt::format("no event stands for {}", describe(part))};
+  return Error{ErrorCode::invalid_argument, message_of("no event stands for {}", describe(part))};
 }
 
 std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
@@ -392,11 +393,11 @@ std::string Timelines::describe_stream(TimelineId timeline) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
   if (found == by_id_.end()) return "a past stream";
   const std::optional<driver::StreamId>& stream = found->second->stream;
-  return stream ? fmt::format("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
+  return stream ? message_of("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
 }
 
 std::string Timelines::describe(const StampPart& part) const {
-  return fmt::format("{} up to {}", describe_stream(part.timeline), part.sequence);
+  return message_of("{} up to {}", describe_stream(part.timeline), part.sequence);
 }
 
 std::string Timelines::validate() const {
@@ -405,15 +406,15 @@ std::string Timelines::validate() const {
     closings += timeline->closings.size();
     if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
         timeline->waitable > timeline->provable)
-      return fmt::format("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
-                         timeline->complete, timeline->waitable, timeline->provable, timeline->last);
+      return message_of("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
+                        timeline->complete, timeline->waitable, timeline->provable, timeline->last);
     std::uint64_t previous = 0;
     for (const Timeline::Closing& closing : timeline->closings) {
-      if (closing.sequence < previous) return fmt::format("timeline {}: events out of order", key);
+      if (closing.sequence < previous) return message_of("timeline {}: events out of order", key);
       previous = closing.sequence;
     }
   }
-  if (closings != outstanding_) return fmt::format("{} events outstanding, {} counted", closings, outstanding_);
+  if (closings != outstanding_) return message_of("{} events outstanding, {} counted", closings, outstanding_);
   return {};
 }
 

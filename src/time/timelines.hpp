@@ -4,15 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "base/bytes.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "base/race_window.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
@@ -90,7 +88,7 @@ struct Timeline {
     std::uint64_t sequence;
     std::shared_ptr<Event> event;
   };
-  std::deque<Closing> closings;  // own events, oldest first
+  Deque<Closing> closings;  // own events, oldest first
 };
 
 // A CUDA context by its handle, which a later one may have as well, and its id, which none has.
@@ -118,7 +116,7 @@ class Timelines {
 
   // Work in this context may use the memory of everybody from now on.
   void know(const KnownContext& context);
-  const std::vector<KnownContext>& other_contexts() const { return others_; }  // known, without the primary one
+  const Vector<KnownContext>& other_contexts() const { return others_; }  // known, without the primary one
 
   Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
   Timeline& any_stream();
@@ -126,7 +124,7 @@ class Timelines {
   Timeline& every_stream();
   bool is_every_stream_unproven() const { return every_ != nullptr && every_->provable < every_->last; }
   Timeline* find(TimelineId id);
-  void for_each(const std::function<void(Timeline&)>& visit) const;
+  void for_each(FunctionRef<void(Timeline&)> visit) const;
   std::size_t count() const { return by_id_.size(); }
   std::size_t stream_count() const { return by_stream_.size(); }  // without the any-stream timeline
   std::uint64_t outstanding_events() const { return outstanding_; }
@@ -150,15 +148,15 @@ class Timelines {
 
   // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became complete since the last
   // call, also when a query fails.
-  Result<void> poll(std::size_t limit, std::vector<StampPart>& done);
+  Result<void> poll(std::size_t limit, Vector<StampPart>& done);
   // For a synchronisation of all known contexts: the numbers before it, which are complete after it.
-  std::vector<StampPart> numbers_so_far();
+  Vector<StampPart> numbers_so_far();
   // The same for one of them.
-  std::vector<StampPart> numbers_so_far(driver::ContextId context);
-  std::vector<StampPart> mark_complete(const std::vector<StampPart>& parts);
+  Vector<StampPart> numbers_so_far(driver::ContextId context);
+  Vector<StampPart> mark_complete(const Vector<StampPart>& parts);
   // The context is gone with its streams and events: forgets them untouched; all of it is complete. After that of the
   // primary context, its successor is the primary one.
-  std::vector<StampPart> forget_context(driver::ContextId context);
+  Vector<StampPart> forget_context(driver::ContextId context);
 
   bool is_waitable(const StampPart& part) const;
   // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
@@ -178,40 +176,39 @@ class Timelines {
  private:
   struct ContextClosing {
     Everything how;
-    std::vector<std::shared_ptr<Event>> events;  // those not seen done yet
-    std::vector<StampPart> covers;
+    Vector<std::shared_ptr<Event>> events;  // those not seen done yet
+    Vector<StampPart> covers;
   };
   Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
-  void complete(Timeline& timeline, std::uint64_t sequence, std::vector<StampPart>& done);
+  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done);
   bool is_of(const Timeline& timeline, driver::ContextId context) const;
-  std::vector<StampPart> unproven(driver::ContextId context, Everything how);
-  std::vector<StampPart> unproven_of_everybody(Everything how);
-  void add_unproven(Timeline& timeline, std::vector<StampPart>& parts);
+  Vector<StampPart> unproven(driver::ContextId context, Everything how);
+  Vector<StampPart> unproven_of_everybody(Everything how);
+  void add_unproven(Timeline& timeline, Vector<StampPart>& parts);
   Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how);
   void publish(ContextClosing closing);
-  std::deque<ContextClosing>::iterator end_closing(const std::deque<ContextClosing>::iterator& closing,
-                                                   std::vector<StampPart>& done);
-  void add_incomplete(Timeline& timeline, std::vector<StampPart>& parts);
+  Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done);
+  void add_incomplete(Timeline& timeline, Vector<StampPart>& parts);
   void pass_on_everybody(driver::ContextId dead);
   static void seal(Timeline& timeline);
   static bool has_in_hand(const Timeline& timeline);
   Result<bool> is_done(const Event& event);
-  Result<void> poll_context_closings(std::vector<StampPart>& done);
-  Result<void> poll_timeline(Timeline& timeline, std::vector<StampPart>& done);
+  Result<void> poll_context_closings(Vector<StampPart>& done);
+  Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done);
 
   driver::Driver& driver_;
   ClosingRule rule_;
   EventPool events_;
   driver::ContextHandle primary_{};
   driver::ContextId primary_id_{};
-  std::vector<KnownContext> others_;
+  Vector<KnownContext> others_;
   std::uint64_t next_id_ = 1;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
-  std::unordered_map<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver
+  HashMap<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
+  HashMap<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver
   Timeline* any_ = nullptr;
   Timeline* every_ = nullptr;
-  std::deque<ContextClosing> context_closings_;  // oldest first
-  std::deque<TimelineId> poll_order_;            // timelines with own closings, next to be asked first
+  Deque<ContextClosing> context_closings_;  // oldest first
+  Deque<TimelineId> poll_order_;            // timelines with own closings, next to be asked first
   std::uint64_t outstanding_ = 0;
   std::uint64_t recorded_ = 0;
 };

@@ -1,9 +1,10 @@
 // vm: bookkeeping of chunks and mappings.
 #include "vm/chunk_table.hpp"
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
 
 namespace vpmm::vm {
 
@@ -44,15 +45,15 @@ void ChunkTable::forget(Chunk* chunk) {
   chunks_.erase(chunk);
 }
 
-void ChunkTable::for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const {
+void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
   for (auto mapping = mappings_.lower_bound(range.begin); mapping != mappings_.end(); ++mapping) {
     if (mapping->first + mapping->second->size > range.end()) return;
     if (!visit({mapping->first, mapping->second})) return;
   }
 }
 
-std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
-  std::vector<Mapping> found;
+Vector<Mapping> ChunkTable::inside(AddressRange range) const {
+  Vector<Mapping> found;
   for_each_inside(range, [&](const Mapping& mapping) {
     found.push_back(mapping);
     return true;
@@ -60,7 +61,7 @@ std::vector<Mapping> ChunkTable::inside(AddressRange range) const {
   return found;
 }
 
-void ChunkTable::for_each_around(AddressRange range, const std::function<void(const Mapping&)>& visit) const {
+void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const {
   auto mapping = mappings_.upper_bound(range.begin);
   if (mapping != mappings_.begin()) --mapping;
   for (; mapping != mappings_.end() && mapping->first < range.end(); ++mapping)
@@ -77,11 +78,11 @@ bool ChunkTable::is_whole(AddressRange range) const {
   return reached == range.end();
 }
 
-void ChunkTable::for_each_chunk(const std::function<void(Chunk&)>& visit) {
+void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }
 
-void ChunkTable::for_each_mapping(const std::function<void(const Mapping&)>& visit) const {
+void ChunkTable::for_each_mapping(FunctionRef<void(const Mapping&)> visit) const {
   for (const auto& [at, chunk] : mappings_) visit({at, chunk});
 }
 
@@ -93,11 +94,11 @@ std::string ChunkTable::validate() const {
     mapped += chunk->mappings;
     if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
   }
-  if (bytes != chunk_bytes_) return fmt::format("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
-  if (mapped != mappings_.size()) return fmt::format("{} mappings, chunks say {}", mappings_.size(), mapped);
+  if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
+  if (mapped != mappings_.size()) return message_of("{} mappings, chunks say {}", mappings_.size(), mapped);
   DevicePtr reached{};
   for (const auto& [at, chunk] : mappings_) {
-    if (at < reached) return fmt::format("mappings overlap at {:#x}", to_integer(at));
+    if (at < reached) return message_of("mappings overlap at {:#x}", to_integer(at));
     reached = at + chunk->size;
   }
   return {};

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "base/address.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
 #include "driver/types.hpp"
 
 namespace vpmm::vm {
@@ -42,26 +40,26 @@ class ChunkTable {
   void handle_released(Chunk* chunk);
 
   // The whole mappings that lie inside `range`, by address.
-  std::vector<Mapping> inside(AddressRange range) const;
+  Vector<Mapping> inside(AddressRange range) const;
   // Visits them in order until `visit` returns false.
-  void for_each_inside(AddressRange range, const std::function<bool(const Mapping&)>& visit) const;
+  void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const;
   // Visits every mapping that overlaps `range`, by address.
-  void for_each_around(AddressRange range, const std::function<void(const Mapping&)>& visit) const;
+  void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const;
   // True when `range` starts and ends at mapping borders and is mapped without gap.
   bool is_whole(AddressRange range) const;
 
   Bytes chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t chunk_count() const { return chunks_.size(); }
   std::uint64_t mapping_count() const { return mappings_.size(); }
-  void for_each_chunk(const std::function<void(Chunk&)>& visit);
-  void for_each_mapping(const std::function<void(const Mapping&)>& visit) const;
+  void for_each_chunk(FunctionRef<void(Chunk&)> visit);
+  void for_each_mapping(FunctionRef<void(const Mapping&)> visit) const;
   std::string validate() const;
 
  private:
   void forget(Chunk* chunk);
 
-  std::unordered_map<const Chunk*, std::unique_ptr<Chunk>> chunks_;
-  std::map<DevicePtr, Chunk*> mappings_;
+  HashMap<const Chunk*, std::unique_ptr<Chunk>> chunks_;
+  Map<DevicePtr, Chunk*> mappings_;
   Bytes chunk_bytes_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/host_memory.hpp"
 #include "driver/driver_error.hpp"
 
 namespace vpmm::vm {
@@ -70,15 +71,15 @@ Result<void> Mapper::release(driver::ChunkHandle chunk) {
   return driver::checked(Call::mem_release, retried([&] { return driver_.mem_release(chunk); }));
 }
 
-std::vector<Placement> Mapper::undo(const std::vector<Placement>& placements, std::size_t mapped) {
-  std::vector<Placement> stuck;
+Vector<Placement> Mapper::undo(const Vector<Placement>& placements, std::size_t mapped) {
+  Vector<Placement> stuck;
   for (std::size_t i = mapped; i-- > 0;)
     if (retried([&] { return driver_.mem_unmap(placements[i].range); }) != CuResult::success)
       stuck.push_back(placements[i]);
   return stuck;
 }
 
-MapOutcome Mapper::map_run(AddressRange whole, const std::vector<Placement>& placements) {
+MapOutcome Mapper::map_run(AddressRange whole, const Vector<Placement>& placements) {
   const MutexLock lock(mapping_);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     const CuResult result = retried([&] { return driver_.mem_map(placements[i].range, 0, placements[i].handle); });
@@ -87,13 +88,13 @@ MapOutcome Mapper::map_run(AddressRange whole, const std::vector<Placement>& pla
   return set_access_or_undo(whole, placements);
 }
 
-MapOutcome Mapper::catch_up(AddressRange whole, const std::vector<Placement>& placements) {
+MapOutcome Mapper::catch_up(AddressRange whole, const Vector<Placement>& placements) {
   const MutexLock lock(mapping_);
   return set_access_or_undo(whole, placements);
 }
 
 // Holds: mapping_.
-MapOutcome Mapper::set_access_or_undo(AddressRange whole, const std::vector<Placement>& placements) {
+MapOutcome Mapper::set_access_or_undo(AddressRange whole, const Vector<Placement>& placements) {
   const CuResult result = retried([&] { return driver_.mem_set_access(whole, access_); });
   if (result != CuResult::success)
     return {driver::driver_error(Call::mem_set_access, result), undo(placements, placements.size())};

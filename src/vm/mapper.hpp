@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
@@ -20,9 +20,9 @@ struct Placement {
 
 // What a failed map_run or catch_up left behind because even the undo failed: still mapped, to be unmapped later.
 struct MapOutcome {
-  std::optional<Error> error;           // none: everything is mapped and accessible
-  std::vector<Placement> still_mapped;  // on error only
-  std::uint64_t access_version = 0;     // on success: of the list of devices that got access
+  std::optional<Error> error;        // none: everything is mapped and accessible
+  Vector<Placement> still_mapped;    // on error only
+  std::uint64_t access_version = 0;  // on success: of the list of devices that got access
 };
 
 // Locks: none of the pool's is held during these calls; a leaf mutex of its own lets one thread map at a time, because
@@ -39,9 +39,9 @@ class Mapper {
   bool can_export();
   // Maps all placements, which tile `whole`, and makes it readable and writable. On failure nothing stays mapped but
   // what the outcome names.
-  MapOutcome map_run(AddressRange whole, const std::vector<Placement>& placements);
+  MapOutcome map_run(AddressRange whole, const Vector<Placement>& placements);
   // Gives what map_run mapped to the devices that were added to the list since, or fails as map_run does.
-  MapOutcome catch_up(AddressRange whole, const std::vector<Placement>& placements);
+  MapOutcome catch_up(AddressRange whole, const Vector<Placement>& placements);
   // Requires: `range` is one or more adjacent whole mappings whose users are proven to be done.
   Result<void> unmap(AddressRange range);
 
@@ -56,13 +56,13 @@ class Mapper {
  private:
   template <typename F>
   driver::CuResult retried(F call);
-  MapOutcome set_access_or_undo(AddressRange whole, const std::vector<Placement>& placements);
-  std::vector<Placement> undo(const std::vector<Placement>& placements, std::size_t mapped);
+  MapOutcome set_access_or_undo(AddressRange whole, const Vector<Placement>& placements);
+  Vector<Placement> undo(const Vector<Placement>& placements, std::size_t mapped);
 
   driver::Driver& driver_;
   Mutex mapping_;
   driver::ChunkProperties properties_;            // under mapping_
-  std::vector<driver::AccessDescriptor> access_;  // likewise
+  Vector<driver::AccessDescriptor> access_;       // likewise
   std::atomic<std::uint64_t> access_version_{0};  // changes under mapping_
 };
 
