@@ -105,9 +105,9 @@ bool DeviceContext::is_proof_due() {
 CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
   const Vector<time::KnownContext> others = timelines_.other_contexts();
   ++context_waits_;
-  lock.leave();
   CuResult result{};
   {
+    const Unlocked unlocked(lock);
     const driver::RelaxedCaptureScope relaxed(driver_);  // a stream of another context may be capturing
     result = driver_.ctx_synchronize();
     for (const time::KnownContext& other : others) {
@@ -116,7 +116,6 @@ CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
       result = scope.result() == CuResult::success ? driver_.ctx_synchronize() : scope.result();
     }
   }
-  lock.enter();
   --context_waits_;
   context_wait_ended_.notify_all();
   return result;
@@ -141,7 +140,9 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
   for (;;) {
     const time::Timeline& any = timelines_.any_stream();
     const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);
-    const auto is_within = [&] { return pool_->pending_bytes(any.id) + small_->pending_bytes(any.id) <= cap; };
+    const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
+      return pool_->pending_bytes(any.id) + small_->pending_bytes(any.id) <= cap;
+    };
     if (is_within()) return {};
     VPMM_TRY(settle(lock));
     if (is_within()) return {};
@@ -154,13 +155,12 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
 }
 
 Result<void> DeviceContext::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) {
-  lock.leave();
   CuResult waited{};
   {
+    const Unlocked unlocked(lock);
     const driver::RelaxedCaptureScope relaxed(driver_);
     waited = driver_.event_synchronize(proof->handle());
   }
-  lock.enter();
   proof.reset();  // goes back to the event pool, so under the lock
   return driver::checked(Call::event_synchronize, waited);
 }

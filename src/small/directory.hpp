@@ -40,8 +40,8 @@ class Directory {
   }
   PageEntry* at(DevicePtr p) const { return find(p).entry; }
 
-  // Holds: the pool's lock. Does nothing when it is covered already, or when there is no room for another table.
-  void cover(AddressRange reservation) {
+  // Does nothing when it is covered already, or when there is no room for another table.
+  void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock) {
     const std::size_t count = count_.load(std::memory_order_relaxed);
     if (count == kTables || at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
