@@ -12,8 +12,22 @@
 #define VPMM_GUARDED_BY(m) VPMM_THREAD_ATTRIBUTE(guarded_by(m))
 #define VPMM_REQUIRES(...) VPMM_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define VPMM_EXCLUDES(...) VPMM_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
+#define VPMM_ACQUIRE(...) VPMM_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
+#define VPMM_RELEASE(...) VPMM_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
+#define VPMM_SCOPED_LOCK VPMM_THREAD_ATTRIBUTE(scoped_lockable)
+// With its reason beside it.
+#define VPMM_NO_THREAD_SAFETY_ANALYSIS VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace vpmm {
+
+// Note [Locks by their roles]
+// What a lock guards is spread over classes that do not have the lock: a pool's timelines, regions and chunks know
+// nothing of the context around them. So the analysis is told of roles. Whoever takes a lock takes its role with it,
+// and what needs the lock names the role. That it is the lock of this very pool, or this very stream, the analysis does
+// not see. Order: the pool's first, then one cache's.
+struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
+inline constexpr LockRole pool_lock;   // of a device's context, for all that the device has
+inline constexpr LockRole cache_lock;  // of what one stream has in hand (small::Shard)
 
 // Tells the processor that this thread waits for another.
 inline void spin_pause() noexcept {
@@ -73,6 +87,31 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  private:
   Mutex& mutex_;
   bool held_ = true;
+};
+
+// Holds the mutex of a device's context. The roles are none's to take: so the bodies are not analysed.
+class VPMM_SCOPED_LOCK PoolLock : public MutexLock {
+ public:
+  explicit PoolLock(Mutex& mutex) VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : MutexLock(mutex) {}
+  PoolLock(Mutex& mutex, std::adopt_lock_t is_held) VPMM_REQUIRES(mutex)
+      VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : MutexLock(mutex, is_held) {}
+  ~PoolLock() VPMM_RELEASE() {}
+  PoolLock(const PoolLock&) = delete;
+  PoolLock& operator=(const PoolLock&) = delete;
+};
+
+// Leaves for a scope a lock that the function was handed, with its role.
+class VPMM_SCOPED_LOCK Unlocked {
+ public:
+  explicit Unlocked(MutexLock& lock) VPMM_RELEASE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : lock_(lock) {
+    lock_.leave();
+  }
+  ~Unlocked() VPMM_RELEASE() VPMM_NO_THREAD_SAFETY_ANALYSIS { lock_.enter(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  MutexLock& lock_;
 };
 
 }  // namespace vpmm

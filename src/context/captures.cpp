@@ -91,11 +91,4 @@ Vector<std::uint64_t> Captures::all() const {
   return ids;
 }
 
-Bytes Captures::parked_bytes() const {
-  Bytes bytes = 0;
-  for (const auto& [id, parked] : kept_)
-    for (const Parked& one : parked) bytes += one.region->range.size;
-  return bytes;
-}
-
 }  // namespace vpmm::context

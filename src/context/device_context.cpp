@@ -35,7 +35,7 @@ std::optional<std::uint64_t> stream_key(const Caller& caller) {
 Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* bound) {
   Result<DevicePtr> result = allocate_or_call_back(request, bound);
   if (result) return result;
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   ++failed_allocations_;
   return result;
 }
@@ -52,7 +52,7 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, B
     if (!std::exchange(has_asked, true) && ask_neighbours(*this, missing_on_gpu(request.bytes)) > 0) continue;
     OutOfMemoryCallback callback;
     {
-      const MutexLock lock(mutex_);
+      const PoolLock lock(mutex_);
       callback = out_of_memory_;
     }
     if (!callback || !callback({request.bytes, device_})) return result;
@@ -136,7 +136,9 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
 // When the driver's pool cannot grow, our idle memory makes room for it.
 Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const Request& request,
                                                          const Caller& caller) {
-  const auto once = [&] { return somm_->allocate(lock, request.bytes, caller.stream, caller.timeline); };
+  const auto once = [&]() VPMM_REQUIRES(pool_lock) {
+    return somm_->allocate(lock, request.bytes, caller.stream, caller.timeline);
+  };
   const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
   Result<DevicePtr> result = once();
   if (is_short(result) && pool_ != nullptr) {
@@ -358,7 +360,7 @@ Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* bl
 // allocation, whose queued work may use the memory too. More than two are "all streams now".
 time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
   Vector<time::Timeline*> timelines;
-  const auto add = [&](std::optional<time::TimelineId> id) {
+  const auto add = [&](std::optional<time::TimelineId> id) VPMM_REQUIRES(pool_lock) {
     time::Timeline* timeline = id ? timelines_.find(*id) : nullptr;
     if (timeline != nullptr && !timeline->is_over &&
         std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
@@ -381,7 +383,7 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
 }
 
 Error DeviceContext::mistake(Error error) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   ++caller_mistakes_;
   return error;
 }
@@ -434,13 +436,13 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
 // mappings, comes first: the steps of a shortage are always taken. So does what the caller asks for itself (trim,
 // synchronize, reset). When the last hold ends, the calls that follow catch up, each a bounded amount.
 void DeviceContext::defer_cleanup_begin() {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   ++cleanup_holds_;
   if (pool_ != nullptr) pool_->hold_cleanup(true);
 }
 
 Result<void> DeviceContext::defer_cleanup_end() {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (cleanup_holds_ == 0) return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
   if (--cleanup_holds_ == 0 && pool_ != nullptr) pool_->hold_cleanup(false);
   return {};
@@ -449,15 +451,15 @@ Result<void> DeviceContext::defer_cleanup_end() {
 // --- captures -------------------------------------------------------------------------------------------------------
 
 Result<void> DeviceContext::capture_begin() {
-  MutexLock lock(mutex_);
+  PoolLock lock(mutex_);
   ++announced_captures_;
   refresh_fast_path();
-  context_wait_ended_.wait(lock, [this] { return context_waits_ == 0; });
+  context_wait_ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return context_waits_ == 0; });
   return {};
 }
 
 Result<void> DeviceContext::capture_end() {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
   if (--announced_captures_ == 0)
     std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });

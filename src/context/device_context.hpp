@@ -47,8 +47,9 @@ struct DeviceTraits {
   driver::ChunkProperties chunk;
 };
 
-// Lock order: mutex_ first; the mapper's leaf mutex and the driver's own below it. The order of a call is always gate,
-// current context, lock, so that the driver is never asked to change contexts under the lock.
+// Lock order: mutex_ (pool_lock) first, then one shard's (cache_lock); the mapper's leaf mutex and the driver's own
+// below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
+// contexts under the lock.
 class DeviceContext final : public Context {
  public:
   DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
@@ -105,24 +106,24 @@ class DeviceContext final : public Context {
   bool keep_in_hand(const Known& known, DevicePtr ptr);
   enum class Kept { yes, no, not_asked };
   Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
-  bool keep_locked(const small::SmallPool::Location& at, DevicePtr ptr, const Stream& stream);
+  bool keep_locked(const small::SmallPool::Location& at, DevicePtr ptr, const Stream& stream) VPMM_REQUIRES(cache_lock);
   bool keep_pages(small::Shard& shard, const small::PageEntry& entry, region::Region& region, DevicePtr ptr,
-                  const Stream& stream);
-  bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream);
-  bool is_event_due(small::Shard& shard, Bytes freed) const;
-  bool keep_before_event(const pool::Caller& caller, DevicePtr ptr);
-  void refresh_fast_path();
-  void answer_attention(const pool::Caller& caller);
+                  const Stream& stream) VPMM_REQUIRES(cache_lock);
+  bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream) VPMM_REQUIRES(cache_lock);
+  bool is_event_due(small::Shard& shard, Bytes freed) const VPMM_REQUIRES(cache_lock);
+  bool keep_before_event(const pool::Caller& caller, DevicePtr ptr) VPMM_REQUIRES(pool_lock);
+  void refresh_fast_path() VPMM_REQUIRES(pool_lock);
+  void answer_attention(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // entering.cpp
   Result<void> ensure_open();
-  Result<void> open();
+  Result<void> open() VPMM_REQUIRES(pool_lock);
   Result<void> check_alive();
-  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr);
-  Result<void> read_capture(pool::Caller& caller);
-  void leave(const pool::Caller& caller);
-  // Passes `result` on; a sticky error poisons the context on the way. Holds: mutex_.
+  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr) VPMM_REQUIRES(pool_lock);
+  Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Passes `result` on; a sticky error poisons the context on the way.
   template <typename T>
-  Result<T> noted(Result<T> result) {
+  Result<T> noted(Result<T> result) VPMM_REQUIRES(pool_lock) {
     if (!result && result.error().code == ErrorCode::poisoned) poison(result.error());
     return result;
   }
@@ -134,81 +135,89 @@ class DeviceContext final : public Context {
     } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is to be told
     }
   }
-  void poison(const Error& error);
-  void forget_dead(driver::ContextId dead);
+  void poison(const Error& error) VPMM_REQUIRES(pool_lock);
+  void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   // allocating
   Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
   Result<DevicePtr> allocate_or_call_back(const Request& request, Bound* bound);
   Result<DevicePtr> allocate_once(const Request& request, Bound* bound);
-  Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller);
-  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller);
-  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller);
+  Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   Bytes missing_on_gpu(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
-  Result<void> offset_growth(MutexLock& lock);
-  bool is_over_capacity() const;
-  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller);
-  Result<void> preallocate_once(MutexLock& lock);
-  bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const;
-  bool wants_small(const Request& request, const pool::Caller& caller) const;
-  void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller);
-  std::uint64_t live_allocations() const;
+  Result<void> offset_growth(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  bool is_over_capacity() const VPMM_REQUIRES(pool_lock);
+  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  bool wants_small(const Request& request, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
   // freeing
-  Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
-  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller);
-  void record_free(DevicePtr ptr, const pool::Caller& caller);
-  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller);
+  Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  void record_free(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<void> free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
-                                   const pool::Caller& caller);
-  void free_small(const small::Allocation& ended, const Stream& stream, const pool::Caller& caller);
-  bool is_live(const region::Region* region) const;
-  AddressRange live_around(const region::Region& region, DevicePtr ptr) const;
+                                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void free_small(const small::Allocation& ended, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  bool is_live(const region::Region* region) const VPMM_REQUIRES(pool_lock);
+  AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   struct Uses {
     std::optional<time::TimelineId> tenant;
     const Vector<time::TimelineId>& others;
     Bytes bytes;
   };
-  time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller);
-  void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller);
+  time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   Error mistake(Error error);
-  Error not_live(DevicePtr ptr, AddressRange around);
-  bool drain_deferred(MutexLock& lock);
-  void release_capture(std::uint64_t capture);
-  Result<void> bound_any_stream(MutexLock& lock);
-  Result<void> trim_above_threshold(MutexLock& lock);
+  Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
+  bool drain_deferred(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
+  Result<void> bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  Result<void> trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // sharing.cpp
-  bool mark_used_everywhere(DevicePtr begin);
-  void free_shared(DevicePtr begin);
-  bool keep_for_holders(DevicePtr begin);
-  bool is_kept_for_holders(DevicePtr begin) const;
-  Result<AllocationInfo> look_up(DevicePtr ptr) const;
+  bool mark_used_everywhere(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  void free_shared(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  bool keep_for_holders(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  bool is_kept_for_holders(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  Result<AllocationInfo> look_up(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // The live small allocation around `ptr` that is a user's.
-  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const;
+  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // peers.cpp
   Result<void> check_peer(driver::DeviceOrdinal peer);
-  Result<void> find_peer_contexts();
-  Result<bool> is_alive(const time::KnownContext& other);
-  Result<void> forget_dead_others();
-  void release_peers();
+  Result<void> find_peer_contexts() VPMM_REQUIRES(pool_lock);
+  Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);
+  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
+  void release_peers() VPMM_REQUIRES(pool_lock);
   // proof.cpp
-  bool may_record_context_event();
-  bool prove_everything();
-  bool prove_now();
+  bool may_record_context_event() VPMM_REQUIRES(pool_lock);
+  bool prove_everything() VPMM_REQUIRES(pool_lock);
+  bool prove_now() VPMM_REQUIRES(pool_lock);
   // Asks the events of at most so many timelines. True: something is complete that was not known to be.
-  Result<bool> learn(std::size_t most);
-  bool learn_for_miss();
-  time::Timeline& everybody();
-  bool is_proof_due();
-  bool trim_somm(MutexLock& lock);
-  driver::CuResult wait_for_contexts(MutexLock& lock);
-  bool synchronize_contexts(MutexLock& lock);
-  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof);
-  Result<void> settle(MutexLock& lock);
-  void note_peaks(const pool::Caller& caller);
-  void note_peaks(Bytes peak_requested);
-  bool recall_kept();
-  observe::Statistics figures() const;
+  Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
+  bool learn_for_miss() VPMM_REQUIRES(pool_lock);
+  time::Timeline& everybody() VPMM_REQUIRES(pool_lock);
+  bool is_proof_due() VPMM_REQUIRES(pool_lock);
+  bool trim_somm(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  driver::CuResult wait_for_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  bool synchronize_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) VPMM_REQUIRES(pool_lock);
+  Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void note_peaks(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void note_peaks(Bytes peak_requested) VPMM_REQUIRES(pool_lock);
+  bool recall_kept() VPMM_REQUIRES(pool_lock);
+  observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
 
   driver::Driver& inner_driver_;
   const driver::DeviceOrdinal device_;
@@ -222,7 +231,7 @@ class DeviceContext final : public Context {
 
   alignas(kCacheLine) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
-  time::Timelines timelines_;
+  time::Timelines timelines_ VPMM_GUARDED_BY(pool_lock);
   // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
   alignas(kCacheLine) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
   // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
@@ -236,15 +245,16 @@ class DeviceContext final : public Context {
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   StreamTable streams_;
   // --- all below under mutex_ ---
-  alignas(kCacheLine) Captures captures_;
-  Shares shares_;
-  std::uint64_t announced_captures_ = 0;
-  std::uint64_t cleanup_holds_ = 0;  // Note [Cleaning up can be put off]
-  bool has_noticed_reset_ = false;   // by others, and no event stands yet for what was in hand
-  std::uint64_t visits_ = 0;         // in progress, perhaps with the lock dropped
-  bool is_resetting_ = false;        // Note [A reset has nobody beside it]
+  alignas(kCacheLine) Captures captures_ VPMM_GUARDED_BY(pool_lock);
+  Shares shares_ VPMM_GUARDED_BY(pool_lock);
+  std::uint64_t announced_captures_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;  // Note [Cleaning up can be put off]
+  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) =
+      false;                                              // by others, and no event stands yet for what was in hand
+  std::uint64_t visits_ VPMM_GUARDED_BY(pool_lock) = 0;   // in progress, perhaps with the lock dropped
+  bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;  // Note [A reset has nobody beside it]
   std::condition_variable_any visit_ended_;
-  std::uint64_t context_waits_ = 0;  // in progress, with the lock dropped
+  std::uint64_t context_waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
   // Streams that captured when last seen, and in which capture.
   struct SeenCapture {
@@ -252,25 +262,25 @@ class DeviceContext final : public Context {
     bool is_announced = false;  // first seen while captures were announced: over when no more are
   };
   // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
-  Map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_;
+  Map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_ VPMM_GUARDED_BY(pool_lock);
   struct Peer {
     driver::DeviceOrdinal device = 0;
     // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
     std::optional<time::KnownContext> context;
   };
-  Vector<Peer> peers_;             // with access to everything in the pool
-  std::optional<Error> poison_;    // set once; is_poisoned_ says so without the lock
-  Bytes somm_reserved_ = 0;        // what the driver's pool held when last asked
-  std::optional<Bytes> capacity_;  // most bytes of pool and SOMM together
-  bool has_preallocated_ = false;
-  OutOfMemoryCallback out_of_memory_;
-  Bytes peak_mapped_ = 0;
-  Bytes peak_live_ = 0;
-  Bytes peak_of_pool_ = 0;  // of peak_live_, what the pool serves
-  std::uint64_t failed_allocations_ = 0;
-  std::uint64_t caller_mistakes_ = 0;
-  std::uint64_t host_waits_ = 0;
-  std::shared_ptr<observe::TraceWriter> recording_;
+  Vector<Peer> peers_ VPMM_GUARDED_BY(pool_lock);             // with access to everything in the pool
+  std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);    // set once; is_poisoned_ says so without the lock
+  Bytes somm_reserved_ VPMM_GUARDED_BY(pool_lock) = 0;        // what the driver's pool held when last asked
+  std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and SOMM together
+  bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;
+  OutOfMemoryCallback out_of_memory_ VPMM_GUARDED_BY(pool_lock);
+  Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes peak_of_pool_ VPMM_GUARDED_BY(pool_lock) = 0;  // of peak_live_, what the pool serves
+  std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t caller_mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t host_waits_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::shared_ptr<observe::TraceWriter> recording_ VPMM_GUARDED_BY(pool_lock);
   // --- lock-free ---
   DeferredList deferred_;
   std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests, since the list was taken last

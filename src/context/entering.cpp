@@ -145,38 +145,40 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   observe::set_log_level(log_level_of(config.log));
   capacity_ = config.capacity;
   pool::Relief relief;
-  relief.drain_deferred = [this](MutexLock& lock) { return drain_deferred(lock); };
-  relief.give_back_caches = [this](MutexLock& lock) {
+  relief.drain_deferred = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) { return drain_deferred(lock); };
+  relief.give_back_caches = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     const bool is_back = recall_kept();
     return trim_somm(lock) || is_back;
   };
-  relief.shrink_caches = [this](MutexLock& lock) {
+  relief.shrink_caches = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
     const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
     if (idle <= std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor)) return false;
     trim_somm(lock);
     return true;
   };
-  relief.recall = [this](const Caller& caller, Bytes size, bool is_short) {
+  relief.recall = [this](const Caller& caller, Bytes size, bool is_short) VPMM_REQUIRES(pool_lock) {
     if (small_->recall_one(caller, size) || learn_for_miss()) return true;
     small_->want_events(caller.timeline);
     if (small_->recall_from_others(caller, size)) return true;
     return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
-  relief.peak_requested = [this] { return peak_of_pool_; };
+  relief.peak_requested = [this]() VPMM_REQUIRES(pool_lock) { return peak_of_pool_; };
   // Of several streams it counts as use: what each keeps it would else have to fetch from the others, again and again.
-  relief.kept_bytes = [this] { return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes(); };
-  relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) {
+  relief.kept_bytes = [this]() VPMM_REQUIRES(pool_lock) {
+    return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes();
+  };
+  relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) VPMM_REQUIRES(pool_lock) {
     return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
   };
-  relief.advanced = [this](const Vector<time::StampPart>& done) { small_->advance(done); };
-  relief.prove_everything = [this] { return prove_everything(); };
-  relief.synchronize = [this](MutexLock& lock) { return synchronize_contexts(lock); };
+  relief.advanced = [this](const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock) { small_->advance(done); };
+  relief.prove_everything = [this]() VPMM_REQUIRES(pool_lock) { return prove_everything(); };
+  relief.synchronize = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
   if (pool_ != nullptr)
     small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, config.prefer == pool::Prefer::footprint,
-                                                [this] { return prove_now(); });
+                                                [this]() VPMM_REQUIRES(pool_lock) { return prove_now(); });
   const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)
     somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
@@ -190,7 +192,7 @@ DeviceContext::~DeviceContext() {
   if (!check_alive() || is_poisoned_.load()) return;
   {
     const driver::ContextScope scope(driver_, driver::ContextHandle{primary_.load()});
-    MutexLock lock(mutex_);
+    PoolLock lock(mutex_);
     if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
     if (wait_for_contexts(lock) != CuResult::success) return;
     if (somm_ != nullptr) somm_->release_everything();
@@ -224,7 +226,7 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
 // False: a reset came in between.
 bool DeviceContext::Visit::enter() {
   if (context_.is_poisoned_.load()) {
-    const MutexLock lock(context_.mutex_);
+    const PoolLock lock(context_.mutex_);
     status_ = *context_.poison_;
     return true;
   }
@@ -235,7 +237,7 @@ bool DeviceContext::Visit::enter() {
   const std::uint64_t opening = context_.openings_.load();
   scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});
   lock_.emplace(context_.mutex_);
-  context_.visit_ended_.wait(*lock_, [this] { return !context_.is_resetting_; });
+  context_.visit_ended_.wait(*lock_, [this]() VPMM_REQUIRES(pool_lock) { return !context_.is_resetting_; });
   if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
   is_inside_ = true;
   ++context_.visits_;
@@ -277,18 +279,18 @@ Result<void> DeviceContext::check_alive() {
   const CuResult result = driver_.ctx_get_id(primary, id);
   if (result == CuResult::success && id == driver::ContextId{primary_id_.load()}) return {};
   if (result != CuResult::success && !is_gone(result)) {
-    const MutexLock lock(mutex_);
+    const PoolLock lock(mutex_);
     return noted(driver::checked(Call::ctx_get_id, result));
   }
   return ensure_open();
 }
 
 Result<void> DeviceContext::ensure_open() {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   return open();
 }
 
-// Retains the primary context: the first time, or again after somebody reset it. Holds: mutex_.
+// Retains the primary context: the first time, or again after somebody reset it.
 Result<void> DeviceContext::open() {
   driver::ContextHandle primary{};
   VPMM_TRY(

@@ -17,6 +17,7 @@
 namespace vpmm::context {
 
 using driver::CuResult;
+using small::CacheGuard;
 using small::Extent;
 using small::Shard;
 using small::Slab;
@@ -87,7 +88,7 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
   const Bytes page = page_size_;
   DevicePtr begin{};
   Bytes size = 0;
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
     return {};
@@ -119,7 +120,7 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
   const Location at = small_->locate(ptr);
   if (at.shard == nullptr || at.shard != known.shard) return false;
   Shard& shard = *at.shard;
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   if (shard.stream.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(known.id) ||
       shard.wants_attention.load(std::memory_order_relaxed))
     return false;
@@ -142,7 +143,7 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
   Shard* const shard = at.shard;
   if (shard == nullptr || shard->handle.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(stream))
     return Kept::not_asked;
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   const bool is_in_service = shard->handle.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(stream) &&
                              !shard->wants_attention.load(std::memory_order_relaxed);
   // Of the two streams it may be, neither is named.
@@ -150,7 +151,6 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
 }
 
 // What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
-// Holds: the lock of the shard that was found.
 bool DeviceContext::keep_locked(const Location& at, DevicePtr ptr, const Stream& stream) {
   Shard& shard = *at.shard;
   if (region::Region* const pages = at.owner.region()) return keep_pages(shard, *at.entry, *pages, ptr, stream);
@@ -232,7 +232,7 @@ bool DeviceContext::keep_before_event(const pool::Caller& caller, DevicePtr ptr)
     return false;
   Shard& shard = small_->shard_of(*caller.timeline);
   {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     if (!shard.wants_event) return false;
   }
   return keep_in_hand({&shard, *caller.timeline->stream, *caller.stream}, ptr);
@@ -243,7 +243,7 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
   if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
   Shard& shard = small_->shard_of(*caller.timeline);
   {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     shard.wants_attention.store(false, std::memory_order_relaxed);
     ++shard.activity;
     caller.timeline->wanted = std::exchange(shard.wants_event, false) || caller.timeline->wanted;
@@ -290,7 +290,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const Bytes natural = pool_->slice_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
-  const MutexLock lock(mutex_, std::adopt_lock);
+  const PoolLock lock(mutex_, std::adopt_lock);
   if (!has_preallocated_ || recording_ || !host_reserve::provide()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
@@ -371,7 +371,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
 
 DeviceContext::Bound::~Bound() {
   if (process_is_ending()) return;
-  const MutexLock lock(context_.mutex_);
+  const PoolLock lock(context_.mutex_);
   if (time::Timeline* timeline = context_.timelines_.find(timeline_)) --timeline->callers;
 }
 

@@ -27,7 +27,7 @@ char kind_of(RegionState state) {
   return '?';
 }
 
-bool has_unproven(const time::Timelines& timelines) {
+bool has_unproven(const time::Timelines& timelines) VPMM_REQUIRES(pool_lock) {
   bool found = false;
   timelines.for_each([&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
   return found;
@@ -41,7 +41,7 @@ Error not_inside(DevicePtr ptr) {
 }
 
 Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   return look_up(ptr);
 }
 
@@ -132,13 +132,13 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
 }
 
 void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   capacity_ = bytes;
   if (pool_ != nullptr) pool_->set_capacity(bytes);
 }
 
 void DeviceContext::set_out_of_memory_callback(OutOfMemoryCallback callback) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   out_of_memory_ = std::move(callback);
 }
 
@@ -169,16 +169,16 @@ bool DeviceContext::recall_kept() {
 }
 
 void DeviceContext::reset_peaks() {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (pool_ != nullptr) pool_->reset_peaks();
-  const auto peak = [&] { return small_ == nullptr ? 0 : small_->take_peak_everywhere(); };
+  const auto peak = [&]() VPMM_REQUIRES(pool_lock) { return small_ == nullptr ? 0 : small_->take_peak_everywhere(); };
   peak();  // what warm calls had at most before
   peak_mapped_ = peak_live_ = peak_of_pool_ = 0;
   note_peaks(peak());
 }
 
 observe::Statistics DeviceContext::statistics() const {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   return figures();
 }
 
@@ -239,7 +239,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
 }
 
 observe::PoolSnapshot DeviceContext::snapshot() const {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   observe::PoolSnapshot snapshot;
   snapshot.device = device_;
   snapshot.driver = driver_.name();
@@ -252,7 +252,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = small_->live_by_page();
-  pool_->for_each_region([&](const region::Region& region) {
+  pool_->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     observe::RegionSnapshot picture;
     picture.range = region.range;
     picture.kind = kind_of(region.state);
@@ -277,7 +277,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
 }
 
 std::string DeviceContext::validate() const {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
   if (std::string broken = shares_.validate(); !broken.empty()) return broken;
   if (somm_ != nullptr)
@@ -293,13 +293,13 @@ Result<void> DeviceContext::start_recording(const std::string& path) {
   if (process_is_ending()) return process_ending_error();
   const Error running{ErrorCode::invalid_argument, "a recording is running already"};
   {
-    const MutexLock lock(mutex_);
+    const PoolLock lock(mutex_);
     if (recording_) return running;  // before a file is replaced, perhaps the one that is being written
   }
   VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, driver_.now_ns() / 1000));
   const std::shared_ptr<observe::TraceWriter> writer = std::move(created);
   finish_at_exit(writer);
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (recording_) return running;
   recording_ = writer;
   refresh_fast_path();
@@ -314,7 +314,7 @@ Result<void> DeviceContext::stop_recording() {
   }
   std::shared_ptr<observe::TraceWriter> writer;
   {
-    const MutexLock lock(mutex_);
+    const PoolLock lock(mutex_);
     writer.swap(recording_);
     refresh_fast_path();
   }

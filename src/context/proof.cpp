@@ -108,9 +108,9 @@ bool DeviceContext::is_proof_due() {
 CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
   const Vector<time::KnownContext> others = timelines_.other_contexts();
   ++context_waits_;
-  lock.leave();
   CuResult result{};
   {
+    const Unlocked unlocked(lock);
     const driver::RelaxedCaptureScope relaxed(driver_);  // a stream of another context may be capturing
     result = driver_.ctx_synchronize();
     for (const time::KnownContext& other : others) {
@@ -119,7 +119,6 @@ CuResult DeviceContext::wait_for_contexts(MutexLock& lock) {
       result = scope.result() == CuResult::success ? driver_.ctx_synchronize() : scope.result();
     }
   }
-  lock.enter();
   --context_waits_;
   context_wait_ended_.notify_all();
   return result;
@@ -144,7 +143,9 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
   for (;;) {
     const time::Timeline& any = timelines_.any_stream();
     const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);
-    const auto is_within = [&] { return pool_->pending_bytes(any.id) + small_->pending_bytes(any.id) <= cap; };
+    const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
+      return pool_->pending_bytes(any.id) + small_->pending_bytes(any.id) <= cap;
+    };
     if (is_within()) return {};
     VPMM_TRY(settle(lock));
     if (is_within()) return {};
@@ -157,13 +158,12 @@ Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
 }
 
 Result<void> DeviceContext::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) {
-  lock.leave();
   CuResult waited{};
   {
+    const Unlocked unlocked(lock);
     const driver::RelaxedCaptureScope relaxed(driver_);
     waited = driver_.event_synchronize(proof->handle());
   }
-  lock.enter();
   proof.reset();  // goes back to the event pool, so under the lock
   return driver::checked(Call::event_synchronize, waited);
 }
@@ -203,11 +203,11 @@ Result<void> DeviceContext::reset() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   is_resetting_ = true;  // Note [A reset has nobody beside it]
-  const ScopeExit let_in([&] {
+  const ScopeExit let_in([&]() VPMM_REQUIRES(pool_lock) {
     is_resetting_ = false;
     visit_ended_.notify_all();
   });
-  visit_ended_.wait(visit.lock(), [this] { return visits_ == 1; });
+  visit_ended_.wait(visit.lock(), [this]() VPMM_REQUIRES(pool_lock) { return visits_ == 1; });
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
   primary_.store(0);

@@ -6,6 +6,7 @@
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "context/context.hpp"
 
 namespace vpmm::context {
@@ -17,7 +18,7 @@ namespace vpmm::context {
 // freed then, behind all work queued so far. From its first export on a free of the allocation takes the way through
 // the pool's lock, as one does whose memory was used on several streams; nothing else on the fast path knows of shares.
 //
-// Holds: the context's lock. Invariant: an entry is freed only while somebody holds it.
+// Invariant: an entry is freed only while somebody holds it.
 class Shares {
  public:
   struct Share {
@@ -29,18 +30,18 @@ class Shares {
     bool is_held() const { return handles + imports != 0; }
   };
 
-  bool empty() const { return by_begin_.empty(); }
-  Share& find_or_add(AddressRange allocation);
-  Share* find(DevicePtr begin);
-  const Share* find(DevicePtr begin) const;
-  Share* find(ShareId id);
-  void erase(const Share& share);
-  Bytes freed_bytes() const;  // kept for holders only
-  std::string validate() const;
+  bool empty() const VPMM_REQUIRES(pool_lock) { return by_begin_.empty(); }
+  Share& find_or_add(AddressRange allocation) VPMM_REQUIRES(pool_lock);
+  Share* find(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  const Share* find(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  Share* find(ShareId id) VPMM_REQUIRES(pool_lock);
+  void erase(const Share& share) VPMM_REQUIRES(pool_lock);
+  Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // kept for holders only
+  std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  Map<DevicePtr, Share> by_begin_;
-  HashMap<std::uint64_t, DevicePtr> by_id_;
+  Map<DevicePtr, Share> by_begin_ VPMM_GUARDED_BY(pool_lock);
+  HashMap<std::uint64_t, DevicePtr> by_id_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::context

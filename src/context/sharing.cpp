@@ -7,7 +7,7 @@
 namespace vpmm::context {
 
 Result<SharedRange> DeviceContext::share(AddressRange range) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
   if (poison_) return *poison_;
   if (!host_reserve::provide()) return no_host_memory();
@@ -39,7 +39,7 @@ bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
 }
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   if (poison_) return *poison_;
   if (!host_reserve::provide()) return no_host_memory();
   Shares::Share* const share = shares_.find(id);
@@ -60,7 +60,7 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
 }
 
 void DeviceContext::end_lease(ShareId id, Holder holder) {
-  const MutexLock lock(mutex_);
+  const PoolLock lock(mutex_);
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr) return;
   std::uint64_t& count = holder == Holder::handle ? share->handles : share->imports;

@@ -21,8 +21,8 @@ class StreamTable {
       if (entry.stream.load(std::memory_order_acquire) == stream) return entry.shard.load(std::memory_order_relaxed);
     return nullptr;
   }
-  // Holds: the pool's lock. Drives out one that is no more in service, or else one of the four in turn.
-  void note(std::uint64_t stream, small::Shard& shard) {
+  // Drives out one that is no more in service, or else one of the four in turn.
+  void note(std::uint64_t stream, small::Shard& shard) VPMM_REQUIRES(pool_lock) {
     if (find(stream) == &shard) return;
     Set& set = sets_[stream % kSets];
     Entry* place = nullptr;
@@ -49,7 +49,7 @@ class StreamTable {
   };
 
   std::array<Set, kSets> sets_{};
-  std::size_t turn_ = 0;
+  std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::context

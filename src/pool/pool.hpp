@@ -87,9 +87,9 @@ struct Relief {
   std::function<bool(MutexLock&)> synchronize;
 };
 
-// Holds: every public method runs under the context's lock, `lock`. Methods that take it may drop it around driver
-// calls that block (create, map, set access, unmap, release) and waits; what they are working on is then in flight and
-// nobody else's. Note [Detach, work, publish].
+// Public methods that are handed the context's lock may drop it around driver calls that block (create, map, set
+// access, unmap, release) and waits; what they are working on is then in flight and nobody else's. Note [Detach, work,
+// publish].
 class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
@@ -103,73 +103,85 @@ class Pool {
   Bytes slice_alignment() const { return rounding_.slice_size() & (~rounding_.slice_size() + 1); }
   const char* policy_name() const { return policy_->name(); }
 
-  Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // A free range for what is less than a page; nothing is moved, mapped or waited for. Null: there is none.
-  Result<DevicePtr> allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller);
+  Result<DevicePtr> allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // What allocate() would find without a driver call; null: nothing.
-  DevicePtr allocate_hit(const PageRequest& request, const Caller& caller);
+  DevicePtr allocate_hit(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
   // Whether allocate() would find it without a driver call.
-  bool is_hit(const PageRequest& request, const Caller& caller) const;
+  bool is_hit(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   // Whether there is a free range that the caller may use at once. It may be worth more to leave it alone.
-  bool has_free(const PageRequest& request, const Caller& caller) const {
+  bool has_free(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock) {
     return index_.best_fit(request.size, request.alignment, caller.own()) != nullptr;
   }
-  region::Region* owner(DevicePtr ptr) const { return index_.owner(ptr); }
-  void deallocate(region::Region* region, const time::Stamp& stamp);
-  void record_use(region::Region* region, time::Timeline& timeline);
+  region::Region* owner(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) { return index_.owner(ptr); }
+  void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
+  void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Whether what the last allocate() gave was complete, so that any stream might use it.
-  bool was_complete() const { return was_complete_; }
+  bool was_complete() const VPMM_REQUIRES(pool_lock) { return was_complete_; }
   // Whether large frees may stay in the hand of their stream. Asked without the lock, too.
   bool spares_large() const { return spares_large_.load(std::memory_order_relaxed); }
   // The allocation is the pool's own business from here on: no stream is kept alive for it, and each of its pages is an
   // allocation of its own.
-  void disown(region::Region* region);
+  void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
   // An allocated region becomes, whole and where it stands, the next tenant's; it counts as a free and an allocation.
-  DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller);
+  DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
 
   // Phase 0: unmaps a bounded number of zombies.
-  Result<void> settle(MutexLock& lock);
-  void advance(const Vector<time::StampPart>& done);
+  Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
   // Asks the events of at most so many timelines. True: something is complete that was not known to be.
-  Result<bool> learn(std::size_t most);
-  Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep);
+  Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
+  Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // Address space, and what the GPU has room for, before anybody asks for memory.
-  Result<void> prepare(MutexLock& lock);
+  Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Creates chunks until at least `bytes` are mapped; the memory is free at once.
-  Result<void> preallocate(MutexLock& lock, Bytes bytes);
+  Result<void> preallocate(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // Work of `peer` may use what is mapped, now and later. Note [Access carries a version]. On failure it may not; some
   // of what is mapped may be accessible to it all the same, and calling again completes it.
-  Result<void> set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer);
-  void set_capacity(std::optional<Bytes> capacity) { capacity_ = capacity; }
-  void set_other_bytes(Bytes bytes) { other_bytes_ = bytes; }  // mapped elsewhere on the same account
+  Result<void> set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
+  void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) { capacity_ = capacity; }
+  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) {
+    other_bytes_ = bytes;
+  }  // mapped elsewhere on the same account
   // While held: no sweep, no pause and no smaller caches, unless memory runs out.
-  void hold_cleanup(bool is_held) { is_cleanup_held_ = is_held; }
+  void hold_cleanup(bool is_held) VPMM_REQUIRES(pool_lock) { is_cleanup_held_ = is_held; }
 
-  Bytes mapped_bytes() const { return chunks_.chunk_bytes(); }
-  Bytes idle_bytes() const { return index_.bytes(region::RegionState::free); }
+  Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return chunks_.chunk_bytes(); }
+  Bytes idle_bytes() const VPMM_REQUIRES(pool_lock) { return index_.bytes(region::RegionState::free); }
   // Allocated, less what Relief::kept_bytes says is no use.
-  Bytes wanted_bytes() const;
-  Bytes peak_asked() const;
-  Bytes used_bytes() const { return index_.bytes(region::RegionState::allocated); }
-  Bytes requested_bytes() const { return index_.requested_bytes(); }
-  Bytes spared_bytes() const { return index_.spared_bytes(); }
-  Bytes pending_bytes(time::TimelineId timeline) const { return index_.pending_bytes(timeline); }
-  std::uint64_t live_allocations() const { return index_.count(region::RegionState::allocated); }
-  void fill(observe::Statistics& statistics) const;
-  void for_each_region(FunctionRef<void(const region::Region&)> visit) const { index_.for_each(visit); }
-  Vector<AddressRange> reservations() const { return reservations_; }
+  Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock);
+  Bytes peak_asked() const VPMM_REQUIRES(pool_lock);
+  Bytes used_bytes() const VPMM_REQUIRES(pool_lock) { return index_.bytes(region::RegionState::allocated); }
+  Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return index_.requested_bytes(); }
+  Bytes spared_bytes() const VPMM_REQUIRES(pool_lock) { return index_.spared_bytes(); }
+  Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
+    return index_.pending_bytes(timeline);
+  }
+  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) {
+    return index_.count(region::RegionState::allocated);
+  }
+  void fill(observe::Statistics& statistics) const VPMM_REQUIRES(pool_lock);
+  void for_each_region(FunctionRef<void(const region::Region&)> visit) const VPMM_REQUIRES(pool_lock) {
+    index_.for_each(visit);
+  }
+  Vector<AddressRange> reservations() const VPMM_REQUIRES(pool_lock) { return reservations_; }
   // Whether chunks can be handed to other processes.
   bool can_export() { return mapper_.can_export(); }
   // The chunks behind `range`, by address.
-  Vector<vm::Mapping> mappings_around(AddressRange range) const;
-  void reset_peaks();
-  std::string validate() const;
-  std::string picture(Bytes unit = 0) const { return index_.picture(unit == 0 ? page_size() : unit); }
-  std::string shortage_report(const PageRequest& request) noexcept;
-  std::string written_shortage_report(const PageRequest& request);
+  Vector<vm::Mapping> mappings_around(AddressRange range) const VPMM_REQUIRES(pool_lock);
+  void reset_peaks() VPMM_REQUIRES(pool_lock);
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+  std::string picture(Bytes unit = 0) const VPMM_REQUIRES(pool_lock) {
+    return index_.picture(unit == 0 ? page_size() : unit);
+  }
+  std::string shortage_report(const PageRequest& request) noexcept VPMM_REQUIRES(pool_lock);
+  std::string written_shortage_report(const PageRequest& request) VPMM_REQUIRES(pool_lock);
 
   // Gives everything back. Requires: the GPU is idle.
-  void release_everything();
+  void release_everything() VPMM_REQUIRES(pool_lock);
 
  private:
   // phase 1 and 1.5

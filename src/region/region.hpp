@@ -8,6 +8,7 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
 #include "time/stamp.hpp"
 
 namespace vpmm::region {
@@ -73,8 +74,9 @@ struct alignas(kCacheLine) Region {
     Link by_sequence;
   } parts[2];  // likewise: the parts of the stamp, in any order
 
-  Tenant tenant;    // allocated
-  Bytes asked = 0;  // allocated: what its present user asked for, where a room above passes it on; like holder
+  Tenant tenant;  // allocated
+  // Allocated: what its present user asked for, where a room above passes it on; like holder.
+  Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
 };
 
 }  // namespace vpmm::region

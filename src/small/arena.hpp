@@ -23,7 +23,7 @@ class Owner {
  public:
   Owner() = default;
   // Of the slab's units the one with this number.
-  Owner(const Slab& slab, std::uint64_t unit)
+  Owner(const Slab& slab, std::uint64_t unit) VPMM_REQUIRES(cache_lock)
       : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(Kind::slab) |
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
   explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | bits_of(Kind::extent)) {}
@@ -71,7 +71,7 @@ class Owner {
 class PageEntry {
  public:
   void enter(const region::Region& pages, const Shard* shard) { enter(Owner(&pages), shard, Kind::shard); }
-  void enter(const Slab& slab) { enter(Owner(slab, 0), nullptr, Kind::nothing); }
+  void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) { enter(Owner(slab, 0), nullptr, Kind::nothing); }
   void enter(const Extent& extent) { enter(Owner(&extent), nullptr, Kind::nothing); }
   void enter(const Arena& arena, std::size_t page);
   void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
@@ -116,7 +116,7 @@ inline Arena* arena_in(const region::Region& page) {
   const auto bits = reinterpret_cast<std::uintptr_t>(holder_of(page));
   return (bits & 1) != 0 ? reinterpret_cast<Arena*>(bits & ~std::uintptr_t{1}) : nullptr;
 }
-inline void set_arena_in(region::Region& page, const Arena& arena) {
+inline void set_arena_in(region::Region& page, const Arena& arena) VPMM_REQUIRES(pool_lock) {
   set_holder(page, reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&arena) | 1));
 }
 
@@ -161,12 +161,13 @@ struct alignas(kCacheLine) Arena {
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
   std::size_t page_of(DevicePtr p) const { return static_cast<std::size_t>((p - range.begin) / page_size); }
-  void set_owner(DevicePtr begin, std::uint64_t units, const Extent& owner) {
+  void set_owner(DevicePtr begin, std::uint64_t units, const Extent& owner) VPMM_REQUIRES(cache_lock) {
     set_owners(begin, units, [&](std::uint64_t) { return Owner(&owner); });
     if (PageEntry* const entry = entry_of({begin, units * kUnit})) entry->enter(*this, page_of(begin));
   }
-  void set_owner(const Slab& owner) {
-    set_owners(owner.begin, owner.units, [&](std::uint64_t unit) { return Owner(owner, unit); });
+  void set_owner(const Slab& owner) VPMM_REQUIRES(cache_lock) {
+    set_owners(owner.begin, owner.units,
+               [&](std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return Owner(owner, unit); });
     if (entries == nullptr) return;
     if (PageEntry* const entry = entry_of({owner.begin, owner.bytes()})) return entry->enter(owner);
     for (std::size_t page = page_of(owner.begin); page <= page_of(owner.begin + (owner.bytes() - 1)); ++page)
@@ -186,7 +187,7 @@ struct alignas(kCacheLine) Arena {
 
  private:
   template <typename OwnerOf>
-  void set_owners(DevicePtr begin, std::uint64_t units, OwnerOf&& owner_of) {
+  void set_owners(DevicePtr begin, std::uint64_t units, OwnerOf&& owner_of) VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t unit = 0; unit < units; ++unit) {
       std::atomic<Owner>& entry = owners[unit_of(begin) + unit];
       std::atomic<Owner>* const place = entry.load(std::memory_order_relaxed).place();

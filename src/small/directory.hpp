@@ -44,8 +44,8 @@ class Directory {
   }
   PageEntry* at(DevicePtr p) const { return find(p).entry; }
 
-  // Holds: the pool's lock. Does nothing when it is covered already.
-  void cover(AddressRange reservation) {
+  // Does nothing when it is covered already.
+  void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock) {
     if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
     auto* entries = static_cast<PageEntry*>(std::calloc(pages, sizeof(PageEntry)));

@@ -39,23 +39,24 @@ struct ExtentLink {
 // has changes under the pool's lock as well. Whose it is, is read without a lock too, and again under the shard's. It
 // ends only while all of it is free. One that has more than a page has whole pages.
 struct alignas(kCacheLine) Extent : ExtentLink {
-  // What every call touches, on one line.
+  // What every call touches, on one line. `begin`, `units` and `arena` change under both locks, and are read under
+  // either.
   std::atomic<Shard*> of_shard{nullptr};  // null: not in use
   DevicePtr begin{};
-  std::uint64_t number = 0;  // latest that a free of something here carries; 0: none
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
-  std::uint32_t free_units = 0;
+  std::uint32_t free_units VPMM_GUARDED_BY(cache_lock) = 0;
 
  private:
-  FreeStretches free_;
-  Vector<Units> of_units_;
+  FreeStretches free_ VPMM_GUARDED_BY(cache_lock);
+  Vector<Units> of_units_ VPMM_GUARDED_BY(cache_lock);
 
  public:
   Arena* arena = nullptr;
   std::array<std::atomic<Owner>, 2 * (kOwnersInLine - 1)> owners{};
 
-  // Nobody's units become this. Holds: the pool's lock.
-  void enter(Arena& in, AddressRange range) {
+  // Nobody's units become this.
+  void enter(Arena& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
     arena = &in;
     begin = range.begin;
     units = static_cast<std::uint32_t>(range.size / kUnit);
@@ -70,7 +71,7 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     }
     arena->for_each_entry(range, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
-  void leave() const {
+  void leave() const VPMM_REQUIRES(pool_lock) {
     arena->for_each_entry(range(), [&](PageEntry& entry, std::size_t page) { entry.enter(*arena, page); });
     const std::uint64_t first = arena->unit_of(begin);
     for (std::uint64_t unit = first; unit < first + units; ++unit)
@@ -79,38 +80,39 @@ struct alignas(kCacheLine) Extent : ExtentLink {
 
   Shard* shard() const { return of_shard.load(std::memory_order_relaxed); }
   void set_shard(Shard* shard) { of_shard.store(shard, std::memory_order_relaxed); }
-  bool is_free() const { return free_units == units; }
+  bool is_free() const VPMM_REQUIRES(cache_lock) { return free_units == units; }
   AddressRange range() const { return {begin, units * kUnit}; }
   DevicePtr at(std::uint64_t unit) const { return begin + unit * kUnit; }
   // Requires: p is in the extent.
   std::uint64_t unit_of(DevicePtr p) const { return (p - begin) / kUnit; }
 
-  void set_all_free() {
+  void set_all_free() VPMM_REQUIRES(cache_lock) {
     set_all_used();
     give(0, units);
   }
 
-  std::uint32_t longest() const { return free_.longest(); }  // most free units side by side
-  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t grain = 1) const { return free_.find(wanted, grain); }
-  FreeStretches::Taken take(const FreeStretches::Place& place) {
+  std::uint32_t longest() const VPMM_REQUIRES(cache_lock) { return free_.longest(); }  // most free units side by side
+  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t grain = 1) const VPMM_REQUIRES(cache_lock) {
+    return free_.find(wanted, grain);
+  }
+  FreeStretches::Taken take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
     free_units -= static_cast<std::uint32_t>(place.wanted);
     return free_.take(place);
   }
   // Returns the free stretch that they are part of now.
-  Stretch give(std::uint64_t first, std::uint64_t count) {
+  Stretch give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) {
     free_units += static_cast<std::uint32_t>(count);
     return free_.give({first, count});
   }
 
   // --- pages, of one that has whole pages ---
   // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed then.
-  void make_room(std::uint64_t more) {
+  void make_room(std::uint64_t more) VPMM_REQUIRES(cache_lock) {
     free_.grow(units + more);
     of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
   }
-  // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more). Holds: the pool's
-  // lock.
-  void grow(std::uint64_t more) {
+  // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more).
+  void grow(std::uint64_t more) VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = arena->unit_of(begin) + units;
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
@@ -119,13 +121,13 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     arena->for_each_entry(added, [&](PageEntry& entry, std::size_t) { entry.enter(*this); });
   }
   // Units of free stretches that are whole pages; none where there is no more than one.
-  std::uint64_t paged_units(std::uint64_t page_units) const {
+  std::uint64_t paged_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < free_.count(); ++i) sum += paged_units(free_[i], free_[i], page_units);
     return sum;
   }
   // Of the pages that are free while all of `free` is, how many units are in those of which `part` is a part.
-  std::uint64_t paged_units(Stretch free, Stretch part, std::uint64_t page_units) const {
+  std::uint64_t paged_units(Stretch free, Stretch part, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     const int shift = std::countr_zero(page_units);  // more than a page there is only of powers of two
     const std::uint64_t first = (free.first + page_units - 1) >> shift;
     const std::uint64_t end = std::max(first, free.end() >> shift);
@@ -134,15 +136,15 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     return units > page_units ? (end - first - before - behind) << shift : 0;
   }
   // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
-  std::uint64_t first_border(std::uint64_t page_units) const {
+  std::uint64_t first_border(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     const bool is_free_at_front = is_free_page(0, page_units);
     for (std::uint64_t unit = page_units; unit < units; unit += page_units)
       if (is_free_page(unit, page_units) != is_free_at_front) return unit;
     return 0;
   }
   // What is from `at` on, with slabs, runs and all, becomes `back`, which is not in use. Requires: no slab and no run
-  // begins before `at` and ends behind. Holds: the pool's lock and the shard's.
-  void split(std::uint64_t at, Extent& back) {
+  // begins before `at` and ends behind.
+  void split(std::uint64_t at, Extent& back) VPMM_REQUIRES(pool_lock, cache_lock) {
     Part front = part(0, at);  // these may throw, so before anything changes
     back.become(part(at, units - at));
     back.arena = arena;
@@ -163,32 +165,36 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   }
 
   // --- runs, by their first unit ---
-  void begin_run(std::uint64_t unit, Bytes requested) {
+  void begin_run(std::uint64_t unit, Bytes requested) VPMM_REQUIRES(cache_lock) {
     around(unit).runs.add(unit % Units::kCount);
     around(unit).requested[unit % Units::kCount / Units::kPerRequest] = static_cast<std::uint32_t>(requested);
   }
-  void end_run(std::uint64_t unit) {
+  void end_run(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
     around(unit).runs.remove(unit % Units::kCount);
     around(unit).used_elsewhere.remove(unit % Units::kCount);
   }
-  void set_used_elsewhere(std::uint64_t unit) { around(unit).used_elsewhere.add(unit % Units::kCount); }
-  bool has_run_at(std::uint64_t unit) const { return around(unit).runs.contains(unit % Units::kCount); }
-  bool is_used_elsewhere(std::uint64_t unit) const {
+  void set_used_elsewhere(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
+    around(unit).used_elsewhere.add(unit % Units::kCount);
+  }
+  bool has_run_at(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
+    return around(unit).runs.contains(unit % Units::kCount);
+  }
+  bool is_used_elsewhere(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return around(unit).used_elsewhere.contains(unit % Units::kCount);
   }
   // What its user asked for. Requires: a run begins there.
-  Bytes requested(std::uint64_t unit) const {
+  Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return around(unit).requested[unit % Units::kCount / Units::kPerRequest];
   }
   // The last run that begins at the unit or before.
-  std::optional<std::uint64_t> run_until(std::uint64_t unit) const {
+  std::optional<std::uint64_t> run_until(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     while (!has_run_at(unit))
       if (unit-- == 0) return std::nullopt;
     return unit;
   }
 
   // The first broken invariant as text; empty when all hold.
-  std::string validate() const {
+  std::string validate() const VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t unit = 0; unit < units; ++unit)
       if (is_used_elsewhere(unit) && !has_run_at(unit)) return "what is used elsewhere is no run";
     Vector<bool> is_free(units + 1);  // and none behind the last
@@ -219,13 +225,13 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     Vector<Units> of_units;
   };
 
-  void set_all_used() {
+  void set_all_used() VPMM_REQUIRES(cache_lock) {
     free_units = 0;
     free_.clear(units);
     of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
   }
   // What it knows of so many units.
-  Part part(std::uint64_t first, std::uint64_t count) const {
+  Part part(std::uint64_t first, std::uint64_t count) const VPMM_REQUIRES(cache_lock) {
     Extent extent;
     extent.units = static_cast<std::uint32_t>(count);
     extent.set_all_used();
@@ -240,19 +246,19 @@ struct alignas(kCacheLine) Extent : ExtentLink {
     }
     return {extent.units, extent.free_units, std::move(extent.free_), std::move(extent.of_units_)};
   }
-  void become(Part part) {
+  void become(Part part) VPMM_REQUIRES(cache_lock) {
     units = part.units;
     free_units = part.free_units;
     free_ = std::move(part.free);
     of_units_ = std::move(part.of_units);
   }
-  bool is_free_page(std::uint64_t first, std::uint64_t page_units) const {
+  bool is_free_page(std::uint64_t first, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (free_[i].first <= first && first + page_units <= free_[i].end()) return true;
     return false;
   }
-  Units& around(std::uint64_t unit) { return of_units_[unit / Units::kCount]; }
-  const Units& around(std::uint64_t unit) const { return of_units_[unit / Units::kCount]; }
+  Units& around(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return of_units_[unit / Units::kCount]; }
+  const Units& around(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return of_units_[unit / Units::kCount]; }
 };
 
 // Extents of one shard, by the longest free stretch in them; the first list is of those that have none. A list is a
@@ -265,7 +271,7 @@ class ExtentLists {
   ExtentLists(const ExtentLists&) = delete;
   ExtentLists& operator=(const ExtentLists&) = delete;
 
-  void file(Extent* extent) {
+  void file(Extent* extent) VPMM_REQUIRES(cache_lock) {
     const std::size_t list = list_of(extent->longest());
     ExtentLink& head = heads_[list];
     extent->previous = &head;
@@ -275,13 +281,13 @@ class ExtentLists {
     occupied_[list / 64] |= std::uint64_t{1} << list % 64;
   }
   // Its longest stretch was another until now.
-  void refile(Extent* extent, std::uint32_t longest_before) {
+  void refile(Extent* extent, std::uint32_t longest_before) VPMM_REQUIRES(cache_lock) {
     if (list_of(extent->longest()) == list_of(longest_before)) return;
     remove(extent, longest_before);
     file(extent);
   }
   // Requires: it was filed with this longest stretch.
-  void remove(Extent* extent, std::uint32_t longest) {
+  void remove(Extent* extent, std::uint32_t longest) VPMM_REQUIRES(cache_lock) {
     const std::size_t list = list_of(longest);
     extent->previous->next = extent->next;
     extent->next->previous = extent->previous;
@@ -294,33 +300,34 @@ class ExtentLists {
   };
   // In one of those whose longest stretch is the shortest sufficient. Where they shall begin at a multiple of `grain`,
   // not all are looked at.
-  Found find(std::uint64_t units, std::uint64_t grain = 1) const {
+  Found find(std::uint64_t units, std::uint64_t grain = 1) const VPMM_REQUIRES(cache_lock) {
     std::uint64_t looked_at = 0;
     Found found;
-    const auto fits = [&](Extent* extent) {
+    const auto fits = [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
       found.place = extent->find(units, grain);
       if (!found.place.is_none()) found.extent = extent;
       return found.extent != nullptr;
     };
-    for_each_from(units, [&](Extent* extent) {
+    for_each_from(units, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
       return extent->longest() < units || (!fits(extent) && ++looked_at < kMostLookedAt);
     });
     if (found.extent == nullptr && grain != 1)
-      for_each_from(units + grain - 1,
-                    [&](Extent* extent) { return extent->longest() < units + grain - 1 || !fits(extent); });
+      for_each_from(units + grain - 1, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
+        return extent->longest() < units + grain - 1 || !fits(extent);
+      });
     return found;
   }
   // Those with free units.
   template <typename Visit>
-  void for_each(Visit&& visit) const {
-    for_each_from(1, [&](Extent* extent) {
+  void for_each(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
+    for_each_from(1, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
       visit(extent);
       return true;
     });
   }
   // Those whose longest stretch may be that long. `visit` returns false to stop.
   template <typename Visit>
-  void for_each_from(std::uint64_t units, Visit&& visit) const {
+  void for_each_from(std::uint64_t units, Visit&& visit) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t list = list_of(units); list < kLists; ++list) {
       const std::uint64_t rest = occupied_[list / 64] >> list % 64;
       if (rest == 0) {

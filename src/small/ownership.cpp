@@ -29,7 +29,7 @@ Shard* SmallPool::shard_at(const Arena& arena, DevicePtr p) {
   return owner.extent() == nullptr ? nullptr : owner.extent()->shard();
 }
 
-// Null: the unit is another's. Holds: the shard's lock.
+// Null: the unit is another's.
 Extent* SmallPool::extent_at(const Arena& arena, DevicePtr p, const Shard& shard) {
   const Owner owner = owner_in(arena.owners[arena.unit_of(p)]);
   const Slab* const slab = owner.slab();
@@ -39,8 +39,7 @@ Extent* SmallPool::extent_at(const Arena& arena, DevicePtr p, const Shard& shard
   return extent != nullptr && extent->shard() == &shard ? extent : nullptr;
 }
 
-// An extent of the shard that has whole pages, the last of which ends there; null: there is none. Holds: the shard's
-// lock.
+// An extent of the shard that has whole pages, the last of which ends there; null: there is none.
 Extent* SmallPool::pages_until(const Arena& arena, DevicePtr end, const Shard& shard) {
   if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
   Extent* const extent = extent_at(arena, end - kUnit, shard);
@@ -49,7 +48,7 @@ Extent* SmallPool::pages_until(const Arena& arena, DevicePtr end, const Shard& s
   return is_so ? extent : nullptr;
 }
 
-// None: nothing live of the shard is there. Holds: the shard's lock.
+// None: nothing live of the shard is there.
 std::optional<Allocation> SmallPool::live_at(const Arena& arena, DevicePtr p, Shard& shard) {
   Allocation found;
   found.extent = extent_at(arena, p, shard);
@@ -78,7 +77,7 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
   Shard* const shard = shard_at(arena, p);
   if (shard == nullptr) return std::nullopt;
   VPMM_RACE_WINDOW("whose an address is was read, what is there was not");
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   return live_at(arena, p, *shard);
 }
 
@@ -94,7 +93,7 @@ bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& time
   if (shard == nullptr) return false;
   DevicePtr begin{};
   {
-    const SpinGuard guard(shard->lock);
+    const CacheGuard guard(*shard);
     const std::optional<Allocation> live = live_at(arena, p, *shard);
     if (!live) return false;
     begin = live->range.begin;
@@ -122,7 +121,7 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
   const Arena& arena = *arena_in(page);
   Shard* const shard = shard_at(arena, begin);
   if (shard == nullptr) return std::nullopt;
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   std::optional<Allocation> live = live_at(arena, begin, *shard);
   if (!live || live->range.begin != begin) return std::nullopt;
   note_peak(*shard);
@@ -137,11 +136,11 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
 // --- allocations of whole pages ------------------------------------------------------------------------------------
 
 void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   enter(pages, requested, shard);
 }
 
-// Holds: the shard's lock.
+//
 void SmallPool::enter(Region& pages, Bytes requested, Shard& shard) {
   PageEntry* entry = directory_.at(pages.range.begin);
   if (entry == nullptr) {
@@ -161,18 +160,22 @@ Shard* SmallPool::lister_of(const Region& pages) const {
 }
 
 bool SmallPool::record_use(Region& pages, time::Timeline& timeline) {
-  std::optional<SpinGuard> guard;
-  if (Shard* const shard = lister_of(pages)) guard.emplace(shard->lock);
-  if (is_kept(pages)) return false;
-  pool_.record_use(&pages, timeline);
-  return true;
+  const auto record = [&]() VPMM_REQUIRES(pool_lock) {
+    if (is_kept(pages)) return false;
+    pool_.record_use(&pages, timeline);
+    return true;
+  };
+  Shard* const shard = lister_of(pages);
+  if (shard == nullptr) return record();
+  const CacheGuard guard(*shard);
+  return record();
 }
 
 // The index counts what the first user asked for; from here on nobody does.
 bool SmallPool::end(const Region& pages) {
   Shard* const shard = lister_of(pages);
   if (shard == nullptr) return !is_kept(pages);
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   if (is_kept(pages)) return false;
   note_peak(*shard);
   pages_.requested += static_cast<std::int64_t>(pages.tenant.requested) - static_cast<std::int64_t>(pages.asked);
@@ -183,7 +186,7 @@ bool SmallPool::end(const Region& pages) {
 Bytes SmallPool::requested_of(const Region& pages) const {
   Shard* const shard = lister_of(pages);
   if (shard == nullptr) return pages.tenant.requested;
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   return pages.asked;
 }
 

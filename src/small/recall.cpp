@@ -23,9 +23,9 @@ constexpr Bytes kKeptPartsDivisor = 16;
 // Under the lock of the stream that has them.
 constexpr std::uint64_t kMostExtentsLookedAt = 64;
 
-// Calls `visit(where it begins, what its user asked for)` for what is live. Holds: the lock of the extent's shard.
+// Calls `visit(where it begins, what its user asked for)` for what is live.
 template <typename Visit>
-void for_each_live(const Extent& extent, Visit&& visit) {
+void for_each_live(const Extent& extent, Visit&& visit) VPMM_REQUIRES(cache_lock) {
   const std::uint64_t first = extent.arena->unit_of(extent.begin);
   for (std::uint64_t unit = 0; unit < extent.units && !extent.is_free();) {
     if (const Slab* const slab = owner_in(extent.arena->owners[first + unit]).slab()) {
@@ -85,7 +85,7 @@ bool SmallPool::recall_one(const Caller& caller, Bytes size) {
   Shard& shard = shard_of(*caller.timeline);
   Kept kept;
   {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     const std::optional<std::uint64_t> slices = shard.pages.least_from(slices_up(size));
     if (!slices) return false;
     kept.number = shard.pages.of(*slices).back().number;
@@ -116,13 +116,16 @@ bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
       sources.push_back({kept, shard, timeline->complete});
   }
   std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.kept > b.kept; });
-  const auto any = [&](const auto& takes) {
-    return std::any_of(sources.begin(), sources.end(), [&](const Source& s) { return takes(*s.shard, s.complete); });
+  const auto any = [&](const auto& takes) VPMM_REQUIRES(pool_lock) {
+    for (const Source& source : sources)
+      if (takes(*source.shard, source.complete)) return true;
+    return false;
   };
-  if (size <= page_size_ &&
-      any([&](Shard& shard, std::uint64_t complete) { return recall_extents_of(shard, complete, caller); }))
+  if (size <= page_size_ && any([&](Shard& shard, std::uint64_t complete)
+                                    VPMM_REQUIRES(pool_lock) { return recall_extents_of(shard, complete, caller); }))
     return true;
-  return any([&](Shard& shard, std::uint64_t complete) { return recall_pages_of(shard, complete, size, caller); });
+  return any([&](Shard& shard, std::uint64_t complete)
+                 VPMM_REQUIRES(pool_lock) { return recall_pages_of(shard, complete, size, caller); });
 }
 
 std::uint64_t SmallPool::slices_up(Bytes size) const {
@@ -134,7 +137,7 @@ std::uint64_t SmallPool::slices_up(Bytes size) const {
 // and half of the others if `with_half`.
 Vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
                                             bool with_half) {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
   while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
   if (!slices) return {};
@@ -159,7 +162,7 @@ bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size
     pool_.pass_on(other.region, {bytes, bytes, pool_.slice_alignment()}, caller);
   }
   if (others.empty()) return true;
-  const SpinGuard guard(own->lock);
+  const CacheGuard guard(*own);
   for (const Kept& other : others) {
     const Bytes bytes = other.region->range.size;
     own->tally.was_none(bytes, bytes);
@@ -175,11 +178,11 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
   Vector<Extent*> taken;
   {
     const Bytes share = caller.timeline == nullptr ? 0 : share_of(shard_of(*caller.timeline));
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size_, 1);
     std::uint64_t looked_at = 0;
     if (shard.has_many_loose()) part_free_pages(shard);
-    shard.extents.for_each_from(page_units, [&](Extent* extent) {
+    shard.extents.for_each_from(page_units, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
       if (extent->is_free() && extent->units >= page_units && extent->number <= complete) taken.push_back(extent);
       return taken.size() < 2 * wanted && ++looked_at < kMostExtentsLookedAt;
     });
@@ -196,17 +199,17 @@ bool SmallPool::recall_extents_of(Shard& shard, std::uint64_t complete, const Ca
 // that. So free pages of an extent that is otherwise in use stay where they are until they are a quarter of what the
 // stream has, or somebody needs everything.
 
-// Holds: the shard's lock.
 void SmallPool::part_free_pages(Shard& shard) {
   Vector<Extent*> several;
-  shard.extents.for_each_from(shard.page_units, [&](Extent* extent) {
+  shard.extents.for_each_from(shard.page_units, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
     if (extent->units > shard.page_units && !extent->is_free()) several.push_back(extent);
     return true;
   });
-  for (Extent* extent : several) shard.part_free_pages(extent, [&] { return extents_.take(); });
+  for (Extent* extent : several)
+    shard.part_free_pages(extent, [&]() VPMM_REQUIRES(pool_lock) { return extents_.take(); });
 }
 
-// The index counts them as allocated until the pool has them back. Holds: the shard's lock.
+// The index counts them as allocated until the pool has them back.
 void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
   shard.tally.ended_none(pages.region->tenant.requested, pages.region->range.size);
   if (PageEntry* entry = directory_.at(pages.region->range.begin)) entry->leave();
@@ -216,19 +219,19 @@ void SmallPool::leave_hand(Shard& shard, const Kept& pages) {
 // Not later: an event that was recorded since the free proves it.
 void SmallPool::recall(Shard& shard, FreePages which) {
   Vector<Kept> pages;
-  Vector<Extent*> free;
+  Vector<std::pair<Extent*, std::uint64_t>> free;  // and their numbers
   std::optional<time::TimelineId> of_timeline;
   {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     of_timeline = shard.timeline;
     for (SlabList& list : shard.open)
       if (list.first != nullptr && list.first->is_empty()) shard.end_slab(list.first);
     if (which == FreePages::all || shard.has_many_loose()) part_free_pages(shard);
     if (shard.kept_bytes.load(std::memory_order_relaxed) == 0) return;
-    shard.extents.for_each([&](Extent* extent) {
-      if (extent->is_free()) free.push_back(extent);
+    shard.extents.for_each([&](Extent* extent) VPMM_REQUIRES(cache_lock) {
+      if (extent->is_free()) free.emplace_back(extent, extent->number);
     });
-    for (Extent* extent : free) shard.detach(extent);
+    for (const auto& [extent, number] : free) shard.detach(extent);
     for (auto size = shard.pages.least_from(0); size; size = shard.pages.least_from(*size + 1)) {
       const KeptList& freed = shard.pages.of(*size);
       pages.insert(pages.end(), freed.begin(), freed.end());
@@ -244,7 +247,7 @@ void SmallPool::recall(Shard& shard, FreePages which) {
   time::Timeline* const timeline = of_timeline ? timelines_.find(*of_timeline) : nullptr;
   std::uint64_t latest = 0;
   Bytes bytes = 0;
-  const auto stamp_of = [&](std::uint64_t number) {
+  const auto stamp_of = [&](std::uint64_t number) VPMM_REQUIRES(pool_lock) {
     if (number == 0) return time::Stamp{};
     if (timeline != nullptr) return time::Stamp({timeline->id, number});
     return shard.unproven ? timelines_.reduce(time::Stamp(*shard.unproven)) : time::Stamp{};
@@ -253,12 +256,12 @@ void SmallPool::recall(Shard& shard, FreePages which) {
     latest = std::max(latest, kept.number);
     bytes += kept.region->range.size;
   }
-  for (const Extent* extent : free) {
-    latest = std::max(latest, extent->number);
+  for (const auto& [extent, number] : free) {
+    latest = std::max(latest, number);
     bytes += extent->units * kUnit;
   }
   if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
-  for (Extent* extent : free) end_extent(extent, stamp_of(extent->number));
+  for (const auto& [extent, number] : free) end_extent(extent, stamp_of(number));
   for (const Kept& kept : pages) pool_.deallocate(kept.region, stamp_of(kept.number));
 }
 
@@ -267,7 +270,7 @@ void SmallPool::want_events(const time::Timeline* except) {
   if (except == nullptr) return;
   const auto found = by_timeline_.find(except->id);
   if (found == by_timeline_.end()) return;
-  const SpinGuard guard(found->second->lock);
+  const CacheGuard guard(*found->second);
   found->second->misses_seen = count;
 }
 
@@ -276,7 +279,7 @@ void SmallPool::retire_idle() {
     Shard& shard = *it->second;
     bool is_idle = false;
     {
-      const SpinGuard guard(shard.lock);
+      const CacheGuard guard(shard);
       is_idle = shard.activity == shard.activity_seen;
       shard.activity_seen = shard.activity;
     }
@@ -300,7 +303,7 @@ void SmallPool::retire_idle() {
 
 // No call finds it any more: its stream's context is gone, or nothing was left to do.
 void SmallPool::end_shard(Shard& shard) {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   shard.stream.store(0, std::memory_order_relaxed);
   shard.handle.store(kNoHandle, std::memory_order_relaxed);
   shard.timeline.reset();
@@ -308,7 +311,7 @@ void SmallPool::end_shard(Shard& shard) {
 
 // One that ended serves another stream when nothing live is left in it.
 void SmallPool::retire_if_empty(Shard& shard) {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   if (shard.is_unused || shard.timeline || &shard == any_ || shard.extent_count != 0) return;
   while (Slab* const slab = shard.spare_slabs) {
     shard.spare_slabs = slab->next;
@@ -327,7 +330,7 @@ Tally SmallPool::tally() {
   Tally sum = pages_;
   sum.requested_high = sum.requested;
   for (Shard& shard : shards_) {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     sum.requested += shard.tally.requested;
     sum.allocated += shard.tally.allocated;
     sum.allocations += shard.tally.allocations;
@@ -340,7 +343,7 @@ Tally SmallPool::tally() {
 Bytes SmallPool::take_peak(const Caller& caller) {
   const auto found = caller.timeline == nullptr ? by_timeline_.end() : by_timeline_.find(caller.timeline->id);
   if (found != by_timeline_.end()) {
-    const SpinGuard guard(found->second->lock);
+    const CacheGuard guard(*found->second);
     note_peak(*found->second);
   }
   const Bytes now = pool_.requested_bytes() + static_cast<Bytes>(pages_.requested + requested_noted_);
@@ -355,21 +358,20 @@ Bytes SmallPool::take_peak_everywhere() {
 Bytes SmallPool::high_everywhere() {
   std::int64_t high = pages_.requested;
   for (Shard& shard : shards_) {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     high += std::exchange(shard.tally.requested_high, shard.tally.requested);
     note(shard);
   }
   return pool_.requested_bytes() + static_cast<Bytes>(high);
 }
 
-// Holds: the shard's lock.
 void SmallPool::note(Shard& shard) {
   requested_noted_ += shard.tally.requested - std::exchange(shard.requested_noted, shard.tally.requested);
   const Bytes kept = shard.kept_bytes.load(std::memory_order_relaxed);
   kept_noted_ += kept - std::exchange(shard.kept_noted, kept);
 }
 
-// Before something of the shard ends through the pool's lock. Holds: the shard's lock.
+// Before something of the shard ends through the pool's lock.
 void SmallPool::note_peak(Shard& shard) {
   note(shard);
   const std::int64_t above = std::exchange(shard.tally.requested_high, shard.tally.requested) - shard.tally.requested;
@@ -386,7 +388,7 @@ Bytes SmallPool::kept_pages_bytes() const {
 // Without a shard's lock, so while others call it is about what they have.
 Bytes SmallPool::idle_in_arenas_bytes() const {
   std::int64_t idle = -pages_.allocated - static_cast<std::int64_t>(kept_pages_bytes());
-  for (const Shard& shard : shards_) idle -= shard.tally.allocated_now();
+  for (const Shard& shard : shards_) idle -= shard.tally_now().allocated_now();
   return static_cast<Bytes>(std::max<std::int64_t>(0, idle));
 }
 
@@ -395,7 +397,7 @@ HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
   for (const Extent* extent : extents_.all()) {
     Shard* const shard = extent->shard();
     if (shard == nullptr) continue;
-    const SpinGuard guard(shard->lock);
+    const CacheGuard guard(*shard);
     for_each_live(*extent, [&](DevicePtr begin, Bytes requested) {
       Live& page = pages[extent->arena->pages[extent->arena->page_of(begin)]];
       ++page.allocations;

@@ -84,6 +84,20 @@ struct Tally {
   }
 };
 
+class Shard;
+
+// Holds the lock of a shard, and its role (Note [Locks by their roles]): so the bodies are not analysed.
+class VPMM_SCOPED_LOCK CacheGuard {
+ public:
+  explicit CacheGuard(Shard& shard) noexcept VPMM_ACQUIRE(cache_lock);
+  ~CacheGuard() VPMM_RELEASE();
+  CacheGuard(const CacheGuard&) = delete;
+  CacheGuard& operator=(const CacheGuard&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 
 // Note [A shard is a stream's own]
@@ -91,52 +105,54 @@ constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 // hand. Blocks are cut from slabs, slabs and runs from extents; what is left of an extent serves any size. Before the
 // pool maps anything new, shards give back what they keep and nobody uses, and from there on its stamp counts.
 //
-// Holds: `lock`, for everything but the atomics. Order: the pool's lock first, then one shard's. On its own line, so
-// that two streams share none.
+// Order of locks: the pool's first, then one shard's. On its own line, so that two streams share none.
 class alignas(kCacheLine) Shard {
  public:
   explicit Shard(Bytes page_size) : tally(page_size), page_units(page_size / kUnit) {}
 
-  SpinLock lock;
+  SpinLock lock;  // CacheGuard takes it
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
   std::atomic<bool> wants_attention{false};
-  bool wants_event = false;              // one is due
-  std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
+  bool wants_event VPMM_GUARDED_BY(cache_lock) = false;  // one is due
+  std::atomic<std::uint64_t> stream{0};                  // StreamId; 0: any-stream, or out of service
   // By which the stream called last, if it is one of the primary context.
   std::atomic<std::uint64_t> handle{kNoHandle};
-  std::optional<time::TimelineId> timeline;  // none: any-stream, or out of service
-  bool is_unused = false;                    // waits for another stream; guarded by the pool's lock
-  std::uint64_t activity = 0;                // calls served here
-  std::uint64_t activity_seen = 0;           // when somebody last looked
+  std::optional<time::TimelineId> timeline VPMM_GUARDED_BY(cache_lock);  // none: any-stream, or out of service
+  bool is_unused VPMM_GUARDED_BY(pool_lock) = false;                     // waits for another stream
+  std::uint64_t activity VPMM_GUARDED_BY(cache_lock) = 0;                // calls served here
+  std::uint64_t activity_seen VPMM_GUARDED_BY(cache_lock) = 0;           // when somebody last looked
   time::NumberInHand in_hand;
-  std::optional<time::StampPart> unproven;  // what it has waits for that; guarded by the pool's lock
-  std::uint64_t misses_seen = 0;            // of SmallPool::misses(), when this last looked
-  std::uint64_t closings_left = 0;          // events others still want of this stream's frees
-  std::uint64_t closed_ns = 0;              // when the last of them was asked for
-  Bytes bytes_freed = 0;                    // since somebody looked whether one is due
-  Bytes bytes_per_look = 0;                 // so many before the next look
-  Tally tally;
-  std::int64_t requested_noted = 0;                      // of the tally; guarded by the pool's lock
-  Bytes kept_noted = 0;                                  // of `kept_bytes`; likewise
-  std::array<SlabList, kSlabClasses> open{};             // with a free block; of several none is empty
-  std::array<std::uint64_t, kSlabClasses> slab_units{};  // in slabs of the class
-  KeptPages pages;
-  ExtentLists extents;
+  std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // what it has waits for that
+  std::uint64_t misses_seen VPMM_GUARDED_BY(cache_lock) = 0;           // of SmallPool::misses(), when this last looked
+  std::uint64_t closings_left VPMM_GUARDED_BY(cache_lock) = 0;  // events others still want of this stream's frees
+  std::uint64_t closed_ns VPMM_GUARDED_BY(cache_lock) = 0;      // when the last of them was asked for
+  Bytes bytes_freed VPMM_GUARDED_BY(cache_lock) = 0;            // since somebody looked whether one is due
+  Bytes bytes_per_look VPMM_GUARDED_BY(cache_lock) = 0;         // so many before the next look
+  Tally tally VPMM_GUARDED_BY(cache_lock);
+  std::int64_t requested_noted VPMM_GUARDED_BY(pool_lock) = 0;            // of the tally
+  Bytes kept_noted VPMM_GUARDED_BY(pool_lock) = 0;                        // of `kept_bytes`
+  std::array<SlabList, kSlabClasses> open VPMM_GUARDED_BY(cache_lock){};  // with a free block; of several none is empty
+  std::array<std::uint64_t, kSlabClasses> slab_units VPMM_GUARDED_BY(cache_lock){};  // in slabs of the class
+  KeptPages pages VPMM_GUARDED_BY(cache_lock);
+  ExtentLists extents VPMM_GUARDED_BY(cache_lock);
   const std::uint64_t page_units;
-  Slab* spare_slabs = nullptr;     // linked by `next`
-  std::uint64_t slab_count = 0;    // spare ones too
-  std::uint64_t extent_count = 0;  // extents that name this shard
-  std::uint64_t extent_units = 0;  // their sum
-  std::uint64_t free_units = 0;    // of these, those of no slab or run
-  std::uint64_t large_units = 0;   // in large runs
+  Slab* spare_slabs VPMM_GUARDED_BY(cache_lock) = nullptr;     // linked by `next`
+  std::uint64_t slab_count VPMM_GUARDED_BY(cache_lock) = 0;    // spare ones too
+  std::uint64_t extent_count VPMM_GUARDED_BY(cache_lock) = 0;  // extents that name this shard
+  std::uint64_t free_units VPMM_GUARDED_BY(cache_lock) = 0;    // of these, those of no slab or run
+  std::uint64_t large_units VPMM_GUARDED_BY(cache_lock) = 0;   // in large runs
   // Written under the lock.
-  std::atomic<Bytes> kept_bytes{0};           // pages, free extents, slabs without a live block
-  std::atomic<Bytes> kept_pages_bytes{0};     // of these, whole pages
-  std::atomic<std::uint64_t> loose_units{0};  // free pages of extents of several that are in use otherwise
+  std::atomic<Bytes> kept_bytes{0};            // pages, free extents, slabs without a live block
+  std::atomic<Bytes> kept_pages_bytes{0};      // of these, whole pages
+  std::atomic<std::uint64_t> extent_units{0};  // of all extents that name this shard
+  std::atomic<std::uint64_t> loose_units{0};   // free pages of extents of several that are in use otherwise
+
+  // Its sums, which are atomic where they are asked for so.
+  const Tally& tally_now() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return tally; }
 
   // --- blocks ---
   // A block of the class for the stream's work; null: none in hand.
-  DevicePtr take_block(std::size_t slab_class, Bytes requested) {
+  DevicePtr take_block(std::size_t slab_class, Bytes requested) VPMM_REQUIRES(cache_lock) {
     SlabList& list = open[slab_class];
     if (list.first == nullptr && !cut_slab(slab_class)) return {};
     Slab* const slab = list.first;
@@ -148,19 +164,19 @@ class alignas(kCacheLine) Shard {
     return slab->block(index);
   }
   // Requires: block `index` of `slab` is live.
-  void give_block(Slab* slab, std::uint64_t index) {
+  void give_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     tally.end_block(slab->requested(index), slab->block_bytes());
     slab->number = in_hand.of_a_free();
     set_free(slab, index);
   }
   // The same, but nobody may take it before set_free(). Clears what record_use left.
-  void end_block(Slab* slab, std::uint64_t index) {
+  void end_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     tally.end_block(slab->requested(index), slab->block_bytes());
     slab->set_used_elsewhere(index, false);
     slab->set_waiting(index, true);
   }
   // The block may be taken from now on.
-  void set_free(Slab* slab, std::uint64_t index) {
+  void set_free(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     const bool was_full = slab->is_full();
     slab->give(index);
     SlabList& list = open[slab->slab_class];
@@ -173,12 +189,12 @@ class alignas(kCacheLine) Shard {
     // The only one stays, so that a loop does not cut it again and again.
     if (slab->next != nullptr || slab->previous != nullptr) end_slab(slab);
   }
-  void add_spare(Slab* slab) {
+  void add_spare(Slab* slab) VPMM_REQUIRES(cache_lock) {
     slab->next = spare_slabs;
     spare_slabs = slab;
   }
   // An open slab without a live block becomes units of its extent.
-  void end_slab(Slab* slab) {
+  void end_slab(Slab* slab) VPMM_REQUIRES(cache_lock) {
     keep_bytes(-slab->bytes());
     open[slab->slab_class].remove(slab);
     Extent& extent = *slab->extent;
@@ -190,14 +206,14 @@ class alignas(kCacheLine) Shard {
 
   // --- runs ---
   // For `requested` bytes; null: none in hand.
-  DevicePtr take_run(Bytes requested) {
+  DevicePtr take_run(Bytes requested) VPMM_REQUIRES(cache_lock) {
     const std::uint64_t units = run_units(requested);
     const std::uint64_t grain = units > page_units ? page_units / pool::Rounding::kSlicesPerPage : 1;
     const auto [extent, place] = extents.find(units, grain);
     return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, place), requested);
   }
   // Of units that were taken from the extent.
-  DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) {
+  DevicePtr begin_run(Extent& extent, std::uint64_t first, Bytes requested) VPMM_REQUIRES(cache_lock) {
     extent.begin_run(first, requested);
     const std::uint64_t units = run_units(requested);
     tally.begin(requested, units * kUnit);
@@ -205,14 +221,14 @@ class alignas(kCacheLine) Shard {
     return extent.at(first);
   }
   // Requires: a live run begins at unit `first` of the extent, for `requested` bytes. Returns its size in units.
-  std::uint64_t end_run(Extent& extent, std::uint64_t first, Bytes requested) {
+  std::uint64_t end_run(Extent& extent, std::uint64_t first, Bytes requested) VPMM_REQUIRES(cache_lock) {
     extent.end_run(first);
     const std::uint64_t units = run_units(requested);
     tally.end(requested, units * kUnit);
     count_large(units, -1);
     return units;
   }
-  void give_run(Extent& extent, std::uint64_t first, Bytes requested) {
+  void give_run(Extent& extent, std::uint64_t first, Bytes requested) VPMM_REQUIRES(cache_lock) {
     const std::uint64_t units = end_run(extent, first, requested);
     give_units(extent, first, units, in_hand.of_a_free());
   }
@@ -220,35 +236,37 @@ class alignas(kCacheLine) Shard {
   // More than half a page.
   bool is_large(std::uint64_t units) const { return 2 * units > page_units; }
   // Whether runs of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
-  bool crosses_pages(std::uint64_t units) const {
-    return units > page_units || (is_large(units) && 4 * large_units >= 3 * (extent_units - free_units));
+  bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
+    return units > page_units ||
+           (is_large(units) && 4 * large_units >= 3 * (extent_units.load(std::memory_order_relaxed) - free_units));
   }
 
   // Begun (1) or ended (-1).
-  void count_large(std::uint64_t units, std::int64_t change) {
+  void count_large(std::uint64_t units, std::int64_t change) VPMM_REQUIRES(cache_lock) {
     large_units += units * static_cast<std::uint64_t>(change * is_large(units));
   }
 
   // --- extents ---
-  // One whose units are all free.
-  void attach(Extent* extent) {
+  // One whose units are all free. `number`: as complete as they are.
+  void attach(Extent* extent, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
     extent->set_all_free();
+    extent->number = number;
     extent->set_shard(this);
     ++extent_count;
-    extent_units += extent->units;
+    add(extent_units, extent->units);
     free_units += extent->units;
     keep_bytes(extent->units * kUnit);
     extents.file(extent);
   }
-  void detach(Extent* extent) {
+  void detach(Extent* extent) VPMM_REQUIRES(pool_lock, cache_lock) {
     extents.remove(extent, extent->longest());
     extent->set_shard(nullptr);  // whoever found it for an address of old turns away under this lock
     --extent_count;
-    extent_units -= extent->units;
+    add(extent_units, -std::uint64_t{extent->units});
     free_units -= extent->units;
     keep_bytes(-(extent->units * kUnit));
   }
-  std::uint64_t take_units(Extent& extent, const FreeStretches::Place& place) {
+  std::uint64_t take_units(Extent& extent, const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = extent.longest();
     if (extent.is_free()) keep_loosely(extent);
     const auto [from, first] = extent.take(place);
@@ -258,7 +276,8 @@ class alignas(kCacheLine) Shard {
     return first;
   }
   // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
-  void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number) {
+  void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number)
+      VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = extent.longest();
     const Stretch now = extent.give(first, units);
     loosen(extent.paged_units(now, {first, units}, page_units));
@@ -269,18 +288,18 @@ class alignas(kCacheLine) Shard {
   }
   // Nobody's pages behind the extent become part of it, all free. `number`: as complete as they are. Requires: the
   // extent has made room.
-  void grow(Extent& extent, std::uint64_t units, std::uint64_t number) {
+  void grow(Extent& extent, std::uint64_t units, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = extent.units;
     if (extent.is_free()) keep_loosely(extent);
     const std::uint64_t loose = extent.paged_units(page_units);
     extent.grow(units);
     loosen(extent.paged_units(page_units) - loose);
-    extent_units += units;
+    add(extent_units, units);
     give_units(extent, first, units, number);
   }
   // Free pages of an extent that is in use become extents of their own, which can leave.
   template <typename MakeExtent>
-  void part_free_pages(Extent* extent, MakeExtent&& make_extent) {
+  void part_free_pages(Extent* extent, MakeExtent&& make_extent) VPMM_REQUIRES(pool_lock, cache_lock) {
     while (extent != nullptr) {
       Extent* back = nullptr;
       if (const std::uint64_t at = extent->first_border(page_units)) {
@@ -299,34 +318,40 @@ class alignas(kCacheLine) Shard {
     }
   }
   // Whether there are so many that they should (Note [Free pages of extents in use]).
-  bool has_many_loose() const { return kLooseDivisor * loose_units.load(std::memory_order_relaxed) > extent_units; }
+  bool has_many_loose() const {
+    return kLooseDivisor * loose_units.load(std::memory_order_relaxed) > extent_units.load(std::memory_order_relaxed);
+  }
 
   // --- whole pages ---
   // Null: none of that many slices in hand.
-  region::Region* take_pages(std::uint64_t slices) {
+  region::Region* take_pages(std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
     if (pages.of(slices).empty()) return nullptr;
     const Kept last = pages.take_last(slices);
     leave(last);
     return last.region;
   }
   // The first that were freed. Requires: there are so many of that many slices.
-  Vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) {
+  Vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) VPMM_REQUIRES(cache_lock) {
     Vector<Kept> oldest = pages.take_first(slices, count);
     for (const Kept& kept : oldest) leave(kept);
     return oldest;
   }
   // Of pages that were in hand.
-  void leave(const Kept& kept) {
+  void leave(const Kept& kept) VPMM_REQUIRES(cache_lock) {
     keep_page_bytes(-kept.region->range.size);
     set_holder(*kept.region, nullptr);
   }
-  void keep_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, in_hand.of_a_free()); }
+  void keep_pages(region::Region* region, std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
+    keep(region, slices, in_hand.of_a_free());
+  }
   // Nobody uses them any more.
-  void keep_complete_pages(region::Region* region, std::uint64_t slices) { keep(region, slices, 0); }
+  void keep_complete_pages(region::Region* region, std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
+    keep(region, slices, 0);
+  }
 
  private:
   // False: no units, or no record for another slab, in hand.
-  bool cut_slab(std::size_t slab_class) {
+  bool cut_slab(std::size_t slab_class) VPMM_REQUIRES(cache_lock) {
     if (spare_slabs == nullptr) return false;
     const SlabShape& shape = kShapes[slab_class];
     SlabSize size = slab_size(shape, slab_units[slab_class], page_units);
@@ -351,7 +376,7 @@ class alignas(kCacheLine) Shard {
     keep_bytes(slab->bytes());
     return true;
   }
-  void keep(region::Region* region, std::uint64_t slices, std::uint64_t number) {
+  void keep(region::Region* region, std::uint64_t slices, std::uint64_t number) VPMM_REQUIRES(cache_lock) {
     pages.add(slices, {region, number});
     keep_page_bytes(region->range.size);
     set_holder(*region, this);
@@ -364,18 +389,23 @@ class alignas(kCacheLine) Shard {
   void keep_bytes(Bytes change) { add(kept_bytes, change); }
   void loosen(std::uint64_t change) { add(loose_units, change); }
   // An extent that is all free, and one whose pages all are, become each other.
-  void keep_loosely(const Extent& extent) {
+  void keep_loosely(const Extent& extent) VPMM_REQUIRES(cache_lock) {
     keep_bytes(-(extent.units * kUnit));
     if (extent.units > page_units) loosen(extent.units);
   }
-  void keep_whole(const Extent& extent) {
+  void keep_whole(const Extent& extent) VPMM_REQUIRES(cache_lock) {
     keep_bytes(extent.units * kUnit);
     if (extent.units > page_units) loosen(-std::uint64_t{extent.units});
   }
-  void keep_page_bytes(Bytes change) {
+  void keep_page_bytes(Bytes change) VPMM_REQUIRES(cache_lock) {
     add(kept_bytes, change);
     add(kept_pages_bytes, change);
   }
 };
+
+inline CacheGuard::CacheGuard(Shard& shard) noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS : lock_(shard.lock) {
+  lock_.lock();
+}
+inline CacheGuard::~CacheGuard() VPMM_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 
 }  // namespace vpmm::small

@@ -10,6 +10,7 @@
 
 #include "base/address.hpp"
 #include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
 #include "small/size_class.hpp"
 
 namespace vpmm::small {
@@ -59,61 +60,72 @@ using BlockSet = IndexSet<kMostBlocks>;
 // live = not free and not waiting
 struct alignas(kCacheLine) Slab {
   // What every call touches, on one line.
-  BlockSet free;                 // may be given to the shard's stream
-  std::uint16_t free_count = 0;  // of them
-  std::uint16_t blocks = 0;
-  std::uint16_t units = 0;
-  std::uint8_t slab_class = 0;
-  bool has_exceptions = false;  // some block is in `waiting` or in `used_elsewhere`
-  DevicePtr begin{};
-  std::atomic<Shard*> of_shard{nullptr};  // null: not in use
-  std::uint64_t number = 0;               // latest that a free of a block here carries; 0: none
+  BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the shard's stream
+  std::uint16_t free_count VPMM_GUARDED_BY(cache_lock) = 0;  // of them
+  std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
+  std::uint16_t units VPMM_GUARDED_BY(cache_lock) = 0;
+  std::uint8_t slab_class VPMM_GUARDED_BY(cache_lock) = 0;
+  bool has_exceptions VPMM_GUARDED_BY(cache_lock) = false;  // some block is in `waiting` or in `used_elsewhere`
+  DevicePtr begin VPMM_GUARDED_BY(cache_lock){};
+  std::atomic<Shard*> of_shard{nullptr};                 // null: not in use
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of a block here carries; 0: none
   // The next lines.
-  Slab* previous = nullptr;  // in one of the shard's lists
-  Slab* next = nullptr;
-  std::array<std::uint16_t, kMostBlocks> slack{};  // block size less what the user asked for
+  Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the shard's lists
+  Slab* next VPMM_GUARDED_BY(cache_lock) = nullptr;
+  std::array<std::uint16_t, kMostBlocks> slack
+      VPMM_GUARDED_BY(cache_lock){};  // block size less what the user asked for
   // What few calls touch.
-  Extent* extent = nullptr;
-  BlockSet waiting;         // freed, and its stamp is not complete
-  BlockSet used_elsewhere;  // live, and record_use named another stream
+  Extent* extent VPMM_GUARDED_BY(cache_lock) = nullptr;
+  BlockSet waiting VPMM_GUARDED_BY(cache_lock);         // freed, and its stamp is not complete
+  BlockSet used_elsewhere VPMM_GUARDED_BY(cache_lock);  // live, and record_use named another stream
 
   Shard* shard() const { return of_shard.load(std::memory_order_relaxed); }
   void set_shard(Shard* shard) { of_shard.store(shard, std::memory_order_relaxed); }
+  // Only its address, so without the lock.
+  const void* place_of_slack(std::uint64_t index) const VPMM_NO_THREAD_SAFETY_ANALYSIS {
+    return &slack[index % kMostBlocks];
+  }
 
   // Requires: nothing live or waiting.
-  void set_all_free() {
+  void set_all_free() VPMM_REQUIRES(cache_lock) {
     free.fill(blocks);
     free_count = blocks;
     number = 0;
   }
   // Requires: not full.
-  std::uint64_t take_first() {
+  std::uint64_t take_first() VPMM_REQUIRES(cache_lock) {
     const std::uint64_t index = free.first();
     free.remove(index);
     --free_count;
     return index;
   }
-  void give(std::uint64_t index) {
+  void give(std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     free.add(index);
     ++free_count;
   }
 
-  Bytes block_bytes() const { return kShapes[slab_class].block; }
-  std::uint64_t index_of(DevicePtr p) const { return kShapes[slab_class].index_of(p - begin); }
-  DevicePtr block(std::uint64_t index) const { return begin + index * block_bytes(); }
-  Bytes bytes() const { return units * kUnit; }
-  Bytes requested(std::uint64_t index) const { return block_bytes() - slack[index]; }
-  bool is_live(std::uint64_t index) const {
+  Bytes block_bytes() const VPMM_REQUIRES(cache_lock) { return kShapes[slab_class].block; }
+  std::uint64_t index_of(DevicePtr p) const VPMM_REQUIRES(cache_lock) {
+    return kShapes[slab_class].index_of(p - begin);
+  }
+  DevicePtr block(std::uint64_t index) const VPMM_REQUIRES(cache_lock) { return begin + index * block_bytes(); }
+  Bytes bytes() const VPMM_REQUIRES(cache_lock) { return units * kUnit; }
+  Bytes requested(std::uint64_t index) const VPMM_REQUIRES(cache_lock) { return block_bytes() - slack[index]; }
+  bool is_live(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
     return index < blocks && !free.contains(index) && !(has_exceptions && waiting.contains(index));
   }
-  bool is_empty() const { return free_count == blocks; }
-  bool is_full() const { return free_count == 0; }
-  bool is_used_elsewhere(std::uint64_t index) const { return has_exceptions && used_elsewhere.contains(index); }
-  void set_used_elsewhere(std::uint64_t index, bool is_used) { set(used_elsewhere, index, is_used); }
-  void set_waiting(std::uint64_t index, bool is_waiting) { set(waiting, index, is_waiting); }
+  bool is_empty() const VPMM_REQUIRES(cache_lock) { return free_count == blocks; }
+  bool is_full() const VPMM_REQUIRES(cache_lock) { return free_count == 0; }
+  bool is_used_elsewhere(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
+    return has_exceptions && used_elsewhere.contains(index);
+  }
+  void set_used_elsewhere(std::uint64_t index, bool is_used) VPMM_REQUIRES(cache_lock) {
+    set(used_elsewhere, index, is_used);
+  }
+  void set_waiting(std::uint64_t index, bool is_waiting) VPMM_REQUIRES(cache_lock) { set(waiting, index, is_waiting); }
 
  private:
-  void set(BlockSet& blocks_of_a_kind, std::uint64_t index, bool is_in) {
+  void set(BlockSet& blocks_of_a_kind, std::uint64_t index, bool is_in) VPMM_REQUIRES(cache_lock) {
     if (is_in)
       blocks_of_a_kind.add(index);
     else
@@ -124,15 +136,15 @@ struct alignas(kCacheLine) Slab {
 
 // Slabs in a row, in no order.
 struct SlabList {
-  Slab* first = nullptr;
+  Slab* first VPMM_GUARDED_BY(cache_lock) = nullptr;
 
-  void push(Slab* slab) {
+  void push(Slab* slab) VPMM_REQUIRES(cache_lock) {
     slab->previous = nullptr;
     slab->next = first;
     if (first != nullptr) first->previous = slab;
     first = slab;
   }
-  void remove(Slab* slab) {
+  void remove(Slab* slab) VPMM_REQUIRES(cache_lock) {
     (slab->previous == nullptr ? first : slab->previous->next) = slab->next;
     if (slab->next != nullptr) slab->next->previous = slab->previous;
     slab->previous = slab->next = nullptr;

@@ -78,8 +78,8 @@ void SmallPool::judge_rounding(Bytes bytes) {
   std::int64_t requested = pages_.requested;
   std::int64_t held = pages_.allocated;  // if those of one to two pages were two whole ones
   for (const Shard& shard : shards_) {
-    requested += shard.tally.requested_now();
-    held += shard.tally.allocated_now() + shard.tally.spared_now();
+    requested += shard.tally_now().requested_now();
+    held += shard.tally_now().allocated_now() + shard.tally_now().spared_now();
   }
   requested += static_cast<std::int64_t>(pool_.requested_bytes());
   held += static_cast<std::int64_t>(pool_.used_bytes() + pool_.spared_bytes());
@@ -95,7 +95,7 @@ void SmallPool::judge_rounding(Bytes bytes) {
 Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
-  const auto take = [&] {
+  const auto take = [&]() VPMM_REQUIRES(pool_lock) {
     return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
   };
   pool::PageRequest pages = pages_for(bytes);
@@ -147,7 +147,7 @@ DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const C
     provide_slabs(shard);  // every time: another thread of the stream may have cut them meanwhile
     std::uint64_t missing = 0;
     {
-      const SpinGuard guard(shard.lock);
+      const CacheGuard guard(shard);
       const DevicePtr block = shard.take_block(slab_class, requested);
       note(shard);
       if (!is_null(block)) return block;
@@ -162,7 +162,7 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
   const std::uint64_t units = run_units(requested);
   while (alignment == kUnit) {
     {
-      const SpinGuard guard(shard.lock);
+      const CacheGuard guard(shard);
       const DevicePtr run = shard.take_run(requested);
       note(shard);
       if (!is_null(run)) return run;
@@ -173,9 +173,10 @@ DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& ca
   if (free == nullptr) return {};
   const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, units * kUnit, alignment);
   VPMM_CHECK(start.has_value(), spans_.picture());
+  const std::uint64_t number = number_of(*free);
   Extent* const extent = cut_extent(free, {*start, units * kUnit}, caller);
-  const SpinGuard guard(shard.lock);
-  shard.attach(extent);
+  const CacheGuard guard(shard);
+  shard.attach(extent, number);
   const DevicePtr run = shard.begin_run(*extent, shard.take_units(*extent, extent->find(units)), requested);
   note(shard);
   return run;
@@ -187,10 +188,11 @@ bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
   Shard& shard = shard_for(caller);
   const Bytes least = units * kUnit;
   const Bytes most = std::max(least, share_of(shard));
-  const bool crosses = [&] {
-    const SpinGuard guard(shard.lock);
-    return shard.crosses_pages(units);
-  }();
+  bool crosses = false;
+  {
+    const CacheGuard guard(shard);
+    crosses = shard.crosses_pages(units);
+  }
   if (crosses) return take_whole_pages(least, shard, caller);
   Bytes taken = 0;
   while (most - taken >= least) {
@@ -198,10 +200,11 @@ bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
     if (free == nullptr) break;
     const Bytes most_of_it = std::min(free->range.size, most - taken);
     const AddressRange part = within_a_page(free->range, least, most_of_it);
+    const std::uint64_t number = number_of(*free);
     Extent* const extent = cut_extent(free, part, caller);
     taken += part.size;
-    const SpinGuard guard(shard.lock);
-    shard.attach(extent);
+    const CacheGuard guard(shard);
+    shard.attach(extent, number);
   }
   return taken > 0;
 }
@@ -215,11 +218,11 @@ bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller
   const DevicePtr begin = *region::RegionIndex::aligned_start(*free, size, pool_.page_alignment());
   const AddressRange part{begin, round_down(free->range.end() - begin, page_size_)};
   const Arena& arena = arena_at(begin);
+  const std::uint64_t number = number_of(*free);
   {
     // Found and grown under one hold: meanwhile other threads of the stream end slabs and cut them elsewhere.
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     if (Extent* const before = pages_until(arena, begin, shard)) {
-      const std::uint64_t number = number_of(*free);
       before->make_room(part.size / kUnit);  // it may throw, as the next may, so before anything changes
       cut_span(free, part, caller);
       extent_units_ += part.size / kUnit;
@@ -228,8 +231,8 @@ bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller
     }
   }
   Extent* const extent = cut_extent(free, part, caller);
-  const SpinGuard guard(shard.lock);
-  shard.attach(extent);
+  const CacheGuard guard(shard);
+  shard.attach(extent, number);
   return true;
 }
 
@@ -260,7 +263,6 @@ void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& pages,
 
 Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
   Extent* const extent = extents_.take();
-  extent->number = number_of(*free);
   cut_span(free, range, caller);
   extent->enter(arena_at(range.begin), range);
   extent_units_ += extent->units;
@@ -329,7 +331,7 @@ std::uint64_t SmallPool::most_live() const {
 }
 
 void SmallPool::provide_slabs(Shard& shard) {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   if (shard.spare_slabs != nullptr) return;
   for (std::uint64_t i = 0; i < kSpareSlabs; ++i) shard.add_spare(slabs_.take());
   shard.slab_count += kSpareSlabs;
@@ -350,7 +352,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   by_timeline_.emplace(timeline.id, shard);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   shard->unproven.reset();
-  const SpinGuard guard(shard->lock);
+  const CacheGuard guard(*shard);
   shard->timeline = timeline.id;
   shard->closings_left = 0;
   shard->misses_seen = misses();
@@ -372,14 +374,13 @@ void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int chang
 void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   forget_uses(ended.range.begin);
   Shard& shard = *ended.shard;
-  const std::uint64_t units = ended.slab == nullptr ? ended.range.size / kUnit : 0;
-  const Waiting waiting{&shard, ended.slab, ended.index, ended.range.begin, units, timelines_.reduce(stamp)};
+  const Waiting waiting{&shard, ended.slab, ended.index, ended.range.begin, ended.range.size, timelines_.reduce(stamp)};
   if (!waiting.stamp.is_complete() && !(ended.timeline && waiting.stamp.is_only_on(*ended.timeline))) {
-    waiting_bytes_ += waiting.bytes();
+    waiting_bytes_ += waiting.bytes;
     return wait_for(waiting);
   }
   {
-    const SpinGuard guard(shard.lock);
+    const CacheGuard guard(shard);
     set_free(waiting, shard.in_hand.of_a_free());
     note(shard);
   }
@@ -390,10 +391,10 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
 
 void SmallPool::wait_for(const Waiting& waiting) {
   waiting_[waiting.stamp.parts().front()].push_back(waiting);
-  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.bytes();
+  for (const time::StampPart& part : waiting.stamp.parts()) waiting_on_[part.timeline] += waiting.bytes;
 }
 
-// `number`: of the free that ended it; 0: it is complete. Holds: the shard's lock.
+// `number`: of the free that ended it; 0: it is complete.
 void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
   Shard& shard = *waiting.shard;
   if (Slab* const slab = waiting.slab) {
@@ -403,7 +404,7 @@ void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
   }
   Extent* const extent = extent_at(arena_at(waiting.begin), waiting.begin, shard);
   VPMM_CHECK(extent != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
-  shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.units, number);
+  shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.bytes / kUnit, number);
 }
 
 void SmallPool::advance(const Vector<time::StampPart>& done) {
@@ -416,11 +417,11 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
     for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
     waiting_.erase(first, last);
     for (Waiting& waiting : ready) {
-      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes();
+      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes;
       waiting.stamp = timelines_.reduce(waiting.stamp);
       if (waiting.stamp.is_complete()) {
-        waiting_bytes_ -= waiting.bytes();
-        const SpinGuard guard(waiting.shard->lock);
+        waiting_bytes_ -= waiting.bytes;
+        const CacheGuard guard(*waiting.shard);
         set_free(waiting, 0);
       } else {
         wait_for(waiting);
@@ -444,7 +445,7 @@ void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
   extent_units_ -= extent->units;
   const AddressRange range = extent->range();
   extents_.give_back(extent);
-  const auto split_at = [&](DevicePtr p) {
+  const auto split_at = [&](DevicePtr p) VPMM_REQUIRES(pool_lock) {
     Region* const span = spans_.owner(p);
     if (span == nullptr || span->range.begin == p) return;
     count_tenant(span->tenant.timeline, +1);

@@ -46,7 +46,7 @@ struct Allocation {
 // takes it out of what is live, in one; only who is told that it did goes on to free it. Two threads that free the same
 // memory at once are thus told apart: the second changes nothing.
 
-// Holds: every method runs under the context's lock, unless it says otherwise. Methods that take it may drop it.
+// Methods that are handed the context's lock may drop it.
 class SmallPool {
  public:
   // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
@@ -55,7 +55,7 @@ class SmallPool {
   SmallPool(pool::Pool& pool, time::Timelines& timelines, bool slices_for_all, std::function<bool()> prove);
 
   // What the first request would find missing.
-  void prepare();
+  void prepare() VPMM_REQUIRES(pool_lock);
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
   // Whether a request is served here rather than by whole pages. Any thread, without a lock. Requires: can_cut().
   bool serves(Bytes bytes, Bytes alignment) const {
@@ -75,13 +75,14 @@ class SmallPool {
            run_units(bytes) * kUnit + page_size / pool::Rounding::kSlicesPerPage <= 2 * page_size;
   }
   // Before a request of so many bytes: how those of one to two pages shall be served from now on.
-  void judge_rounding(Bytes bytes);
+  void judge_rounding(Bytes bytes) VPMM_REQUIRES(pool_lock);
 
   // Memory that work queued on the caller's stream after the call may use.
-  Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
+  Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there. As it was at
   // some time during the call.
-  std::optional<Allocation> find(const region::Region& page, DevicePtr p) const;
+  std::optional<Allocation> find(const region::Region& page, DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // What an address belongs to, as far as it can be told without the pool's lock. Any thread, without a lock: of a live
   // allocation the answer stands, of anything else it may be anything.
   struct Location {
@@ -93,72 +94,72 @@ class SmallPool {
   static bool is_arena(const region::Region& page);
   static bool is_kept(const region::Region& region) { return holder_of(region) != nullptr && !is_arena(region); }
   // Streams that record_use named for it.
-  const Vector<time::TimelineId>& other_uses(const Allocation& allocation) const;
+  const Vector<time::TimelineId>& other_uses(const Allocation& allocation) const VPMM_REQUIRES(pool_lock);
   // Of the live allocation around `p`. False: nothing live is there.
-  bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline);
+  bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Note [Who ends an allocation may free it]. None: no live allocation begins there.
-  std::optional<Allocation> end(const region::Region& page, DevicePtr begin);
+  std::optional<Allocation> end(const region::Region& page, DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // What end() gave. May be used again on its own stream at once if nothing but that stream's work is in `stamp`,
   // otherwise once the stamp is complete.
-  void deallocate(const Allocation& ended, const time::Stamp& stamp);
+  void deallocate(const Allocation& ended, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
 
   // What `timeline` has in hand; found or begun.
-  Shard& shard_of(time::Timeline& timeline);
+  Shard& shard_of(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // The same for users that name no stream: all that is in hand there is complete.
   Shard& any_stream_shard() { return *any_; }
   // An allocation of whole pages, for frees that take no lock. `requested`: what its present user asked for.
-  void enlist(region::Region& pages, Bytes requested, Shard& shard);
+  void enlist(region::Region& pages, Bytes requested, Shard& shard) VPMM_REQUIRES(pool_lock);
   // Of an allocation of whole pages, listed or not. False: its shard keeps it, so it is not live.
-  bool record_use(region::Region& pages, time::Timeline& timeline);
+  bool record_use(region::Region& pages, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Note [Who ends an allocation may free it]. The pool's to free from then on.
-  bool end(const region::Region& pages);
-  Bytes requested_of(const region::Region& pages) const;
+  bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
+  Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
   Directory& directory() { return directory_; }
 
   // Takes back what shards keep and nobody uses. True: something came back.
-  bool recall();
+  bool recall() VPMM_REQUIRES(pool_lock);
   // What the caller's own shard keeps, or else, where it is worth their trouble, what all others do: for whole pages,
   // or for parts of them.
-  bool recall_for_pages(const pool::Caller& caller);
-  bool recall_for_parts(const pool::Caller& caller);
+  bool recall_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool recall_for_parts(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays in hand.
-  bool recall_one(const pool::Caller& caller, Bytes size);
+  bool recall_one(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
   // The same of another stream's, which is known to be done with it, or whole pages that it cut; more than one where
   // that saves calls (Note [Who takes one takes half]).
-  bool recall_from_others(const pool::Caller& caller, Bytes size);
+  bool recall_from_others(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
   // Somebody missed: for a while the frees of every stream but this are worth an event.
-  void want_events(const time::Timeline* except);
+  void want_events(const time::Timeline* except) VPMM_REQUIRES(pool_lock);
   // How often that happened. Any thread, without a lock.
   std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
   // That have a shard. Any thread, without a lock.
   std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
-  void advance(const Vector<time::StampPart>& done);
+  void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
   // Shards whose streams are idle give back what they keep; those of retired timelines end.
-  void retire_idle();
+  void retire_idle() VPMM_REQUIRES(pool_lock);
 
-  Tally tally();  // of all shards
+  Tally tally() VPMM_REQUIRES(pool_lock);  // of all shards
   // Most bytes that users of pages and parts of pages asked for at once since the last such call. Of other streams than
   // the caller's, what they had at the end of their own last call through the pool's lock counts, and when the last of
   // their allocations was freed by others; `everywhere`, all of it does, which takes every shard's lock.
-  Bytes take_peak(const pool::Caller& caller);
-  Bytes take_peak_everywhere();
-  Bytes peak_noted() const { return peak_; }  // so far since the last such call
-  Bytes idle_bytes();                         // in arenas or kept, and nobody's
+  Bytes take_peak(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Bytes take_peak_everywhere() VPMM_REQUIRES(pool_lock);
+  Bytes peak_noted() const VPMM_REQUIRES(pool_lock) { return peak_; }  // so far since the last such call
+  Bytes idle_bytes() VPMM_REQUIRES(pool_lock);                         // in arenas or kept, and nobody's
   // What streams keep in hand, each at the end of its own last call through the pool's lock.
-  Bytes kept_bytes() const { return kept_noted_; }
-  Bytes kept_pages_bytes() const;  // of these, allocations of whole pages that shards keep
-  Bytes idle_in_arenas_bytes() const;
-  Bytes pending_bytes() const { return waiting_bytes_ + spans_.pending_bytes(); }
-  Bytes pending_bytes(time::TimelineId timeline) const;
-  Bytes arena_bytes() const { return page_count_ * page_size_; }
-  std::uint64_t most_live() const;  // blocks and runs there can be without a call here
+  Bytes kept_bytes() const VPMM_REQUIRES(pool_lock) { return kept_noted_; }
+  Bytes kept_pages_bytes() const VPMM_REQUIRES(pool_lock);  // of these, allocations of whole pages that shards keep
+  Bytes idle_in_arenas_bytes() const VPMM_REQUIRES(pool_lock);
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return waiting_bytes_ + spans_.pending_bytes(); }
+  Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock);
+  Bytes arena_bytes() const VPMM_REQUIRES(pool_lock) { return page_count_ * page_size_; }
+  std::uint64_t most_live() const VPMM_REQUIRES(pool_lock);  // blocks and runs there can be without a call here
   // Blocks and runs that are live, by the page of the pool in which they begin. Pages without any are left out.
   struct Live {
     std::uint64_t allocations = 0;
     Bytes requested = 0;
   };
-  HashMap<const region::Region*, Live> live_by_page() const;
-  std::string validate();
+  HashMap<const region::Region*, Live> live_by_page() const VPMM_REQUIRES(pool_lock);
+  std::string validate() VPMM_REQUIRES(pool_lock);
 
  private:
   // How requests of one to two pages are served: by whole pages, by pages and slices, or by runs here.
@@ -169,59 +170,68 @@ class SmallPool {
     Slab* slab = nullptr;
     std::uint64_t index = 0;
     DevicePtr begin{};
-    std::uint64_t units = 0;
+    Bytes bytes = 0;
     time::Stamp stamp;
-    Bytes bytes() const { return slab != nullptr ? slab->block_bytes() : units * kUnit; }
   };
-  Shard& shard_for(const pool::Caller& caller);
-  DevicePtr take_block(std::size_t slab_class, Bytes requested, const pool::Caller& caller);
-  DevicePtr take_run(Bytes requested, Bytes alignment, const pool::Caller& caller);
-  bool take_extents(std::uint64_t units, const pool::Caller& caller);
+  Shard& shard_for(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  DevicePtr take_block(std::size_t slab_class, Bytes requested, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  DevicePtr take_run(Bytes requested, Bytes alignment, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool take_extents(std::uint64_t units, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   static Bytes share_of(const Shard& shard);  // of what there is, for its stream at a time
-  bool take_whole_pages(Bytes least, Shard& shard, const pool::Caller& caller);
-  Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller);
-  void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller);
-  void part_free_pages(Shard& shard);
+  bool take_whole_pages(Bytes least, Shard& shard, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void part_free_pages(Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
   pool::PageRequest pages_for(Bytes bytes) const;
-  Result<DevicePtr> take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller);
-  Result<void> take_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
-  void take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller);
-  AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const;
-  void provide_slabs(Shard& shard);
-  void end_extent(Extent* extent, const time::Stamp& stamp);
-  bool give_pages(region::Region* free);
-  void give_idle_pages();
-  bool recall_for(const pool::Caller& caller, Bytes worth);
+  Result<DevicePtr> take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> take_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  void take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const VPMM_REQUIRES(pool_lock);
+  void provide_slabs(Shard& shard) VPMM_REQUIRES(pool_lock);
+  void end_extent(Extent* extent, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
+  bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
+  void give_idle_pages() VPMM_REQUIRES(pool_lock);
+  bool recall_for(const pool::Caller& caller, Bytes worth) VPMM_REQUIRES(pool_lock);
   std::uint64_t slices_up(Bytes size) const;
-  Vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half);
-  bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller);
-  bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller);
+  Vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half)
+      VPMM_REQUIRES(pool_lock);
+  bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  bool recall_extents_of(Shard& shard, std::uint64_t complete, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Of an extent that is in use otherwise: they leave it only where there are many of them, or all do.
   enum class FreePages { where_many, all };
-  bool recall(FreePages which);
-  void recall(Shard& shard, FreePages which);
-  void end_shard(Shard& shard);
-  void retire_if_empty(Shard& shard);
-  void leave_hand(Shard& shard, const Kept& pages);
-  void note(Shard& shard);
-  void note_peak(Shard& shard);
-  Bytes high_everywhere();
-  Bytes given_back_bytes() const { return spans_.bytes(region::RegionState::free) + pool_.idle_bytes(); }
-  void wait_for(const Waiting& waiting);
-  void set_free(const Waiting& waiting, std::uint64_t number);
-  void count_tenant(std::optional<time::TimelineId> timeline, int change);
-  void forget_uses(DevicePtr begin);
-  Arena& arena_at(DevicePtr p) const;
-  static Shard* shard_at(const Arena& arena, DevicePtr p);
-  static Extent* extent_at(const Arena& arena, DevicePtr p, const Shard& shard);
-  static Extent* pages_until(const Arena& arena, DevicePtr end, const Shard& shard);
-  static std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, Shard& shard);
-  Shard* lister_of(const region::Region& pages) const;
-  void enter(region::Region& pages, Bytes requested, Shard& shard);
-  Arena& arena_around(DevicePtr page);
-  std::string validate_arenas() const;
-  std::string validate_shard(Shard& shard, const Vector<const Extent*>& extents) const;
-  std::string validate_extents(const Shard& shard, const Vector<const Extent*>& extents) const;
+  bool recall(FreePages which) VPMM_REQUIRES(pool_lock);
+  void recall(Shard& shard, FreePages which) VPMM_REQUIRES(pool_lock);
+  void end_shard(Shard& shard) VPMM_REQUIRES(pool_lock);
+  void retire_if_empty(Shard& shard) VPMM_REQUIRES(pool_lock);
+  void leave_hand(Shard& shard, const Kept& pages) VPMM_REQUIRES(pool_lock, cache_lock);
+  void note(Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
+  void note_peak(Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
+  Bytes high_everywhere() VPMM_REQUIRES(pool_lock);
+  Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) {
+    return spans_.bytes(region::RegionState::free) + pool_.idle_bytes();
+  }
+  void wait_for(const Waiting& waiting) VPMM_REQUIRES(pool_lock);
+  void set_free(const Waiting& waiting, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock);
+  void count_tenant(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
+  void forget_uses(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  Arena& arena_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  static Shard* shard_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock);
+  static Extent* extent_at(const Arena& arena, DevicePtr p, const Shard& shard) VPMM_REQUIRES(cache_lock);
+  static Extent* pages_until(const Arena& arena, DevicePtr end, const Shard& shard)
+      VPMM_REQUIRES(pool_lock, cache_lock);
+  static std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, Shard& shard)
+      VPMM_REQUIRES(pool_lock, cache_lock);
+  Shard* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+  void enter(region::Region& pages, Bytes requested, Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
+  Arena& arena_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
+  std::string validate_arenas() const VPMM_REQUIRES(pool_lock);
+  std::string validate_shard(Shard& shard, const Vector<const Extent*>& extents) const VPMM_REQUIRES(pool_lock);
+  std::string validate_extents(const Shard& shard, const Vector<const Extent*>& extents) const
+      VPMM_REQUIRES(pool_lock, cache_lock);
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
@@ -229,29 +239,32 @@ class SmallPool {
   const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
-  alignas(kCacheLine) region::RegionIndex spans_;  // of the arenas
-  StableStore<Arena> arenas_;
-  StableBytes unit_tables_;  // of the arenas
-  Map<DevicePtr, Arena*> arena_by_begin_;
-  std::uint64_t page_count_ = 0;  // in arenas
-  StableStore<Extent> extents_;
-  StableStore<Slab> slabs_;
-  Deque<Shard> shards_;
-  Vector<Shard*> unused_shards_;
-  HashMap<time::TimelineId, Shard*> by_timeline_;
+  alignas(kCacheLine) region::RegionIndex spans_ VPMM_GUARDED_BY(pool_lock);  // of the arenas
+  StableStore<Arena> arenas_ VPMM_GUARDED_BY(pool_lock);
+  StableBytes unit_tables_ VPMM_GUARDED_BY(pool_lock);  // of the arenas
+  Map<DevicePtr, Arena*> arena_by_begin_ VPMM_GUARDED_BY(pool_lock);
+  std::uint64_t page_count_ VPMM_GUARDED_BY(pool_lock) = 0;  // in arenas
+  StableStore<Extent> extents_ VPMM_GUARDED_BY(pool_lock);
+  StableStore<Slab> slabs_ VPMM_GUARDED_BY(pool_lock);
+  Deque<Shard> shards_ VPMM_GUARDED_BY(pool_lock);
+  Vector<Shard*> unused_shards_ VPMM_GUARDED_BY(pool_lock);
+  HashMap<time::TimelineId, Shard*> by_timeline_ VPMM_GUARDED_BY(pool_lock);
   Shard* any_ = nullptr;  // memory of users that name no stream
-  Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> waiting_;
-  Map<time::TimelineId, Bytes> waiting_on_;  // bytes that wait for a timeline
-  Bytes waiting_bytes_ = 0;
-  Map<DevicePtr, Vector<time::TimelineId>> uses_;
-  Tally pages_{
+  Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> waiting_
+      VPMM_GUARDED_BY(pool_lock);
+  Map<time::TimelineId, Bytes> waiting_on_ VPMM_GUARDED_BY(pool_lock);  // bytes that wait for a timeline
+  Bytes waiting_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Map<DevicePtr, Vector<time::TimelineId>> uses_ VPMM_GUARDED_BY(pool_lock);
+  Tally pages_ VPMM_GUARDED_BY(pool_lock){
       page_size_};  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
-  std::int64_t requested_noted_ = 0;  // sum over shards of what was last seen of their tallies
-  Bytes kept_noted_ = 0;              // likewise, of their `kept_bytes`
-  Bytes peak_ = 0;
-  std::int64_t most_lost_ = 0;      // bytes: what rounding to whole pages would have lost at once, at most
-  std::uint64_t slab_count_ = 0;    // of all shards, spare ones too
-  std::uint64_t extent_units_ = 0;  // of all extents
+  std::int64_t requested_noted_ VPMM_GUARDED_BY(pool_lock) =
+      0;                                             // sum over shards of what was last seen of their tallies
+  Bytes kept_noted_ VPMM_GUARDED_BY(pool_lock) = 0;  // likewise, of their `kept_bytes`
+  Bytes peak_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::int64_t most_lost_ VPMM_GUARDED_BY(pool_lock) =
+      0;  // bytes: what rounding to whole pages would have lost at once, at most
+  std::uint64_t slab_count_ VPMM_GUARDED_BY(pool_lock) = 0;    // of all shards, spare ones too
+  std::uint64_t extent_units_ VPMM_GUARDED_BY(pool_lock) = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
@@ -274,7 +287,7 @@ inline SmallPool::Location SmallPool::locate(DevicePtr p) const {
   if (const Slab* const slab = inside.slab()) {
     // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
     const std::uint64_t index = kShapes[inside.slab_class()].index_of(inside.unit() * kUnit + offset);
-    __builtin_prefetch(&slab->slack[index % kMostBlocks]);
+    __builtin_prefetch(slab->place_of_slack(index));
     return {inside, slab->shard(), place.entry};
   }
   if (const Extent* const extent = inside.extent()) return {inside, extent->shard(), place.entry};

@@ -15,7 +15,7 @@ namespace {
 
 // Whether each page that it lies in names the arena, or the slab of the extent that fills the page, or the extent,
 // which has all of the page then, without a slab.
-bool is_entered(const Extent& extent) {
+bool is_entered(const Extent& extent) VPMM_REQUIRES(cache_lock) {
   const Arena& arena = *extent.arena;
   if (arena.entries == nullptr) return true;
   const AddressRange range = extent.range();
@@ -51,7 +51,7 @@ std::string SmallPool::validate() {
   if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
   Bytes waiting = 0;
   for (const auto& [part, blocks] : waiting_)
-    for (const Waiting& block : blocks) waiting += block.bytes();
+    for (const Waiting& block : blocks) waiting += block.bytes;
   if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
   return {};
 }
@@ -73,7 +73,7 @@ std::string SmallPool::validate_arenas() const {
 }
 
 std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>& extents) const {
-  const SpinGuard guard(shard.lock);
+  const CacheGuard guard(shard);
   if (std::string broken = validate_extents(shard, extents); !broken.empty()) return broken;
   Bytes kept = 0;
   Bytes kept_pages = 0;
@@ -107,12 +107,12 @@ std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>&
   }
   std::uint64_t listed = 0;
   std::uint64_t loose = 0;
-  shard.extents.for_each([&](const Extent* extent) {
+  shard.extents.for_each([&](const Extent* extent) VPMM_REQUIRES(cache_lock) {
     if (extent->is_free()) kept += extent->units * kUnit;
     if (!extent->is_free()) loose += extent->paged_units(shard.page_units);
     if (extent->shard() == &shard) ++listed;
   });
-  const auto has_room = [](const Extent* extent) { return extent->longest() != 0; };
+  const auto has_room = [](const Extent* extent) VPMM_REQUIRES(cache_lock) { return extent->longest() != 0; };
   if (listed != static_cast<std::uint64_t>(std::count_if(extents.begin(), extents.end(), has_room)))
     return fmt::format("{} extents stand in their shard's list, and others have room", listed);
   if (loose != shard.loose_units)
@@ -123,7 +123,7 @@ std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>&
   return {};
 }
 
-// `extents`: those that name the shard. Holds: its lock.
+// `extents`: those that name the shard.
 std::string SmallPool::validate_extents(const Shard& shard, const Vector<const Extent*>& extents) const {
   std::uint64_t units = 0;
   std::uint64_t free_units = 0;

@@ -53,15 +53,16 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
   if (timeline != nullptr) tenant = timeline->id;
   DevicePtr begin{};
   const RelaxedCaptureScope relaxed(driver_);
-  lock.leave();
-  Result<void> done =
-      driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
-  if (done && !stream) {
-    // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
-    done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
-    if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
+  Result<void> done;
+  {
+    const Unlocked unlocked(lock);
+    done = driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
+    if (done && !stream) {
+      // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
+      done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
+      if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
+    }
   }
-  lock.enter();
   if (!done) return std::move(done.error());
   blocks_.emplace(begin, Block{begin, bytes, tenant, {}});
   if (tenant)
@@ -79,7 +80,7 @@ Block* Somm::owner(DevicePtr p) {
 }
 
 void Somm::forget_block(Block* block) {
-  const auto uncount = [&](time::TimelineId id) {
+  const auto uncount = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
     if (time::Timeline* timeline = timelines_.find(id)) --timeline->tenants;
   };
   if (block->timeline) uncount(*block->timeline);
@@ -93,9 +94,11 @@ Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHa
   const Block freed = *block;
   forget_block(block);  // before the driver may hand the address out again
   const RelaxedCaptureScope relaxed(driver_);
-  lock.leave();
-  const CuResult result = driver_.mem_free_async(freed.begin, stream);
-  lock.enter();
+  CuResult result{};
+  {
+    const Unlocked unlocked(lock);
+    result = driver_.mem_free_async(freed.begin, stream);
+  }
   if (result == CuResult::success) return {};
   blocks_.emplace(freed.begin, freed);
   requested_ += freed.requested;
@@ -121,7 +124,7 @@ void Somm::record_use(Block* block, time::Timeline& timeline) {
 
 Result<void> Somm::settle(MutexLock& lock) {
   Vector<Pending> complete;
-  std::erase_if(pending_, [&](Pending& pending) {
+  std::erase_if(pending_, [&](Pending& pending) VPMM_REQUIRES(pool_lock) {
     pending.stamp = timelines_.reduce(pending.stamp);
     if (!pending.stamp.is_complete()) return false;
     pending_bytes_ -= pending.bytes;
@@ -130,16 +133,18 @@ Result<void> Somm::settle(MutexLock& lock) {
   });
   if (complete.empty()) return {};
   const RelaxedCaptureScope relaxed(driver_);
-  lock.leave();
+  const driver::StreamHandle on = own_stream_;
   Result<void> outcome;
   Vector<Pending> failed;
-  for (const Pending& pending : complete) {
-    const CuResult result = driver_.mem_free_async(pending.begin, own_stream_);
-    if (result == CuResult::success) continue;
-    failed.push_back(pending);  // tried again by the next call, which has nothing to do with it either
-    if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
+  {
+    const Unlocked unlocked(lock);
+    for (const Pending& pending : complete) {
+      const CuResult result = driver_.mem_free_async(pending.begin, on);
+      if (result == CuResult::success) continue;
+      failed.push_back(pending);  // tried again by the next call, which has nothing to do with it either
+      if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
+    }
   }
-  lock.enter();
   for (const Pending& pending : failed) {
     pending_.push_back(pending);
     pending_bytes_ += pending.bytes;
@@ -151,9 +156,12 @@ Result<Bytes> Somm::trim(MutexLock& lock) {
   if (!pool_) return Bytes{0};
   const Bytes before = reserved_bytes();
   const RelaxedCaptureScope relaxed(driver_);
-  lock.leave();
-  const CuResult result = driver_.mem_pool_trim_to(*pool_, 0);
-  lock.enter();
+  const driver::MemPoolHandle pool = *pool_;
+  CuResult result{};
+  {
+    const Unlocked unlocked(lock);
+    result = driver_.mem_pool_trim_to(pool, 0);
+  }
   VPMM_TRY(driver::checked(Call::mem_pool_trim_to, result));
   const Bytes after = reserved_bytes();
   return before > after ? before - after : 0;

@@ -21,38 +21,38 @@ struct Block {
   Vector<time::TimelineId> other_uses;       // streams named with record_use
 };
 
-// Holds: every method runs under the context's lock; those that take it drop it around driver calls that may block.
+// Methods that are handed the context's lock drop it around driver calls that may block.
 class Somm {
  public:
   Somm(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
 
   // Memory for `stream`; without one, memory that any stream may use at once.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
-                             const time::Timeline* timeline);
+                             const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`; null: none.
-  Block* owner(DevicePtr p);
+  Block* owner(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Frees behind the work on `stream`.
-  Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream);
+  Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   // Frees once `stamp` is complete.
-  Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp);
-  void record_use(Block* block, time::Timeline& timeline);
+  Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
+  void record_use(Block* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
   // Hands what has become complete back to the driver's pool.
-  Result<void> settle(MutexLock& lock);
+  Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Gives unused memory of the driver's pool back; returns how much.
-  Result<Bytes> trim(MutexLock& lock);
+  Result<Bytes> trim(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // The context has died, and every address with it.
-  void forget();
+  void forget() VPMM_REQUIRES(pool_lock);
   // Frees everything. Requires: the GPU is idle.
-  void release_everything();
+  void release_everything() VPMM_REQUIRES(pool_lock);
 
-  Bytes reserved_bytes();  // what the driver's pool holds
-  Bytes requested_bytes() const { return requested_; }
-  Bytes pending_bytes() const { return pending_bytes_; }
-  std::uint64_t live_allocations() const { return blocks_.size(); }
-  std::uint64_t allocations() const { return allocations_; }
-  std::uint64_t deallocations() const { return deallocations_; }
-  std::string validate() const;
+  Bytes reserved_bytes() VPMM_REQUIRES(pool_lock);  // what the driver's pool holds
+  Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return requested_; }
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return pending_bytes_; }
+  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return blocks_.size(); }
+  std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }
+  std::uint64_t deallocations() const VPMM_REQUIRES(pool_lock) { return deallocations_; }
+  std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
   struct Pending {
@@ -60,20 +60,21 @@ class Somm {
     Bytes bytes = 0;
     time::Stamp stamp;
   };
-  Result<void> open();
-  void forget_block(Block* block);
+  Result<void> open() VPMM_REQUIRES(pool_lock);
+  void forget_block(Block* block) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   driver::DeviceOrdinal device_;
   time::Timelines& timelines_;
-  std::optional<driver::MemPoolHandle> pool_;
-  driver::StreamHandle own_stream_{};  // non-blocking; carries frees that no caller's stream carries
-  Map<DevicePtr, Block> blocks_;
-  Vector<Pending> pending_;
-  Bytes requested_ = 0;
-  Bytes pending_bytes_ = 0;
-  std::uint64_t allocations_ = 0;
-  std::uint64_t deallocations_ = 0;
+  std::optional<driver::MemPoolHandle> pool_ VPMM_GUARDED_BY(pool_lock);
+  driver::StreamHandle own_stream_
+      VPMM_GUARDED_BY(pool_lock){};  // non-blocking; carries frees that no caller's stream carries
+  Map<DevicePtr, Block> blocks_ VPMM_GUARDED_BY(pool_lock);
+  Vector<Pending> pending_ VPMM_GUARDED_BY(pool_lock);
+  Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes pending_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t deallocations_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::somm

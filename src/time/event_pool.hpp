@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 
@@ -16,7 +17,7 @@ class Event {
  public:
   Event(EventPool& pool, driver::ContextId context, driver::EventHandle handle)
       : pool_(pool), context_(context), handle_(handle) {}
-  ~Event();
+  ~Event() VPMM_REQUIRES(pool_lock);
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   driver::EventHandle handle() const { return handle_; }
@@ -28,24 +29,24 @@ class Event {
   driver::EventHandle handle_;
 };
 
-// Holds: the context's lock, for every method and for the end of every Event.
 class EventPool {
  public:
   explicit EventPool(driver::Driver& driver) : driver_(driver) {}
 
   // An event of `context`, which is made current for the call if need be.
-  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id);
+  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
   // The context has died and its events with it: they may not be touched any more, destroying included.
-  void forget_context(driver::ContextId id);
+  void forget_context(driver::ContextId id) VPMM_REQUIRES(pool_lock);
   // Destroys the spare events.
-  void destroy_spares();
+  void destroy_spares() VPMM_REQUIRES(pool_lock);
 
  private:
   friend class Event;
-  void give_back(driver::ContextId context, driver::EventHandle handle);
+  void give_back(driver::ContextId context, driver::EventHandle handle) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
-  HashMap<std::uint64_t, Vector<driver::EventHandle>> spares_;  // by ContextId, live contexts only
+  HashMap<std::uint64_t, Vector<driver::EventHandle>> spares_
+      VPMM_GUARDED_BY(pool_lock);  // by ContextId, live contexts only
 };
 
 }  // namespace vpmm::time

@@ -314,7 +314,7 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
     std::erase_if(closing->events, [&](const auto& event) { return event->context() == context; });
     closing = closing->events.empty() ? end_closing(closing, done) : std::next(closing);
   }
-  std::erase_if(poll_order_, [&](TimelineId id) {
+  std::erase_if(poll_order_, [&](TimelineId id) VPMM_REQUIRES(pool_lock) {
     const Timeline* timeline = find(id);
     return timeline == nullptr || timeline->closings.empty();
   });
@@ -366,7 +366,7 @@ std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
 
 void Timelines::retire_idle(std::size_t keep) {
   if (by_id_.size() <= keep) return;
-  std::erase_if(by_id_, [&](const auto& entry) {
+  std::erase_if(by_id_, [&](const auto& entry) VPMM_REQUIRES(pool_lock) {
     const Timeline& timeline = *entry.second;
     const bool is_used = &timeline == any_ || &timeline == every_ || timeline.tenants != 0 || timeline.callers != 0;
     if (is_used || timeline.last != timeline.complete || !timeline.closings.empty()) return false;

@@ -46,14 +46,14 @@ class NumberInHand {
   }
   // Under the pool's lock, like all below. Counts the number as given, if it was, and lays out the next; returns the
   // last that counts as given, `last` until now.
-  std::uint64_t seal(std::uint64_t last) {
+  std::uint64_t seal(std::uint64_t last) VPMM_REQUIRES(pool_lock) {
     if (is_used_.exchange(false)) last = std::max(last, number_.load(std::memory_order_relaxed));
     number_.store(last + 1);
     return last;
   }
   bool is_used() const { return is_used_.load(std::memory_order_relaxed); }
   // Of another timeline, whose last number is this.
-  void begin(std::uint64_t last) {
+  void begin(std::uint64_t last) VPMM_REQUIRES(pool_lock) {
     is_used_.store(false);
     number_.store(last + 1);
   }
@@ -104,74 +104,81 @@ struct KnownContext {
 // proven by a set of events, one in each of these contexts, and complete when all of them are done. A context that dies
 // takes its event out of the sets, for its work is over, too.
 
-// Holds: every method runs under the context's lock. No method waits for the GPU.
+// No method waits for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);
 
   // The context that handles 0, 1 and 2 belong to.
-  void set_primary(driver::ContextHandle context, driver::ContextId id);
-  driver::ContextHandle primary() const { return primary_; }
-  driver::ContextId primary_id() const { return primary_id_; }
+  void set_primary(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
+  driver::ContextHandle primary() const VPMM_REQUIRES(pool_lock) { return primary_; }
+  driver::ContextId primary_id() const VPMM_REQUIRES(pool_lock) { return primary_id_; }
 
   // Work in this context may use the memory of everybody from now on.
-  void know(const KnownContext& context);
-  const Vector<KnownContext>& other_contexts() const { return others_; }  // known, without the primary one
+  void know(const KnownContext& context) VPMM_REQUIRES(pool_lock);
+  const Vector<KnownContext>& other_contexts() const VPMM_REQUIRES(pool_lock) {
+    return others_;
+  }  // known, without the primary one
 
-  Result<Timeline*> of(driver::StreamHandle stream);  // found or begun; needs the primary context current
-  Timeline& any_stream();
+  Result<Timeline*> of(driver::StreamHandle stream)
+      VPMM_REQUIRES(pool_lock);  // found or begun; needs the primary context current
+  Timeline& any_stream() VPMM_REQUIRES(pool_lock);
   // Like any_stream(), but never closed by an event on the legacy stream, which does not wait for everybody.
-  Timeline& every_stream();
-  bool is_every_stream_unproven() const { return every_ != nullptr && every_->provable < every_->last; }
-  Timeline* find(TimelineId id);
-  void for_each(FunctionRef<void(Timeline&)> visit) const;
-  std::size_t count() const { return by_id_.size(); }
-  std::size_t stream_count() const { return by_stream_.size(); }  // without the any-stream timeline
-  std::uint64_t outstanding_events() const { return outstanding_; }
-  std::uint64_t events_recorded() const { return recorded_; }
+  Timeline& every_stream() VPMM_REQUIRES(pool_lock);
+  bool is_every_stream_unproven() const VPMM_REQUIRES(pool_lock) {
+    return every_ != nullptr && every_->provable < every_->last;
+  }
+  Timeline* find(TimelineId id) VPMM_REQUIRES(pool_lock);
+  void for_each(FunctionRef<void(Timeline&)> visit) const VPMM_REQUIRES(pool_lock);
+  std::size_t count() const VPMM_REQUIRES(pool_lock) { return by_id_.size(); }
+  std::size_t stream_count() const VPMM_REQUIRES(pool_lock) {
+    return by_stream_.size();
+  }  // without the any-stream timeline
+  std::uint64_t outstanding_events() const VPMM_REQUIRES(pool_lock) { return outstanding_; }
+  std::uint64_t events_recorded() const VPMM_REQUIRES(pool_lock) { return recorded_; }
 
   // The number of a free that happens now.
-  StampPart next(Timeline& timeline, Bytes bytes);
+  StampPart next(Timeline& timeline, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // Frees that carried the number in hand leave the hand: it counts as given.
-  void claim(Timeline& timeline, std::uint64_t number, Bytes bytes);
+  void claim(Timeline& timeline, std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // `stamp` without the parts that are complete.
-  Stamp reduce(const Stamp& stamp) const;
+  Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
 
-  bool is_due(const Timeline& timeline) const;
+  bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
   // Closes all numbers so far by an event on `stream`, which must be the timeline's and not capturing.
-  Result<void> close(Timeline& timeline, driver::StreamHandle stream);
+  Result<void> close(Timeline& timeline, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   // Closes every timeline by one context-wide event in each known context (or any-stream alone, `legacy_stream`, by one
   // on the legacy stream of each). No stream of these contexts may be capturing. False: there was nothing to close.
   enum class Everything { context_event, legacy_stream };
-  Result<bool> close_all(Everything how);
+  Result<bool> close_all(Everything how) VPMM_REQUIRES(pool_lock);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
   // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became complete since the last
   // call, also when a query fails.
-  Result<void> poll(std::size_t limit, Vector<StampPart>& done);
+  Result<void> poll(std::size_t limit, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
   // For a synchronisation of all known contexts: the numbers before it, which are complete after it.
-  Vector<StampPart> numbers_so_far();
+  Vector<StampPart> numbers_so_far() VPMM_REQUIRES(pool_lock);
   // The same for one of them.
-  Vector<StampPart> numbers_so_far(driver::ContextId context);
-  Vector<StampPart> mark_complete(const Vector<StampPart>& parts);
+  Vector<StampPart> numbers_so_far(driver::ContextId context) VPMM_REQUIRES(pool_lock);
+  Vector<StampPart> mark_complete(const Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   // The context is gone with its streams and events: forgets them untouched; all of it is complete. After that of the
   // primary context, its successor is the primary one.
-  Vector<StampPart> forget_context(driver::ContextId context);
+  Vector<StampPart> forget_context(driver::ContextId context) VPMM_REQUIRES(pool_lock);
 
-  bool is_waitable(const StampPart& part) const;
+  bool is_waitable(const StampPart& part) const VPMM_REQUIRES(pool_lock);
   // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
-  Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part);
+  Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part) VPMM_REQUIRES(pool_lock);
   // The event that will prove `part`, or the next of those that will together, kept alive for the caller to synchronise
   // on without the lock; null: nothing will.
-  std::shared_ptr<Event> proof_of(const StampPart& part) const;
+  std::shared_ptr<Event> proof_of(const StampPart& part) const VPMM_REQUIRES(pool_lock);
 
   // Forgets timelines with nothing pending when there are many; ids are not reused.
-  void retire_idle(std::size_t keep);
+  void retire_idle(std::size_t keep) VPMM_REQUIRES(pool_lock);
   // Destroys all events (while the driver may still be called); what they would have proven needs new ones.
-  void destroy_events();
-  std::string describe(const StampPart& part) const;       // "stream 9 up to 17"
-  std::string describe_stream(TimelineId timeline) const;  // "stream 9"
-  std::string validate() const;
+  void destroy_events() VPMM_REQUIRES(pool_lock);
+  std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);       // "stream 9 up to 17"
+  std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
+  std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
   struct ContextClosing {
@@ -179,38 +186,41 @@ class Timelines {
     Vector<std::shared_ptr<Event>> events;  // those not seen done yet
     Vector<StampPart> covers;
   };
-  Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream);
-  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done);
-  bool is_of(const Timeline& timeline, driver::ContextId context) const;
-  Vector<StampPart> unproven(driver::ContextId context, Everything how);
-  Vector<StampPart> unproven_of_everybody(Everything how);
-  void add_unproven(Timeline& timeline, Vector<StampPart>& parts);
-  Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how);
-  void publish(ContextClosing closing);
-  Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done);
-  void add_incomplete(Timeline& timeline, Vector<StampPart>& parts);
-  void pass_on_everybody(driver::ContextId dead);
-  static void seal(Timeline& timeline);
+  Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream)
+      VPMM_REQUIRES(pool_lock);
+  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
+  bool is_of(const Timeline& timeline, driver::ContextId context) const VPMM_REQUIRES(pool_lock);
+  Vector<StampPart> unproven(driver::ContextId context, Everything how) VPMM_REQUIRES(pool_lock);
+  Vector<StampPart> unproven_of_everybody(Everything how) VPMM_REQUIRES(pool_lock);
+  void add_unproven(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
+  Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how) VPMM_REQUIRES(pool_lock);
+  void publish(ContextClosing closing) VPMM_REQUIRES(pool_lock);
+  Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done)
+      VPMM_REQUIRES(pool_lock);
+  void add_incomplete(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
+  void pass_on_everybody(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  static void seal(Timeline& timeline) VPMM_REQUIRES(pool_lock);
   static bool has_in_hand(const Timeline& timeline);
-  Result<bool> is_done(const Event& event);
-  Result<void> poll_context_closings(Vector<StampPart>& done);
-  Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done);
+  Result<bool> is_done(const Event& event) VPMM_REQUIRES(pool_lock);
+  Result<void> poll_context_closings(Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
+  Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   ClosingRule rule_;
-  EventPool events_;
-  driver::ContextHandle primary_{};
-  driver::ContextId primary_id_{};
-  Vector<KnownContext> others_;
-  std::uint64_t next_id_ = 1;
-  HashMap<std::uint64_t, std::unique_ptr<Timeline>> by_id_;
-  HashMap<std::uint64_t, Timeline*> by_stream_;  // by StreamId; ids are never reused by the driver
-  Timeline* any_ = nullptr;
-  Timeline* every_ = nullptr;
-  Deque<ContextClosing> context_closings_;  // oldest first
-  Deque<TimelineId> poll_order_;            // timelines with own closings, next to be asked first
-  std::uint64_t outstanding_ = 0;
-  std::uint64_t recorded_ = 0;
+  EventPool events_ VPMM_GUARDED_BY(pool_lock);
+  driver::ContextHandle primary_ VPMM_GUARDED_BY(pool_lock){};
+  driver::ContextId primary_id_ VPMM_GUARDED_BY(pool_lock){};
+  Vector<KnownContext> others_ VPMM_GUARDED_BY(pool_lock);
+  std::uint64_t next_id_ VPMM_GUARDED_BY(pool_lock) = 1;
+  HashMap<std::uint64_t, std::unique_ptr<Timeline>> by_id_ VPMM_GUARDED_BY(pool_lock);
+  HashMap<std::uint64_t, Timeline*> by_stream_
+      VPMM_GUARDED_BY(pool_lock);  // by StreamId; ids are never reused by the driver
+  Timeline* any_ VPMM_GUARDED_BY(pool_lock) = nullptr;
+  Timeline* every_ VPMM_GUARDED_BY(pool_lock) = nullptr;
+  Deque<ContextClosing> context_closings_ VPMM_GUARDED_BY(pool_lock);  // oldest first
+  Deque<TimelineId> poll_order_ VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to be asked first
+  std::uint64_t outstanding_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t recorded_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::time

@@ -8,6 +8,7 @@
 #include "base/address.hpp"
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "driver/types.hpp"
 
 namespace vpmm::vm {
@@ -27,40 +28,40 @@ struct Mapping {
   AddressRange range() const { return {at, chunk->size}; }
 };
 
-// Pure bookkeeping. Holds: the context's lock.
+// Pure bookkeeping.
 // Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings.
 class ChunkTable {
  public:
-  Chunk* add(driver::ChunkHandle handle, Bytes size);
-  void map(Chunk* chunk, DevicePtr at);
+  Chunk* add(driver::ChunkHandle handle, Bytes size) VPMM_REQUIRES(pool_lock);
+  void map(Chunk* chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);
   // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its
   // last.
-  void unmap(AddressRange range);
+  void unmap(AddressRange range) VPMM_REQUIRES(pool_lock);
   // The handle was given back to the driver; the chunk goes when no mapping is left.
-  void handle_released(Chunk* chunk);
+  void handle_released(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
   // The whole mappings that lie inside `range`, by address.
-  Vector<Mapping> inside(AddressRange range) const;
+  Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
   // Visits them in order until `visit` returns false.
-  void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const;
+  void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
   // Visits every mapping that overlaps `range`, by address.
-  void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const;
+  void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
   // True when `range` starts and ends at mapping borders and is mapped without gap.
-  bool is_whole(AddressRange range) const;
+  bool is_whole(AddressRange range) const VPMM_REQUIRES(pool_lock);
 
-  Bytes chunk_bytes() const { return chunk_bytes_; }
-  std::uint64_t chunk_count() const { return chunks_.size(); }
-  std::uint64_t mapping_count() const { return mappings_.size(); }
-  void for_each_chunk(FunctionRef<void(Chunk&)> visit);
-  void for_each_mapping(FunctionRef<void(const Mapping&)> visit) const;
-  std::string validate() const;
+  Bytes chunk_bytes() const VPMM_REQUIRES(pool_lock) { return chunk_bytes_; }
+  std::uint64_t chunk_count() const VPMM_REQUIRES(pool_lock) { return chunks_.size(); }
+  std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) { return mappings_.size(); }
+  void for_each_chunk(FunctionRef<void(Chunk&)> visit) VPMM_REQUIRES(pool_lock);
+  void for_each_mapping(FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
+  std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  void forget(Chunk* chunk);
+  void forget(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
-  HashMap<const Chunk*, std::unique_ptr<Chunk>> chunks_;
-  Map<DevicePtr, Chunk*> mappings_;
-  Bytes chunk_bytes_ = 0;
+  HashMap<const Chunk*, std::unique_ptr<Chunk>> chunks_ VPMM_GUARDED_BY(pool_lock);
+  Map<DevicePtr, Chunk*> mappings_ VPMM_GUARDED_BY(pool_lock);
+  Bytes chunk_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::vm

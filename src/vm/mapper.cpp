@@ -49,7 +49,8 @@ Result<driver::ChunkHandle> Mapper::create(Bytes size) {
   const MutexLock lock(mapping_);
   for (;;) {
     driver::ChunkHandle chunk{};
-    const CuResult result = retried([&] { return driver_.mem_create(size, properties_, chunk); });
+    const driver::ChunkProperties properties = properties_;
+    const CuResult result = retried([&] { return driver_.mem_create(size, properties, chunk); });
     if (result == CuResult::success) return chunk;
     const bool is_refused = result == CuResult::not_permitted || result == CuResult::not_supported;
     if (is_refused && properties_.gpu_direct_rdma_capable)
@@ -93,9 +94,9 @@ MapOutcome Mapper::catch_up(AddressRange whole, const Vector<Placement>& placeme
   return set_access_or_undo(whole, placements);
 }
 
-// Holds: mapping_.
 MapOutcome Mapper::set_access_or_undo(AddressRange whole, const Vector<Placement>& placements) {
-  const CuResult result = retried([&] { return driver_.mem_set_access(whole, access_); });
+  const std::span<const driver::AccessDescriptor> access = access_;
+  const CuResult result = retried([&] { return driver_.mem_set_access(whole, access); });
   if (result != CuResult::success)
     return {driver::driver_error(Call::mem_set_access, result), undo(placements, placements.size())};
   return {std::nullopt, {}, access_version_.load()};

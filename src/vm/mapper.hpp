@@ -56,13 +56,13 @@ class Mapper {
  private:
   template <typename F>
   driver::CuResult retried(F call);
-  MapOutcome set_access_or_undo(AddressRange whole, const Vector<Placement>& placements);
-  Vector<Placement> undo(const Vector<Placement>& placements, std::size_t mapped);
+  MapOutcome set_access_or_undo(AddressRange whole, const Vector<Placement>& placements) VPMM_REQUIRES(mapping_);
+  Vector<Placement> undo(const Vector<Placement>& placements, std::size_t mapped) VPMM_REQUIRES(mapping_);
 
   driver::Driver& driver_;
   Mutex mapping_;
-  driver::ChunkProperties properties_;            // under mapping_
-  Vector<driver::AccessDescriptor> access_;       // likewise
+  driver::ChunkProperties properties_ VPMM_GUARDED_BY(mapping_);
+  Vector<driver::AccessDescriptor> access_ VPMM_GUARDED_BY(mapping_);
   std::atomic<std::uint64_t> access_version_{0};  // changes under mapping_
 };
 
