@@ -89,7 +89,7 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   bool held_ = true;
 };
 
-// Holds the mutex of a device's context. The roles are none's to take: so the bodies are not analysed.
+// Holds the mutex of a device's context. Only such a guard takes a role, so its bodies are not analysed.
 class VPMM_SCOPED_LOCK PoolLock : public MutexLock {
  public:
   explicit PoolLock(Mutex& mutex) VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : MutexLock(mutex) {}

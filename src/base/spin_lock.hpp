@@ -35,17 +35,4 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) SpinLock {
   std::atomic<bool> held_{false};
 };
 
-class VPMM_THREAD_ATTRIBUTE(scoped_lockable) SpinGuard {
- public:
-  explicit SpinGuard(SpinLock& lock) noexcept VPMM_THREAD_ATTRIBUTE(acquire_capability(lock)) : lock_(lock) {
-    lock_.lock();
-  }
-  ~SpinGuard() VPMM_THREAD_ATTRIBUTE(release_capability()) { lock_.unlock(); }
-  SpinGuard(const SpinGuard&) = delete;
-  SpinGuard& operator=(const SpinGuard&) = delete;
-
- private:
-  SpinLock& lock_;
-};
-
 }  // namespace vpmm

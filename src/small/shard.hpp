@@ -86,7 +86,7 @@ struct Tally {
 
 class Shard;
 
-// Holds the lock of a shard, and its role (Note [Locks by their roles]): so the bodies are not analysed.
+// Holds the lock of a shard, with its role (Note [Locks by their roles]). Not analysed, like PoolLock.
 class VPMM_SCOPED_LOCK CacheGuard {
  public:
   explicit CacheGuard(Shard& shard) noexcept VPMM_ACQUIRE(cache_lock);
