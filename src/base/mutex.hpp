@@ -26,8 +26,8 @@ namespace vpmm {
 // and what needs the lock names the role. That it is the lock of this very pool, or this very stream, the analysis does
 // not see. Order: the pool's first, then one cache's.
 struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
-inline constexpr LockRole pool_lock;   // of a device's context, for all that the device has
-inline constexpr LockRole cache_lock;  // of what one stream has in hand (small::Shard)
+inline LockRole pool_lock;   // of a device's context, for all that the device has
+inline LockRole cache_lock;  // of what one stream has in hand (small::Shard)
 
 // Tells the processor that this thread waits for another.
 inline void spin_pause() noexcept {
