@@ -9,8 +9,9 @@
  *   default an allocation that would map more than was ever mapped may look for up to 12 ms whether the GPU is done
  *   with what was freed, and calls that come meanwhile stand behind it; or for up to 4 ms whether other threads free
  *   something, while they are at work.
- * - What one pool holds idle is no reason for another to run out: where the GPU is full, the pools of the process give
- *   back what they hold idle and what is complete before a call fails.
+ * - What one pool holds idle is no reason for another to run out: where the GPU is full, and no stream is known to be
+ *   captured, the pools of the process give back what they hold idle and what is complete before a call fails, also
+ *   what was mapped ahead.
  * - On failure nothing has changed; vpmm_last_error() describes it. Output parameters are written on success only.
  * - Structs begin with `size`: set it to sizeof the struct as you compiled it. Older, shorter structs keep working.
  */
@@ -37,9 +38,9 @@ extern "C" {
 typedef enum vpmm_status {
   VPMM_OK = 0,
   VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal, stream or null pointer that is not allowed */
-  VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool: foreign, freed already */
+  VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool, or not where it starts */
   VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
-  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* memory of the process itself; nothing has changed, also after a free */
+  VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* of the process itself; nothing has changed: a free is to be made again */
   VPMM_ERROR_BAD_CONFIGURATION = 5,  /* a setting has a value that is not allowed; the message names it */
   VPMM_ERROR_UNSUPPORTED = 6,        /* this device or driver cannot do it */
   VPMM_ERROR_NO_DRIVER = 7,          /* no CUDA driver on this machine */
@@ -215,7 +216,8 @@ VPMM_API vpmm_status vpmm_usable_size(vpmm_pool* pool, const void* ptr, size_t* 
 /* ptrs[i] gets bytes[i] for work queued on `stream`; all or none. The stream is looked up once. */
 VPMM_API vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t count, vpmm_stream stream,
                                         void** ptrs);
-/* Frees all that are live; when some are not, the error names the first of those. Nulls are passed over. */
+/* Frees all that it can; the error is that of the first that it could not. Nulls are passed over. After
+ * VPMM_ERROR_HOST_OUT_OF_MEMORY make it again: those that were freed are then VPMM_ERROR_INVALID_POINTER. */
 VPMM_API vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t count, vpmm_stream stream);
 
 /* --- bound streams --- */
@@ -278,7 +280,7 @@ VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
  * for, VPMM_IPC_TIMEOUT at most. VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process itself.
  * VPMM_ERROR_NOT_SHARED: its process is gone, does not answer or serves as many others as it may, or the memory is
  * freed. VPMM_ERROR_UNSUPPORTED: `device` cannot reach it, and vpmm_ipc_open_staged can. On failure nothing stays
- * mapped. */
+ * mapped; what the driver does not take back is tried again at the next opening or closing. */
 VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
 /* A copy in `pool`, on any device, which is the caller's to free: through peer access or host memory. Complete, and the
  * source closed, when it returns; while a stream is being captured the source is closed as by vpmm_ipc_close_deferred.
@@ -307,9 +309,9 @@ VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records allocations to a gzip CSV file that `vpmm replay` reads. A recording that is not stopped is finished when the
- * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes stops no call: calls are
- * left out then, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or after ten seconds that the file
- * is not finished. */
+ * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes holds calls up for a second
+ * at most, once: after that calls are left out, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or
+ * after ten seconds that the file is not finished. To open the file may wait, on a pipe that nobody reads for ever. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

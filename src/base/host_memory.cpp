@@ -12,7 +12,7 @@
 namespace vpmm {
 namespace {
 
-constexpr std::size_t kFirstPiece = std::size_t{4} << 20;  // untouched, it costs address space only
+constexpr std::size_t kFirstPiece = std::size_t{8} << 20;  // untouched, it costs address space only
 constexpr std::size_t kLeastBlock = 64;
 constexpr std::size_t kMostAlignment = 4096;
 constexpr std::size_t kLeastHeader = 16;
@@ -34,18 +34,19 @@ struct Piece {
 alignas(kMostAlignment) constinit std::array<std::byte, kFirstPiece> first_piece{};
 
 // used_ = sum of the blocks that are in use. When all are back, the pieces are whole again.
+// promised_ = sum over the calls in progress of what they may need.
 class Reserve {
  public:
   constexpr Reserve() { pieces_[0] = {first_piece.data(), kFirstPiece, 0}; }
 
-  bool provide(std::size_t bytes) noexcept {
-    if (used_.load(std::memory_order_relaxed) == 0 && bytes <= kFirstPiece) return true;
-    const SpinGuard guard(lock_);
-    const std::size_t count = count_.load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i < count; ++i)
-      if (pieces_[i].size - pieces_[i].cut >= bytes) return true;
-    return add_piece(count, bytes);
+  bool promise(std::size_t bytes) noexcept {
+    const std::size_t promised = promised_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (used_.load(std::memory_order_relaxed) == 0 && promised <= kFirstPiece) return true;
+    if (has_room(promised)) return true;
+    take_back(bytes);
+    return false;
   }
+  void take_back(std::size_t bytes) noexcept { promised_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   void* take(std::size_t bytes, std::size_t alignment) noexcept {
     const std::size_t header = std::max(alignment, kLeastHeader);
@@ -85,6 +86,15 @@ class Reserve {
     return static_cast<Header*>(static_cast<void*>(memory - sizeof(Header)));
   }
 
+  // Not in free blocks, which may have the wrong size.
+  bool has_room(std::size_t bytes) noexcept {
+    const SpinGuard guard(lock_);
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    std::size_t room = 0;
+    for (std::size_t i = 0; i < count; ++i) room += pieces_[i].size - pieces_[i].cut;
+    return room >= bytes || add_piece(count, bytes);
+  }
+
   std::byte* begin_block(std::size_t block) VPMM_REQUIRES(lock_) {
     FreeBlock*& list = free_[static_cast<std::size_t>(std::countr_zero(block))];
     if (list != nullptr) return static_cast<std::byte*>(static_cast<void*>(std::exchange(list, list->next)));
@@ -117,6 +127,7 @@ class Reserve {
 
   SpinLock lock_;
   std::atomic<std::size_t> used_{0};
+  std::atomic<std::size_t> promised_{0};
   std::atomic<std::size_t> count_{1};
   // `begin` and `size` of a piece do not change once count_ covers it; `cut` is the lock's.
   std::array<Piece, kPieces> pieces_{};
@@ -127,7 +138,9 @@ constinit Reserve reserve;
 
 }  // namespace
 
-bool host_reserve::provide(std::size_t bytes) noexcept { return reserve.provide(bytes); }
+HostPromise::HostPromise(std::size_t bytes) noexcept : bytes_(reserve.promise(bytes) ? bytes : 0) {}
+HostPromise::~HostPromise() { reserve.take_back(bytes_); }
+
 std::size_t host_reserve::used() noexcept { return reserve.used(); }
 
 void* host_reserve::take(std::size_t bytes, std::size_t alignment) noexcept {

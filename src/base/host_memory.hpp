@@ -3,10 +3,10 @@
 // Note [Host memory in reserve]
 // A call that has changed half of what it changes cannot stop because `operator new` fails: an allocation would be
 // lost, or given twice. So the containers of the rooms take their memory here. Where the process has none left, it
-// comes from a reserve that was set aside when the library was loaded, and a call makes sure *before it changes
-// anything* that the reserve is large enough for all that it may need (host_reserve::provide); otherwise it fails with
-// host_out_of_memory. What the reserve gave returns to it. Only operations whose need grows with the size of the pool
-// and that change nothing (dumps, validate()) may take more than that and fail on the way.
+// comes from a reserve that was set aside when the library was loaded, and a call is promised *before it changes
+// anything* all that it may need of it (HostPromise); otherwise it fails with host_out_of_memory. What the reserve gave
+// returns to it. Only operations whose need grows with the size of the pool and that change nothing (dumps, validate())
+// may take more than that and fail on the way.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,22 @@ namespace vpmm {
 // What one call may need beyond what it asks for itself, in bytes.
 constexpr std::size_t kHostReserve = std::size_t{512} << 10;
 
+// So many bytes of the reserve, for as long as this lives: of calls at the same time each is promised its own. Any
+// thread; takes a lock for a few instructions where the process has run out of memory, or many calls come at once.
+class [[nodiscard]] HostPromise {
+ public:
+  explicit HostPromise(std::size_t bytes = kHostReserve) noexcept;
+  ~HostPromise();
+  HostPromise(const HostPromise&) = delete;
+  HostPromise& operator=(const HostPromise&) = delete;
+  // False: neither the reserve nor the process has them.
+  bool is_kept() const { return bytes_ != 0; }
+
+ private:
+  std::size_t bytes_;  // 0: not promised
+};
+
 namespace host_reserve {
-// Makes sure that the reserve has so many bytes; false: neither it nor the process has them. Any thread; takes a lock
-// for a few instructions, and none while nothing was ever taken from the reserve.
-bool provide(std::size_t bytes = kHostReserve) noexcept;
 // From the process, else from the reserve; null: neither has it. Requires: `alignment` is a power of two <= 4096.
 void* take(std::size_t bytes, std::size_t alignment) noexcept;
 void give_back(void* memory, std::size_t alignment) noexcept;

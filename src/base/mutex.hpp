@@ -1,4 +1,4 @@
-// base: a mutex that clang's thread-safety analysis understands.
+// base: a mutex, and the roles of locks, which clang's thread-safety analysis understands.
 #pragma once
 
 #include <condition_variable>

@@ -5,10 +5,10 @@
 #include <signal.h>
 
 #include <exception>
-#include <string>
 #include <thread>
 #include <utility>
 
+#include "base/message.hpp"
 #include "base/result.hpp"
 #include "base/scope_exit.hpp"
 
@@ -31,7 +31,7 @@ Result<void> start_quiet_thread(const char* name, Work work) {
     return {};
   } catch (const std::exception& exception) {
     return Error{ErrorCode::host_out_of_memory,
-                 "the thread `" + std::string(name) + "` cannot be started: " + exception.what()};
+                 message_of("the thread `{}` cannot be started: {}", name, exception.what())};
   }
 }
 

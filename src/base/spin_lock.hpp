@@ -35,4 +35,15 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) SpinLock {
   std::atomic<bool> held_{false};
 };
 
+class VPMM_SCOPED_LOCK SpinGuard {
+ public:
+  explicit SpinGuard(SpinLock& lock) noexcept VPMM_ACQUIRE(lock) : lock_(lock) { lock_.lock(); }
+  ~SpinGuard() VPMM_RELEASE() { lock_.unlock(); }
+  SpinGuard(const SpinGuard&) = delete;
+  SpinGuard& operator=(const SpinGuard&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
 }  // namespace vpmm

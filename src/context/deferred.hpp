@@ -12,7 +12,7 @@ namespace vpmm::context {
 
 // push() may be called from any thread at any time: it takes no lock, calls no driver and waits for nobody. Nodes come
 // from a stock that whoever will push later has filled beforehand; only when two pushes race for the last node is one
-// taken from the heap.
+// taken from the process, or from its reserve.
 class DeferredList {
  public:
   DeferredList() = default;

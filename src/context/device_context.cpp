@@ -75,7 +75,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   Result<DevicePtr> result = noted(route(lock, request, caller));
   if (!result) return result;
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
-  afterwards([&] {
+  afterwards([&]() VPMM_REQUIRES(pool_lock) {
     announce_allocation(result.value(), request, caller);
     leave(caller);
     note_peaks(caller);
@@ -233,7 +233,7 @@ Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& strea
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
   if (!keep_before_event(caller, ptr)) VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
   // The memory is freed already, so a failure from here on is not the call's.
-  afterwards([&] {
+  afterwards([&]() VPMM_REQUIRES(pool_lock) {
     leave(caller);
     static_cast<void>(noted(bound_any_stream(lock)));
     static_cast<void>(noted(trim_above_threshold(lock)));
@@ -246,11 +246,11 @@ void DeviceContext::deallocate_deferred(DevicePtr ptr) noexcept {
 }
 
 bool DeviceContext::drain_deferred(MutexLock& lock) {
-  captures_.take_ended([this](std::uint64_t capture) { release_capture(capture); });
+  captures_.take_ended([this](std::uint64_t capture) VPMM_REQUIRES(pool_lock) { release_capture(capture); });
   if (deferred_.empty()) return false;
   served_beside_deferred_.store(0, std::memory_order_relaxed);
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
-  deferred_.take_all([&](std::uint64_t address) {
+  deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   if (is_proof_due()) prove_everything();

@@ -139,6 +139,7 @@ class DeviceContext final : public Context {
   void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   // allocating
   Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
+  void free_surely(DevicePtr ptr, Stream stream) noexcept;
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
   Result<DevicePtr> allocate_or_call_back(const Request& request, Bound* bound);
   Result<DevicePtr> allocate_once(const Request& request, Bound* bound);

@@ -231,7 +231,7 @@ bool DeviceContext::Visit::enter() {
     return true;
   }
   // Note [Host memory in reserve]: from here on the call may change something.
-  if (!host_reserve::provide()) status_ = no_host_memory();
+  if (!promise_.is_kept()) status_ = no_host_memory();
   if (status_) status_ = context_.check_alive();
   if (!status_) return true;
   const std::uint64_t opening = context_.openings_.load();

@@ -291,12 +291,13 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
-  if (!has_preallocated_ || recording_ || !host_reserve::provide()) return {};
+  const HostPromise promise;
+  if (!has_preallocated_ || recording_ || !promise.is_kept()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
   const DevicePtr begin = pool_->allocate_hit({bytes, small_->rounded(bytes), natural}, caller);
   if (is_null(begin)) return {};
-  afterwards([&] {
+  afterwards([&]() VPMM_REQUIRES(pool_lock) {
     announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
     note_peaks(caller);
   });
@@ -320,7 +321,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
     return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
   const Known caller = stream ? known(*stream) : Known{};
   const auto take_back = [&](std::size_t made) {
-    static_cast<void>(deallocate_many(out.first(made), stream));  // why it is done is the error to tell
+    for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
   };
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -344,6 +345,16 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
   return {};
 }
 
+// What cannot be freed now for want of host memory is freed later.
+void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
+  try {
+    const Result<void> freed = deallocate(ptr, stream);
+    if (freed || freed.error().code != ErrorCode::host_out_of_memory) return;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory, likewise
+  }
+  deallocate_deferred(ptr);
+}
+
 Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
   const Known caller = stream ? known(*stream) : Known{};
   Result<void> first;
@@ -365,8 +376,9 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Known known{nullptr, *caller.timeline->stream, stream};
   if (small_ != nullptr) known.shard = &small_->shard_of(*caller.timeline);
-  ++caller.timeline->callers;
-  return std::unique_ptr<BoundStream>(std::make_unique<Bound>(*this, known, caller.timeline->id));
+  std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, known, caller.timeline->id);
+  ++caller.timeline->callers;  // which its end takes back
+  return bound;
 }
 
 DeviceContext::Bound::~Bound() {

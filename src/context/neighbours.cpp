@@ -46,12 +46,14 @@ void leave_neighbourhood(Context& pool) noexcept {
 
 Bytes ask_neighbours(Context& asking, Bytes bytes) {
   Bytes given = 0;
-  const MutexLock lock(neighbourhood().mutex);
-  for (Context* const pool : neighbourhood().pools) {
-    if (given >= bytes) break;
-    const bool is_neighbour =
-        pool != &asking && pool->device() == asking.device() && &pool->driver() == &asking.driver();
-    if (is_neighbour) given += give_back(*pool, bytes - given);
+  {
+    const MutexLock lock(neighbourhood().mutex);
+    for (Context* const pool : neighbourhood().pools) {
+      if (given >= bytes) break;
+      const bool is_neighbour =
+          pool != &asking && pool->device() == asking.device() && &pool->driver() == &asking.driver();
+      if (is_neighbour) given += give_back(*pool, bytes - given);
+    }
   }
   if (given > 0)
     observe::log(observe::LogLevel::info, "device {}: other pools of this process gave back {} bytes", asking.device(),

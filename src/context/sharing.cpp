@@ -1,4 +1,6 @@
 // context: memory that other processes map: which chunks are behind it, and its free when the last of them let go.
+#include <new>
+
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/race_window.hpp"
@@ -10,7 +12,8 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
   if (poison_) return *poison_;
-  if (!host_reserve::provide()) return no_host_memory();
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
   if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
@@ -41,7 +44,8 @@ bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const PoolLock lock(mutex_);
   if (poison_) return *poison_;
-  if (!host_reserve::provide()) return no_host_memory();
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
@@ -59,7 +63,10 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
   return shared;
 }
 
+// Whoever holds the lease tries again where there is no host memory.
 void DeviceContext::end_lease(ShareId id, Holder holder) {
+  const HostPromise promise;
+  if (!promise.is_kept()) throw std::bad_alloc();
   const PoolLock lock(mutex_);
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr) return;

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/host_memory.hpp"
 #include "context/device_context.hpp"
 
 namespace vpmm::context {
@@ -25,6 +26,7 @@ class VPMM_SCOPED_LOCK DeviceContext::Visit {
   bool enter() VPMM_NO_THREAD_SAFETY_ANALYSIS;
 
   DeviceContext& context_;
+  const HostPromise promise_;
   bool is_inside_ = false;  // counted in visits_
   time::Timeline* pinned_ = nullptr;
   Result<void> status_;

@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,8 +29,8 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
-constexpr std::size_t kMostLeases =
-    1 << 14;                            // of one process: 2 MiB to keep them. Each is memory that it mapped by itself.
+// Of one process: 2 MiB to keep them. Each is memory that it mapped by itself.
+constexpr std::size_t kMostLeases = 1 << 14;
 constexpr std::size_t kMostHeard = 32;  // of one connection, before it is the others' turn
 constexpr int kMostLetIn = 32;          // likewise of new ones
 
@@ -51,10 +49,7 @@ void remove_socket() {
 }
 
 void report(const std::exception& failure) noexcept {
-  try {
-    observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", failure.what());
-  } catch (const std::exception&) {  // out of host memory, most likely, which is what there was to say
-  }
+  observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", failure.what());
 }
 
 constexpr const char* kOutOfMemory = "the process that exported the memory is out of host memory";

@@ -89,10 +89,7 @@ Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle,
   VPMM_TRY_ASSIGN(const DevicePtr copy, target.allocate({size, 0, std::nullopt}));
   // Why the copying failed is the error to tell.
   ScopeExit give_back([&] {
-    try {
-      static_cast<void>(target.deallocate(copy, std::nullopt));
-    } catch (const std::exception&) {  // out of host memory
-    }
+    target.deallocate_deferred(copy);  // needs no memory
   });
   // Captures of other streams are no concern of these copies.
   const driver::RelaxedCaptureScope relaxed(driver);

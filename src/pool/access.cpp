@@ -33,18 +33,18 @@ Result<void> Pool::set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer) 
 }
 
 Result<void> Pool::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
-  lock.leave();
-  mapper_.add_device(peer);
-  lock.enter();
+  {
+    const Unlocked unlocked(lock);
+    mapper_.add_device(peer);
+  }
   const Vector<AddressRange> runs = mapped_runs();
-  lock.leave();
+  const Unlocked unlocked(lock);
   Result<void> granted;
   for (const AddressRange& run : runs) {
     granted = mapper_.set_access(run, peer);
     if (!granted) break;
   }
   if (!granted) mapper_.remove_device(peer);
-  lock.enter();
   return granted;
 }
 

@@ -157,7 +157,8 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 }
 
 Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
-  if (!host_reserve::provide(kHostReserve + plan.pieces() * kHostBytesPerPiece)) return no_host_memory();
+  const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
+  if (!promise.is_kept()) return no_host_memory();
   // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
   VPMM_TRY(queue_waits(plan.waits, caller));
   prove_moves(plan, caller);

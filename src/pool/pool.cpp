@@ -145,9 +145,8 @@ DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
 // may two hope for each other's: only the call that would create the most hopes, and one with less grows at once.
 void Pool::look_away(MutexLock& lock, Pause& pause) {
   if (!std::exchange(pause.is_counted, true)) ++counters_.pauses;
-  lock.leave();
+  const Unlocked unlocked(lock);
   driver_.sleep_ns(kBetweenLooksNs);
-  lock.enter();
 }
 
 // Until nobody pauses, or all are over that did when it came.

@@ -183,18 +183,20 @@ void Pool::want_all_proof() {
 Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, page_size());
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
-  lock.leave();
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
   Bytes alignment = page_alignment() * (rounding_.cuts_pages() ? Rounding::kPagesInLine : 1);
-  Result<AddressRange> reserved = mapper_.reserve(size, alignment);
+  const auto reserve = [&] {
+    const Unlocked unlocked(lock);
+    return mapper_.reserve(size, alignment);
+  };
+  Result<AddressRange> reserved = reserve();
   while (!reserved && reserved.error().code != ErrorCode::poisoned && (size > least || alignment > page_alignment())) {
     if (size > least)
       size = std::max(round_up(size / 2, page_size()), least);
     else
       alignment = page_alignment();
-    reserved = mapper_.reserve(size, alignment);
+    reserved = reserve();
   }
-  lock.enter();
   if (!reserved) return std::move(reserved.error());
   // The table of its pages is the one thing that is too large for the reserve of host memory.
   try {

@@ -116,9 +116,10 @@ Result<bool> Pool::wait_for_any(MutexLock& lock, const Caller& caller) {
   for (std::uint64_t ns = kFirstSleepNs;; ns = std::min(2 * ns, kLongestSleepNs)) {
     VPMM_TRY(learn(timelines_.count()));
     if (returned_ != returned || timelines_.outstanding_events() == 0) return true;
-    lock.leave();
-    driver_.sleep_ns(ns);
-    lock.enter();
+    {
+      const Unlocked unlocked(lock);
+      driver_.sleep_ns(ns);
+    }
     if (relief_.drain_deferred(lock)) return true;
   }
 }

@@ -140,7 +140,7 @@ void SmallPool::enlist(Region& pages, Bytes requested, Shard& shard) {
   enter(pages, requested, shard);
 }
 
-//
+// Where the directory has no entry for them, frees take the pool's lock.
 void SmallPool::enter(Region& pages, Bytes requested, Shard& shard) {
   PageEntry* entry = directory_.at(pages.range.begin);
   if (entry == nullptr) {

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
-
-#include "base/message.hpp"
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {

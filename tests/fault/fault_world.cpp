@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "observe/render.hpp"
+
 namespace vpmm::fault {
 
 using driver::CuResult;
@@ -254,6 +256,20 @@ void FaultWorld::preallocate(Bytes bytes) {
 
 void FaultWorld::synchronize() {
   if (pool_ != nullptr) done(within([&] { return pool_->synchronize(); }), "synchronize");
+}
+
+void FaultWorld::look() {
+  if (pool_ == nullptr) return;
+  const auto dumped = within([&]() -> Result<std::size_t> {
+    static_cast<void>(pool_->statistics());
+    const observe::PoolSnapshot snapshot = pool_->snapshot();
+    return observe::to_json(snapshot).size() + observe::to_text(snapshot).size();
+  });
+  if (done(dumped, "dump") && dumped.value() == 0) fail("an empty dump");
+}
+
+void FaultWorld::record() {
+  if (pool_ != nullptr) done(within([&] { return pool_->start_recording("/dev/null"); }), "start_recording");
 }
 
 // After a reset that failed half-way the context may be gone or not.

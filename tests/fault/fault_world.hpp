@@ -51,6 +51,8 @@ class FaultWorld {
   void trim(Bytes bytes_to_keep);
   void preallocate(Bytes bytes);
   void synchronize();
+  void look();    // figures, and the dumps that the C ABI makes of a snapshot
+  void record();  // from here on, into nowhere
   void reset();
   void reset_by_others();
   enum class Announced { yes, no };

@@ -72,6 +72,15 @@ void without_streams(FaultWorld& w) {
   w.allocate(10 * kMiB, kAny);
 }
 
+void looked_at(FaultWorld& w) {
+  w.record();
+  moving(w);
+  w.look();
+  for (const Bytes bytes : {Bytes{100}, Bytes{5000}, Bytes{300'000}})
+    w.deallocate(w.allocate(bytes, w.stream(1)), w.stream(2));
+  w.look();
+}
+
 void unannounced_capture(FaultWorld& w) {
   const auto before = w.allocate(4 * kMiB, w.stream(1));
   w.capture(w.stream(1), FaultWorld::Announced::no);
@@ -276,6 +285,7 @@ std::vector<Scenario> scenarios() {
       {"sparing_idle_chunks", sparing_idle_chunks},
       {"crossing_streams", crossing_streams},
       {"without_streams", without_streams},
+      {"looked_at", looked_at},
       {"unannounced_capture", unannounced_capture},
       {"announced_capture", announced_capture},
       {"trimming", trimming},
