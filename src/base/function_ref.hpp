@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/mutex.hpp"
+
 namespace vpmm {
 
 template <typename Signature>
@@ -19,12 +21,16 @@ class FunctionRef<R(Args...)> {
       // NOLINTNEXTLINE(google-explicit-constructor): implicit, for lambdas as arguments
       FunctionRef(F&& f)  // NOLINT(cppcoreguidelines-missing-std-forward): only its address is kept
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
-        call_([](void* object, Args... args) -> R {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
-        }) {}
+        call_(&call<std::remove_reference_t<F>>) {}
   R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 
  private:
+  // Which lock the function needs is checked where it is written, and that whoever calls it has it is not.
+  template <typename F>
+  static R call(void* object, Args... args) VPMM_NO_THREAD_SAFETY_ANALYSIS {
+    return (*static_cast<F*>(object))(std::forward<Args>(args)...);
+  }
+
   void* object_;
   R (*call_)(void* object, Args... args);
 };

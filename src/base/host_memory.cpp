@@ -86,13 +86,17 @@ class Reserve {
     return static_cast<Header*>(static_cast<void*>(memory - sizeof(Header)));
   }
 
-  // Not in free blocks, which may have the wrong size.
+  // Not in free blocks, which may have the wrong size; and what one call needs, in one piece.
   bool has_room(std::size_t bytes) noexcept {
     const SpinGuard guard(lock_);
     const std::size_t count = count_.load(std::memory_order_relaxed);
     std::size_t room = 0;
-    for (std::size_t i = 0; i < count; ++i) room += pieces_[i].size - pieces_[i].cut;
-    return room >= bytes || add_piece(count, bytes);
+    std::size_t largest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      room += pieces_[i].size - pieces_[i].cut;
+      largest = std::max(largest, pieces_[i].size - pieces_[i].cut);
+    }
+    return (room >= bytes && largest >= kHostReserve) || add_piece(count, bytes);
   }
 
   std::byte* begin_block(std::size_t block) VPMM_REQUIRES(lock_) {

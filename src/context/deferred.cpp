@@ -2,6 +2,7 @@
 #include "context/deferred.hpp"
 
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/host_memory.hpp"
@@ -49,7 +50,10 @@ void DeferredList::push(std::uint64_t value) noexcept {
 
 void DeferredList::provide(std::size_t count) {
   while (nodes_.load(std::memory_order_relaxed) < count) {
-    Node* node = new Node;
+    // Nodes stay as long as the list, so they are no business of the reserve.
+    void* const memory = ::operator new(sizeof(Node), std::nothrow);
+    if (memory == nullptr) throw std::bad_alloc();
+    Node* node = std::construct_at(static_cast<Node*>(memory));
     put_back(spare_, node, node);
     nodes_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -60,11 +64,8 @@ void DeferredList::take_all(FunctionRef<void(std::uint64_t)> visit) {
   for (Node* node = pushed_.exchange(nullptr, std::memory_order_acquire); node != nullptr;)
     node = std::exchange(node->next, std::exchange(first, node));
   while (first != nullptr) {
-    const std::uint64_t value = first->value;
-    Node* const taken = std::exchange(first, first->next);
-    put_back(spare_, taken, taken);
     try {
-      visit(value);
+      visit(first->value);
     } catch (...) {
       while (first != nullptr) {
         Node* const rest = std::exchange(first, first->next);
@@ -72,6 +73,8 @@ void DeferredList::take_all(FunctionRef<void(std::uint64_t)> visit) {
       }
       throw;
     }
+    Node* const done = std::exchange(first, first->next);
+    put_back(spare_, done, done);
   }
 }
 

@@ -24,7 +24,7 @@ class DeferredList {
   // Makes sure that at least `count` pushes find a node.
   void provide(std::size_t count);
   // Takes everything pushed so far and calls `visit` with it, in the order of the pushes. Needs no memory; what `visit`
-  // throws passes, and what comes behind is as if it had been pushed again.
+  // throws passes, and that value and those behind it are as if they had been pushed again.
   void take_all(FunctionRef<void(std::uint64_t)> visit);
   bool empty() const { return pushed_.load(std::memory_order_acquire) == nullptr; }
 

@@ -49,7 +49,7 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, B
   for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
-    if (!std::exchange(has_asked, true) && ask_neighbours(*this, missing_on_gpu(request.bytes)) > 0) continue;
+    if (!std::exchange(has_asked, true) && ask_for_idle(request.bytes) > 0) continue;
     OutOfMemoryCallback callback;
     {
       const PoolLock lock(mutex_);
@@ -251,6 +251,8 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   served_beside_deferred_.store(0, std::memory_order_relaxed);
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
+    const HostPromise promise;  // of its own: there may be any number of them
+    if (!promise.is_kept()) throw std::bad_alloc();
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   if (is_proof_due()) prove_everything();

@@ -129,7 +129,7 @@ class DeviceContext final : public Context {
   }
   // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
   template <typename F>
-  static void afterwards(F&& work) noexcept {
+  static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
     try {
       std::forward<F>(work)();
     } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is to be told
@@ -148,7 +148,8 @@ class DeviceContext final : public Context {
       VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Bytes missing_on_gpu(Bytes bytes);
+  Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Bytes ask_for_idle(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
   Result<void> offset_growth(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   bool is_over_capacity() const VPMM_REQUIRES(pool_lock);

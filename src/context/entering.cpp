@@ -230,19 +230,26 @@ bool DeviceContext::Visit::enter() {
     status_ = *context_.poison_;
     return true;
   }
-  // Note [Host memory in reserve]: from here on the call may change something.
-  if (!promise_.is_kept()) status_ = no_host_memory();
-  if (status_) status_ = context_.check_alive();
+  // Note [Host memory in reserve]
+  {
+    const HostPromise opening_may_need;
+    status_ = opening_may_need.is_kept() ? context_.check_alive() : no_host_memory();
+  }
   if (!status_) return true;
   const std::uint64_t opening = context_.openings_.load();
   scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});
   lock_.emplace(context_.mutex_);
   context_.visit_ended_.wait(*lock_, [this]() VPMM_REQUIRES(pool_lock) { return !context_.is_resetting_; });
   if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
-  is_inside_ = true;
-  ++context_.visits_;
+  promise_.emplace();  // not before: those that wait for the lock need nothing yet
+  if (!promise_->is_kept()) {
+    status_ = no_host_memory();
+    return true;
+  }
   status_ = context_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
   if (status_) status_ = context_.noted(context_.forget_dead_others());
+  is_inside_ = true;
+  ++context_.visits_;
   return true;
 }
 

@@ -49,7 +49,7 @@ Bytes ask_neighbours(Context& asking, Bytes bytes) {
   {
     const MutexLock lock(neighbourhood().mutex);
     for (Context* const pool : neighbourhood().pools) {
-      if (given >= bytes) break;
+      if (given >= bytes || process_is_ending()) break;
       const bool is_neighbour =
           pool != &asking && pool->device() == asking.device() && &pool->driver() == &asking.driver();
       if (is_neighbour) given += give_back(*pool, bytes - given);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/message.hpp"
+#include "base/scope_exit.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
@@ -102,8 +103,7 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
   Result<void> done = preallocate_mapped(bytes);
   if (done || done.error().code != ErrorCode::out_of_memory) return done;
   const Bytes held = statistics().mapped_bytes;
-  const Bytes missing = missing_on_gpu(bytes - std::min(bytes, held));
-  return ask_neighbours(*this, missing) > 0 ? preallocate_mapped(bytes) : done;
+  return ask_for_idle(bytes - std::min(bytes, held)) > 0 ? preallocate_mapped(bytes) : done;
 }
 
 Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
@@ -119,9 +119,8 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
 // What has to become free on the GPU before it can give us `bytes` more, or as much of that as our own limit allows. 0:
 // that would not help, or others cannot be asked now, for their events could break a capture that only we know of.
 Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
-  Visit visit(*this);
   driver::MemInfo info;
-  if (!visit.status() || driver_.mem_get_info(info) != driver::CuResult::success) return 0;
+  if (driver_.mem_get_info(info) != driver::CuResult::success) return 0;
   if (!may_record_context_event()) return 0;
   const Bytes in_use = pool_ == nullptr ? 0 : pool_->wanted_bytes();
   const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
@@ -129,6 +128,24 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   if (wanted > info.total - std::min(info.total, in_use)) return 0;  // nobody could make room for it
   const Bytes growth = capacity_ ? std::min(wanted, *capacity_ - std::min(*capacity_, held)) : wanted;
   return growth - std::min(growth, info.free);
+}
+
+// Has the other pools of the GPU give back what lacks for `bytes` more. Their waits and events are like ours: a capture
+// begins before they are asked, and then they are not, or afterwards.
+Bytes DeviceContext::ask_for_idle(Bytes bytes) {
+  Bytes missing = 0;
+  {
+    Visit visit(*this);
+    if (visit.status()) missing = missing_on_gpu(bytes);
+    if (missing == 0) return 0;
+    ++context_waits_;
+  }
+  const ScopeExit end_wait([this] {
+    const PoolLock lock(mutex_);
+    --context_waits_;
+    context_wait_ended_.notify_all();
+  });
+  return ask_neighbours(*this, missing);
 }
 
 void DeviceContext::set_capacity(std::optional<Bytes> bytes) {

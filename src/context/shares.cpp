@@ -19,7 +19,9 @@ Shares::Share& Shares::find_or_add(AddressRange allocation) {
   if (found != by_begin_.end()) return found->second;
   const ShareId id{last_id.fetch_add(1) + 1};
   by_id_.emplace(static_cast<std::uint64_t>(id), allocation.begin);
-  ScopeExit undo([&] { by_id_.erase(static_cast<std::uint64_t>(id)); });  // short of host memory: in both or in none
+  ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
+    by_id_.erase(static_cast<std::uint64_t>(id));
+  });  // short of host memory: in both or in none
   Share& share = by_begin_[allocation.begin];
   undo.dismiss();
   share.id = id;

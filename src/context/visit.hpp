@@ -26,12 +26,12 @@ class VPMM_SCOPED_LOCK DeviceContext::Visit {
   bool enter() VPMM_NO_THREAD_SAFETY_ANALYSIS;
 
   DeviceContext& context_;
-  const HostPromise promise_;
   bool is_inside_ = false;  // counted in visits_
   time::Timeline* pinned_ = nullptr;
   Result<void> status_;
   std::optional<driver::ContextScope> scope_;
   std::optional<PoolLock> lock_;
+  std::optional<HostPromise> promise_;
 };
 
 }  // namespace vpmm::context

@@ -159,6 +159,7 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
   const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
   if (!promise.is_kept()) return no_host_memory();
+  chunks_.provide(plan.creates.size());
   // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
   VPMM_TRY(queue_waits(plan.waits, caller));
   prove_moves(plan, caller);

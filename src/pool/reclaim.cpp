@@ -45,14 +45,14 @@ Result<void> Pool::sweep(MutexLock& lock, std::uint64_t max_mappings) {
     return complete.size() < max_mappings;
   });
   Vector<Region*> flying;
+  Vector<Result<void>> results;
   flying.reserve(complete.size());
+  results.reserve(complete.size());
   for (Region* zombie : complete) {
     if (max_mappings == 0) break;
     flying.push_back(index_.detach(zombie, front_of(chunks_, *zombie, max_mappings)));
   }
   if (flying.empty()) return {};
-  Vector<Result<void>> results;
-  results.reserve(flying.size());
   {
     const InFlight away(*this, lock, InFlight::Work::unmaps);
     for (const Region* zombie : flying) results.push_back(mapper_.unmap(zombie->range));
@@ -264,11 +264,17 @@ Result<void> Pool::fill_hole(MutexLock& lock, Region* hole, AddressRange part, V
 
 void Pool::release_everything() {
   Vector<AddressRange> mapped;
+  Vector<vm::Chunk*> chunks;
+  try {
+    mapped.reserve(chunks_.mapping_count());
+    chunks.reserve(chunks_.chunk_count());
+  } catch (const std::bad_alloc&) {
+    return;  // the system takes it back with the process
+  }
   chunks_.for_each_mapping([&](const vm::Mapping& mapping) { mapped.push_back(mapping.range()); });
   for (const AddressRange& range : mapped) {
     if (mapper_.unmap(range)) chunks_.unmap(range);
   }
-  Vector<vm::Chunk*> chunks;
   chunks_.for_each_chunk([&](vm::Chunk& chunk) { chunks.push_back(&chunk); });
   for (vm::Chunk* chunk : chunks)
     if (chunk->handle_held && mapper_.release(chunk->handle)) chunks_.handle_released(chunk);

@@ -82,7 +82,7 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
 }
 
 const Vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const Vector<time::TimelineId> none;
+  static const auto& none = *new Vector<time::TimelineId>;  // no destructor, so no exit handler
   const auto found = uses_.find(allocation.range.begin);
   return found == uses_.end() ? none : found->second;
 }

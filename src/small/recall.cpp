@@ -229,11 +229,11 @@ void SmallPool::recall(Shard& shard, FreePages which) {
     shard.extents.for_each([&](Extent* extent) VPMM_REQUIRES(cache_lock) {
       if (extent->is_free()) free.emplace_back(extent, extent->number);
     });
-    for (const auto& [extent, number] : free) shard.detach(extent);
     for (auto size = shard.pages.least_from(0); size; size = shard.pages.least_from(*size + 1)) {
       const KeptList& freed = shard.pages.of(*size);
       pages.insert(pages.end(), freed.begin(), freed.end());
     }
+    for (const auto& [extent, number] : free) shard.detach(extent);
     for (const Kept& kept : pages) {
       shard.leave(kept);
       leave_hand(shard, kept);

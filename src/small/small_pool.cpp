@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
+#include "base/scope_exit.hpp"
 
 namespace vpmm::small {
 
@@ -285,7 +286,12 @@ Result<void> SmallPool::take_pages(MutexLock& lock, const pool::PageRequest& pag
   VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, pages, caller));
   const bool is_complete = pool_.was_complete();
   pool_.disown(pool_.owner(begin));
+  const time::Stamp stamp = is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+  ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
+    for (DevicePtr at = begin; at < begin + pages.size; at = at + page_size_) pool_.deallocate(pool_.owner(at), stamp);
+  });
   Arena& arena = arena_around(begin);
+  give_back.dismiss();
   for (DevicePtr at = begin; at < begin + pages.size; at = at + page_size_) {
     Region* const page = pool_.owner(at);
     arena.pages[arena.page_of(at)] = page;
@@ -295,7 +301,7 @@ Result<void> SmallPool::take_pages(MutexLock& lock, const pool::PageRequest& pag
     pages_.was_none(page_size_, page_size_);
   }
   Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, pages.size});
-  spans_.attach_free(flying, is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0)));
+  spans_.attach_free(flying, stamp);
   return {};
 }
 
@@ -314,6 +320,10 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   const DevicePtr whole = pool_.rounding().cuts_pages() ? align_down(page, most) : page;
   const DevicePtr begin = std::max(whole, reservation->begin);
   Arena* const arena = arenas_.take();
+  ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // it keeps its table
+    arena_by_begin_.erase(begin);
+    arenas_.give_back(arena);
+  });
   if (arena->owners == nullptr)
     arena->owners = static_cast<std::atomic<Owner>*>(
         unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Owner>), kCacheLine));
@@ -321,8 +331,9 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   arena->page_size = page_size_;
   directory_.cover(*reservation);
   arena->entries = directory_.at(begin);
-  spans_.add_reservation(arena->range);
   arena_by_begin_.emplace(begin, arena);
+  spans_.add_reservation(arena->range);
+  give_back.dismiss();
   return *arena;
 }
 
@@ -413,20 +424,20 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
     spans_.advance(part.timeline, part.sequence);
     const auto first = waiting_.lower_bound({part.timeline, 0});
     const auto last = waiting_.upper_bound(part);
-    Vector<Waiting> ready;
-    for (auto it = first; it != last; ++it) ready.insert(ready.end(), it->second.begin(), it->second.end());
-    waiting_.erase(first, last);
-    for (Waiting& waiting : ready) {
-      for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes;
-      waiting.stamp = timelines_.reduce(waiting.stamp);
-      if (waiting.stamp.is_complete()) {
-        waiting_bytes_ -= waiting.bytes;
-        const CacheGuard guard(*waiting.shard);
-        set_free(waiting, 0);
-      } else {
-        wait_for(waiting);
+    Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> ready(earlier);
+    for (auto it = first; it != last;) ready.insert(waiting_.extract(it++));
+    for (auto& [number, list] : ready)
+      for (Waiting& waiting : list) {
+        for (const time::StampPart& was : waiting.stamp.parts()) waiting_on_[was.timeline] -= waiting.bytes;
+        waiting.stamp = timelines_.reduce(waiting.stamp);
+        if (waiting.stamp.is_complete()) {
+          waiting_bytes_ -= waiting.bytes;
+          const CacheGuard guard(*waiting.shard);
+          set_free(waiting, 0);
+        } else {
+          wait_for(waiting);
+        }
       }
-    }
     if (const auto on = waiting_on_.find(part.timeline); on != waiting_on_.end() && on->second == 0)
       waiting_on_.erase(on);
   }

@@ -12,31 +12,34 @@ using driver::Call;
 Event::~Event() { pool_.give_back(context_, handle_); }
 
 Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context, driver::ContextId id) {
-  Vector<driver::EventHandle>& spares = spares_[static_cast<std::uint64_t>(id)];
+  Events& events = events_[static_cast<std::uint64_t>(id)];
   driver::EventHandle handle{};
-  if (!spares.empty()) {
-    handle = spares.back();
-    spares.pop_back();
+  if (!events.spares.empty()) {
+    handle = events.spares.back();
+    events.spares.pop_back();
   } else {
+    events.spares.reserve(events.count + 1);
     const driver::ContextScope scope(driver_, context);
     VPMM_TRY(driver::checked(Call::ctx_set_current, scope.result()));
     VPMM_TRY(driver::checked(Call::event_create, driver_.event_create(handle)));
+    ++events.count;
   }
   return std::allocate_shared<Event>(HostAllocator<Event>{}, *this, id, handle);
 }
 
 void EventPool::give_back(driver::ContextId context, driver::EventHandle handle) {
-  const auto found = spares_.find(static_cast<std::uint64_t>(context));
-  if (found != spares_.end()) found->second.push_back(handle);
+  const auto found = events_.find(static_cast<std::uint64_t>(context));
+  if (found != events_.end()) found->second.spares.push_back(handle);
 }
 
-void EventPool::forget_context(driver::ContextId id) { spares_.erase(static_cast<std::uint64_t>(id)); }
+void EventPool::forget_context(driver::ContextId id) { events_.erase(static_cast<std::uint64_t>(id)); }
 
 void EventPool::destroy_spares() {
   // One that the driver does not take back stays a spare, and ends with its context at the latest.
-  for (auto& [context, spares] : spares_)
-    std::erase_if(spares,
-                  [&](driver::EventHandle spare) { return driver_.event_destroy(spare) == driver::CuResult::success; });
+  for (auto& [context, events] : events_)
+    events.count -= std::erase_if(events.spares, [&](driver::EventHandle spare) {
+      return driver_.event_destroy(spare) == driver::CuResult::success;
+    });
 }
 
 }  // namespace vpmm::time

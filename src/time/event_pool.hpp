@@ -44,9 +44,14 @@ class EventPool {
   friend class Event;
   void give_back(driver::ContextId context, driver::EventHandle handle) VPMM_REQUIRES(pool_lock);
 
+  // Of one context. There is room for all of them among the spares, so that one that ends asks for no memory.
+  struct Events {
+    Vector<driver::EventHandle> spares;
+    std::size_t count = 0;  // spares, and those on loan
+  };
+
   driver::Driver& driver_;
-  HashMap<std::uint64_t, Vector<driver::EventHandle>> spares_
-      VPMM_GUARDED_BY(pool_lock);  // by ContextId, live contexts only
+  HashMap<std::uint64_t, Events> events_ VPMM_GUARDED_BY(pool_lock);  // by ContextId, live contexts only
 };
 
 }  // namespace vpmm::time

@@ -1,12 +1,19 @@
 // vm: bookkeeping of chunks and mappings.
 #include "vm/chunk_table.hpp"
 
+#include <algorithm>
+
 #include "base/check.hpp"
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 
 namespace vpmm::vm {
+
+void ChunkTable::provide(std::size_t count) {
+  const auto room = static_cast<std::size_t>(static_cast<float>(chunks_.bucket_count()) * chunks_.max_load_factor());
+  if (chunks_.size() + count > room) chunks_.reserve(std::max(2 * room, chunks_.size() + count));
+}
 
 Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
   auto chunk = std::make_unique<Chunk>();

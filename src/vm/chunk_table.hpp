@@ -32,6 +32,8 @@ struct Mapping {
 // Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings.
 class ChunkTable {
  public:
+  // Makes room for so many more, so that adding them moves nothing.
+  void provide(std::size_t count) VPMM_REQUIRES(pool_lock);
   Chunk* add(driver::ChunkHandle handle, Bytes size) VPMM_REQUIRES(pool_lock);
   void map(Chunk* chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);
   // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its
