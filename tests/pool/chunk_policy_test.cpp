@@ -10,7 +10,7 @@ namespace {
 
 constexpr Bytes kPage = 2 * kMiB;
 
-Bytes sum(const std::vector<Bytes>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Bytes{0}); }
+Bytes sum(const Vector<Bytes>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Bytes{0}); }
 
 std::unique_ptr<ChunkPolicy> page_policy() {
   Config config;
@@ -25,7 +25,7 @@ std::unique_ptr<ChunkPolicy> adaptive_policy(Bytes chunk_max = Config{}.chunk_ma
 }
 
 TEST(PagePolicy, makes_one_chunk_per_page) {
-  EXPECT_EQ(page_policy()->chunk_sizes(5 * kPage, 0), std::vector<Bytes>(5, kPage));
+  EXPECT_EQ(page_policy()->chunk_sizes(5 * kPage, 0), Vector<Bytes>(5, kPage));
 }
 
 TEST(PagePolicy, never_grows_while_idle_memory_would_do) {
@@ -35,30 +35,30 @@ TEST(PagePolicy, never_grows_while_idle_memory_would_do) {
 
 TEST(AdaptivePolicy, the_first_growth_is_one_chunk) {
   for (const Bytes size : {100 * kPage, kGiB, 3 * kGiB})
-    EXPECT_EQ(adaptive_policy()->chunk_sizes(size, 0), std::vector<Bytes>{size});
+    EXPECT_EQ(adaptive_policy()->chunk_sizes(size, 0), Vector<Bytes>{size});
 }
 
 TEST(AdaptivePolicy, growth_by_64_times_what_is_mapped_is_one_chunk_too) {
   for (const Bytes mapped : {kPage, 16 * kPage})
-    EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * mapped, mapped), std::vector<Bytes>{64 * mapped});
+    EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * mapped, mapped), Vector<Bytes>{64 * mapped});
   EXPECT_EQ(adaptive_policy()->chunk_sizes(63 * 16 * kPage, 16 * kPage).size(), 14u);
-  EXPECT_EQ(adaptive_policy(kGiB)->chunk_sizes(3 * kGiB, kPage), std::vector<Bytes>(3, kGiB));
+  EXPECT_EQ(adaptive_policy(kGiB)->chunk_sizes(3 * kGiB, kPage), Vector<Bytes>(3, kGiB));
 }
 
 TEST(AdaptivePolicy, later_chunks_are_256_MiB_at_most) {
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * kGiB, 64 * kGiB), std::vector<Bytes>(256, 256 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(64 * kGiB, 64 * kGiB), Vector<Bytes>(256, 256 * kMiB));
   Config config;
   config.chunk_max = 2 * kGiB;
-  EXPECT_EQ(make_chunk_policy(config, kGiB)->chunk_sizes(2 * kGiB, 64 * kGiB), std::vector<Bytes>(2, kGiB))
+  EXPECT_EQ(make_chunk_policy(config, kGiB)->chunk_sizes(2 * kGiB, 64 * kGiB), Vector<Bytes>(2, kGiB))
       << "a page is larger";
   EXPECT_EQ(make_chunk_policy(config, 96 * kMiB)->chunk_sizes(480 * kMiB, 256 * kGiB),
-            (std::vector<Bytes>{192 * kMiB, 192 * kMiB, 96 * kMiB}))
+            (Vector<Bytes>{192 * kMiB, 192 * kMiB, 96 * kMiB}))
       << "whole pages";
 }
 
 TEST(AdaptivePolicy, no_chunk_is_larger_than_the_setting) {
   for (const Bytes mapped : {Bytes{0}, kGiB}) {
-    const std::vector<Bytes> sizes = adaptive_policy(16 * kMiB)->chunk_sizes(100 * kMiB, mapped);
+    const Vector<Bytes> sizes = adaptive_policy(16 * kMiB)->chunk_sizes(100 * kMiB, mapped);
     EXPECT_EQ(sum(sizes), 100 * kMiB);
     for (const Bytes size : sizes) EXPECT_LE(size, 16 * kMiB);
   }
@@ -66,7 +66,7 @@ TEST(AdaptivePolicy, no_chunk_is_larger_than_the_setting) {
 
 TEST(AdaptivePolicy, sizes_are_whole_pages_and_cover_the_shortfall_exactly) {
   for (Bytes pages = 1; pages < 300; pages += 7) {
-    const std::vector<Bytes> sizes = adaptive_policy()->chunk_sizes(pages * kPage, kGiB);
+    const Vector<Bytes> sizes = adaptive_policy()->chunk_sizes(pages * kPage, kGiB);
     EXPECT_EQ(sum(sizes), pages * kPage);
     for (const Bytes size : sizes) EXPECT_TRUE(size > 0 && is_multiple(size, kPage)) << size;
   }
@@ -75,7 +75,7 @@ TEST(AdaptivePolicy, sizes_are_whole_pages_and_cover_the_shortfall_exactly) {
 TEST(AdaptivePolicy, a_page_larger_than_the_largest_chunk_is_one_chunk) {
   Config config;
   config.chunk_max = 2 * kMiB;
-  EXPECT_EQ(make_chunk_policy(config, 32 * kMiB)->chunk_sizes(64 * kMiB, kGiB), std::vector<Bytes>(2, 32 * kMiB));
+  EXPECT_EQ(make_chunk_policy(config, 32 * kMiB)->chunk_sizes(64 * kMiB, kGiB), Vector<Bytes>(2, 32 * kMiB));
 }
 
 TEST(AdaptivePolicy, grows_while_mapped_memory_stays_within_the_budget_over_the_peak) {
@@ -108,8 +108,8 @@ TEST(AdaptivePolicy, wants_proof_of_what_is_pending_beyond_the_budget) {
 }
 
 TEST(AdaptivePolicy, a_chunk_is_no_smaller_than_a_share_of_what_is_mapped) {
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 512 * kMiB), std::vector<Bytes>(8, 2 * kMiB));
-  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 4000 * kMiB), std::vector<Bytes>(2, 8 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 512 * kMiB), Vector<Bytes>(8, 2 * kMiB));
+  EXPECT_EQ(adaptive_policy()->chunk_sizes(16 * kMiB, 4000 * kMiB), Vector<Bytes>(2, 8 * kMiB));
 }
 
 TEST(AdaptivePolicy, spares_idle_chunks_of_which_much_would_be_pinned_beyond_the_budget) {

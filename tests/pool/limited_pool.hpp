@@ -65,8 +65,8 @@ class LimitedPool : public PoolFixture<HookedDriver> {
     return options;
   }
   // All pages are mapped, half of them idle and none next to another. Gives those that live.
-  std::vector<DevicePtr> take_every_other_page() {
-    std::vector<DevicePtr> live;
+  Vector<DevicePtr> take_every_other_page() {
+    Vector<DevicePtr> live;
     for (Bytes i = 0; i < kPages; ++i) live.push_back(take(1, a));
     for (std::size_t i = 0; i < live.size(); ++i) {
       give_back(live[i]);

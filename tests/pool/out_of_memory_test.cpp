@@ -34,7 +34,7 @@ TEST_P(OutOfMemorySteps, zombies_are_unmapped) {
   config.va_size = (kPages + kLarge) * kPage;
   open();
   const DevicePtr half = take(kPages / 2, a);
-  std::vector<DevicePtr> live;
+  Vector<DevicePtr> live;
   for (Bytes i = 0; i < kPages / 2; ++i) live.push_back(take(1, a));
   driver.on[Call::mem_address_reserve] = [] { return CuResult::out_of_memory; };
   for (const DevicePtr ptr : {half, live[1], live[3]}) give_back(ptr);
@@ -237,7 +237,7 @@ TEST_F(OnAFullGpu, plans_in_flight_are_waited_for) {
     return false;
   };
   open();
-  const std::vector<DevicePtr> live = take_every_other_page();
+  const Vector<DevicePtr> live = take_every_other_page();
   std::thread thread;
   driver.on[Call::mem_create] = [&] {
     if (thread.joinable()) return CuResult::success;

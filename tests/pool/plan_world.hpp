@@ -54,7 +54,7 @@ class PlanWorld : public testing::Test {
 
   static DevicePtr page(Bytes number) { return kStart + number * kPage; }
   // Maps chunks of so many pages each, one behind the other, from page `first` on; the whole is free.
-  region::Region* map_free(Bytes first, const std::vector<Bytes>& sizes, const time::Stamp& stamp = {}) {
+  region::Region* map_free(Bytes first, const Vector<Bytes>& sizes, const time::Stamp& stamp = {}) {
     Bytes count = 0;
     for (const Bytes size : sizes) {
       chunks.map(chunks.add(driver::ChunkHandle{next_chunk_++}, size * kPage), page(first + count));
@@ -63,7 +63,7 @@ class PlanWorld : public testing::Test {
     return index.attach_free(index.detach(at(first), {page(first), count * kPage}), stamp);
   }
   region::Region* free(Bytes first, Bytes count, const time::Stamp& stamp = {}) {
-    return map_free(first, std::vector<Bytes>(count, 1), stamp);
+    return map_free(first, Vector<Bytes>(count, 1), stamp);
   }
   void allocated(Bytes first, Bytes count) {
     region::Region* region = free(first, count);

@@ -192,7 +192,7 @@ TEST_F(AdaptivePlans, between_two_powers_of_two_the_oldest_range_gives_first) {
 }
 
 TEST_F(AdaptivePlans, what_counts_is_the_size_of_chunks_and_not_of_ranges) {
-  map_free(0, std::vector<Bytes>(8, 1));
+  map_free(0, Vector<Bytes>(8, 1));
   allocated(8, 1);
   map_free(9, {4});
   allocated(13, 1);
@@ -463,7 +463,7 @@ TEST_F(JointPlans, begin_aligned) {
 }
 
 TEST_F(JointPlans, need_a_hole_for_both_chunks) {
-  map_free(39, std::vector<Bytes>(1, 950));
+  map_free(39, Vector<Bytes>(1, 950));
   EXPECT_EQ(joint(wide(11)), "none") << "holes of eleven pages";
 }
 

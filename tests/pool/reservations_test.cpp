@@ -25,12 +25,12 @@ class PickyDriver final : public driver::ForwardingDriver {
   }
   Bytes most_alignment = kGiB;
   Bytes most_size = kGiB;
-  std::vector<Bytes> alignments;  // granted
+  Vector<Bytes> alignments;  // granted
 };
 
 class Reservations : public PoolFixture<PickyDriver> {
  protected:
-  std::vector<AddressRange> three() {
+  Vector<AddressRange> three() {
     open();
     for (int i = 0; i < 3; ++i) take(16, a);
     return pool->reservations();
@@ -42,7 +42,7 @@ class Reservations : public PoolFixture<PickyDriver> {
 };
 
 TEST_F(Reservations, begin_at_sixteen_pages_so_that_a_program_finds_the_same_places_in_every_run) {
-  const std::vector<AddressRange> all = three();
+  const Vector<AddressRange> all = three();
   ASSERT_EQ(all.size(), 3u);
   for (const AddressRange& range : all) EXPECT_TRUE(is_aligned(range.begin, kAligned));
 }
@@ -50,22 +50,22 @@ TEST_F(Reservations, begin_at_sixteen_pages_so_that_a_program_finds_the_same_pla
 TEST_F(Reservations, begin_at_pages_where_chunks_are_pages) {
   config.page_chunks = true;
   ASSERT_EQ(three().size(), 3u);
-  EXPECT_EQ(driver.alignments, std::vector<Bytes>(3, kPage));
+  EXPECT_EQ(driver.alignments, Vector<Bytes>(3, kPage));
 }
 
 TEST_F(Reservations, of_a_driver_that_aligns_to_no_more_begin_at_pages) {
   driver.most_alignment = kPage;
   ASSERT_EQ(three().size(), 3u);
-  EXPECT_EQ(driver.alignments, std::vector<Bytes>(3, kPage));
+  EXPECT_EQ(driver.alignments, Vector<Bytes>(3, kPage));
 }
 
 TEST_F(Reservations, are_smaller_before_they_are_aligned_to_less) {
   config.va_size = kGiB;
   driver.most_size = 100 * kPage;
-  const std::vector<AddressRange> all = three();
+  const Vector<AddressRange> all = three();
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].size, 64 * kPage);
-  EXPECT_EQ(driver.alignments, std::vector<Bytes>{kAligned});
+  EXPECT_EQ(driver.alignments, Vector<Bytes>{kAligned});
 }
 
 TEST_F(Reservations, that_the_driver_refuses_altogether_are_an_error_that_loses_nothing) {

@@ -34,7 +34,7 @@ class ShortageTest : public PoolFixture<driver::RecordingDriver> {
   }
 
   DevicePtr deferred{};  // a free to carry out when asked
-  std::vector<std::string> asked;
+  Vector<std::string> asked;
 };
 
 TEST_F(ShortageTest, asks_for_deferred_frees_then_caches_and_nothing_else_when_nothing_is_pending) {
@@ -42,7 +42,7 @@ TEST_F(ShortageTest, asks_for_deferred_frees_then_caches_and_nothing_else_when_n
   const auto failed = allocate(1, a);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code, ErrorCode::out_of_memory);
-  EXPECT_EQ(asked, (std::vector<std::string>{"drain", "caches"}));
+  EXPECT_EQ(asked, (Vector<std::string>{"drain", "caches"}));
 }
 
 TEST_F(ShortageTest, memory_of_another_stream_is_waited_for_on_the_gpu_before_the_host_waits) {
@@ -59,7 +59,7 @@ TEST_F(ShortageTest, a_caller_without_stream_waits_on_the_host_for_an_event) {
   take(2, any_stream);
   ASSERT_GT(asked.size(), 3u);
   for (; asked.size() > 3; asked.pop_back()) EXPECT_EQ(asked.back(), "drain") << "while it waits";
-  EXPECT_EQ(asked, (std::vector<std::string>{"drain", "caches", "prove"}));
+  EXPECT_EQ(asked, (Vector<std::string>{"drain", "caches", "prove"}));
   EXPECT_EQ(figures().host_waits, 1u);
   EXPECT_EQ(driver.count(Call::stream_wait_event), 0u);
 }
@@ -78,7 +78,7 @@ TEST_F(ShortageTest, the_host_waits_no_longer_than_needed) {
 TEST_F(ShortageTest, memory_that_nothing_proves_is_proven_by_a_context_event_and_then_by_synchronising) {
   give_back_pending(take(4, b), b, Closed::no);
   EXPECT_FALSE(allocate(1, a).ok()) << "neither was possible here";
-  EXPECT_EQ(asked, (std::vector<std::string>{"drain", "caches", "prove", "synchronize"}));
+  EXPECT_EQ(asked, (Vector<std::string>{"drain", "caches", "prove", "synchronize"}));
 }
 
 TEST_F(ShortageTest, own_memory_is_closed_by_an_own_event_before_anything_larger_is_tried) {
@@ -104,7 +104,7 @@ TEST_F(ShortageTest, the_report_says_what_was_asked_what_is_live_free_and_pendin
 TEST_F(ShortageTest, nothing_else_is_asked_for_when_deferred_frees_help) {
   deferred = take(4, a);
   take(2, a);
-  EXPECT_EQ(asked, (std::vector<std::string>{"drain"}));
+  EXPECT_EQ(asked, (Vector<std::string>{"drain"}));
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ class JointPool : public PoolFixture<RefusingDriver> {
     EXPECT_EQ(picture(), "[18][2][-6][8][-5][3][11][-77]");
   }
 
-  std::vector<DevicePtr> live_;
+  Vector<DevicePtr> live_;
 };
 
 TEST_F(JointPool, two_ends_of_chunks_in_use_serve_a_request_that_would_break_an_idle_chunk) {

@@ -19,15 +19,15 @@ class OrderedListTest : public testing::Test {
   ~OrderedListTest() override { EXPECT_TRUE(list.is_sound()); }
 
   // The pages of the regions, in order.
-  std::vector<std::uint64_t> order() const {
-    std::vector<std::uint64_t> all;
+  Vector<std::uint64_t> order() const {
+    Vector<std::uint64_t> all;
     list.visit_in_order([&](const Region* region) {
       all.push_back((region->range.begin - kStart) / kPage);
       return true;
     });
     return all;
   }
-  using Pages = std::vector<std::uint64_t>;
+  using Pages = Vector<std::uint64_t>;
 
   std::array<Region, 10> regions;
   OrderedList<AgeLinks> list;

@@ -15,7 +15,7 @@ bool fits(PageSpan span, std::uint64_t count, std::uint64_t alignment) {
 }
 
 template <typename Usable>
-std::optional<PageSpan> smallest(const std::vector<ModelRegion>& regions, std::uint64_t count, std::uint64_t alignment,
+std::optional<PageSpan> smallest(const Vector<ModelRegion>& regions, std::uint64_t count, std::uint64_t alignment,
                                  const Usable& usable) {
   std::optional<PageSpan> best;
   for (const ModelRegion& region : regions) {
@@ -33,7 +33,7 @@ Parts parts_of(const time::Stamp& stamp) {
   return parts;
 }
 
-ReferenceModel::ReferenceModel(const std::vector<PageSpan>& reservations) {
+ReferenceModel::ReferenceModel(const Vector<PageSpan>& reservations) {
   for (const PageSpan& span : reservations) reserve(span);
 }
 
@@ -161,8 +161,8 @@ void ReferenceModel::advance(time::TimelineId timeline, std::uint64_t sequence) 
   merge();
 }
 
-std::vector<ModelRegion> ReferenceModel::regions() const {
-  std::vector<ModelRegion> all;
+Vector<ModelRegion> ReferenceModel::regions() const {
+  Vector<ModelRegion> all;
   std::uint64_t id = 0;
   for (const auto& [number, each] : pages_) {
     if (each.id != id) {
@@ -199,9 +199,9 @@ std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count, std::
                   [](const ModelRegion& region) { return region.state == RegionState::hole; });
 }
 
-std::vector<std::vector<PageSpan>> ReferenceModel::runs() const {
-  std::vector<std::vector<PageSpan>> all;
-  std::vector<PageSpan> run;
+Vector<Vector<PageSpan>> ReferenceModel::runs() const {
+  Vector<Vector<PageSpan>> all;
+  Vector<PageSpan> run;
   const auto close = [&] {
     if (run.size() >= 2) all.push_back(run);
     run.clear();
@@ -217,12 +217,12 @@ std::vector<std::vector<PageSpan>> ReferenceModel::runs() const {
   return all;
 }
 
-std::vector<PageSpan> ReferenceModel::by_age(RegionState state) const {
-  std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> order;
+Vector<PageSpan> ReferenceModel::by_age(RegionState state) const {
+  Vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> order;
   for (const ModelRegion& region : regions())
     if (region.state == state) order.emplace_back(region.age, region.span.first, region.span.count);
   std::sort(order.begin(), order.end());
-  std::vector<PageSpan> spans;
+  Vector<PageSpan> spans;
   for (const auto& [age, first, count] : order) spans.push_back({first, count});
   return spans;
 }

@@ -32,7 +32,7 @@ struct ModelRegion {
 
 class ReferenceModel {
  public:
-  explicit ReferenceModel(const std::vector<PageSpan>& reservations);
+  explicit ReferenceModel(const Vector<PageSpan>& reservations);
 
   void reserve(PageSpan span);
   void unreserve(PageSpan span);
@@ -49,7 +49,7 @@ class ReferenceModel {
   void join(std::uint64_t at);   // `at`: first page of the back
   void advance(time::TimelineId timeline, std::uint64_t sequence);
 
-  std::vector<ModelRegion> regions() const;  // by address
+  Vector<ModelRegion> regions() const;  // by address
   // Whether `span` is a reservation from end to end.
   bool is_reservation(PageSpan span) const;
   // Whether two neighbouring pages are of one reservation.
@@ -58,8 +58,8 @@ class ReferenceModel {
                                    std::optional<time::TimelineId> own) const;
   std::optional<PageSpan> own_fit(std::uint64_t count, std::uint64_t alignment, time::TimelineId own) const;
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
-  std::vector<std::vector<PageSpan>> runs() const;
-  std::vector<PageSpan> by_age(RegionState state) const;
+  Vector<Vector<PageSpan>> runs() const;
+  Vector<PageSpan> by_age(RegionState state) const;
   std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
   std::string picture() const;
 

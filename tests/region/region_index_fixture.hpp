@@ -22,17 +22,17 @@ class RegionIndexTest : public testing::Test {
     return index.allocate(region_at(index, first), pages(first, count), Tenant{count * kPage, A, {}, 0});
   }
   // The pages at which the free regions begin, oldest first.
-  std::vector<std::uint64_t> by_age() const {
-    std::vector<std::uint64_t> begins;
+  Vector<std::uint64_t> by_age() const {
+    Vector<std::uint64_t> begins;
     index.for_each_free_by_age([&](Region* region) {
       begins.push_back((region->range.begin - kStart) / kPage);
       return true;
     });
     return begins;
   }
-  std::vector<std::vector<std::uint64_t>> runs() const {
-    std::vector<std::vector<std::uint64_t>> all;
-    index.for_each_run([&](const std::vector<Region*>& run) {
+  Vector<Vector<std::uint64_t>> runs() const {
+    Vector<Vector<std::uint64_t>> all;
+    index.for_each_run([&](const Vector<Region*>& run) {
       all.emplace_back();
       for (const Region* region : run) all.back().push_back((region->range.begin - kStart) / kPage);
       return true;

@@ -26,8 +26,8 @@ class Dice {
   bool one_in(std::uint64_t n) { return below(n) == 0; }
 
   // One to three reservations; some touch, some lie apart, added in any order.
-  std::vector<PageSpan> reservations() {
-    std::vector<PageSpan> all;
+  Vector<PageSpan> reservations() {
+    Vector<PageSpan> all;
     std::uint64_t first = below(4);
     const std::uint64_t count = 1 + below(3);
     while (all.size() < count) {
@@ -40,7 +40,7 @@ class Dice {
 
   Operation operation(const ReferenceModel& model) {
     if (one_in(8)) return Advance{timeline(), advance_to()};
-    const std::vector<ModelRegion> regions = model.regions();
+    const Vector<ModelRegion> regions = model.regions();
     if (one_in(16)) return reserve(regions);
     const std::size_t at = below(regions.size());
     const ModelRegion& region = regions[at];
@@ -71,7 +71,7 @@ class Dice {
 
  private:
   // In a gap between two reservations, or behind the last.
-  Operation reserve(const std::vector<ModelRegion>& regions) {
+  Operation reserve(const Vector<ModelRegion>& regions) {
     std::uint64_t first = regions.back().span.first + regions.back().span.count;
     std::uint64_t count = 1 + below(6);
     for (std::size_t i = 0; i + 1 < regions.size(); ++i) {
@@ -151,10 +151,10 @@ TEST(RegionIndexProperty, random_operations_leave_the_index_as_the_naive_model_s
 }
 
 // All operations that a state of the model allows, with a handful of stamps.
-std::vector<Operation> all_operations(const ReferenceModel& model) {
+Vector<Operation> all_operations(const ReferenceModel& model) {
   const time::Stamp stamps[] = {complete(), on(A, 1), on(A, 2), on(B, 1), on(A, 1, B, 1)};
-  std::vector<Operation> all{Advance{A, 1}, Advance{A, 2}, Advance{B, 1}};
-  const std::vector<ModelRegion> regions = model.regions();
+  Vector<Operation> all{Advance{A, 1}, Advance{A, 2}, Advance{B, 1}};
+  const Vector<ModelRegion> regions = model.regions();
   for (std::size_t i = 0; i < regions.size(); ++i) {
     const auto [first, count] = regions[i].span;
     const RegionState state = regions[i].state;
@@ -194,13 +194,13 @@ std::string canonical(const ReferenceModel& model) {
   return text;
 }
 
-using Path = std::vector<Operation>;
+using Path = Vector<Operation>;
 
 // Runs `path` and every operation possible after it; adds the paths to states not seen before to `next`.
 testing::AssertionResult extend(const Path& path, std::uint64_t page_count, std::set<std::string>& seen,
-                                std::vector<Path>& next) {
+                                Vector<Path>& next) {
   const auto walk = [&] {
-    auto twins = std::make_unique<Twins>(std::vector<PageSpan>{{0, page_count}});
+    auto twins = std::make_unique<Twins>(Vector<PageSpan>{{0, page_count}});
     for (const Operation& operation : path) twins->run(operation);
     return twins;
   };
@@ -221,9 +221,9 @@ testing::AssertionResult extend(const Path& path, std::uint64_t page_count, std:
 // Every sequence of at most `depth` operations, those that lead to the same state taken as one.
 void try_every_sequence(std::uint64_t page_count, int depth) {
   std::set<std::string> seen;
-  std::vector<Path> paths{{}};
+  Vector<Path> paths{{}};
   for (int length = 1; length <= depth; ++length) {
-    std::vector<Path> next;
+    Vector<Path> next;
     for (const Path& path : paths) ASSERT_TRUE(extend(path, page_count, seen, next));
     paths = std::move(next);
   }

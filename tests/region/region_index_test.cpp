@@ -43,16 +43,16 @@ TEST_F(MappedRegionIndex, an_allocation_leaves_what_it_does_not_need_on_both_sid
 TEST_F(MappedRegionIndex, leftovers_keep_stamp_and_age) {
   index.release(region_at(index, 0), on(A, 1));
   index.release(region_at(index, 10), on(A, 2));
-  ASSERT_EQ(by_age(), (std::vector<std::uint64_t>{4, 0, 10}));
+  ASSERT_EQ(by_age(), (Vector<std::uint64_t>{4, 0, 10}));
   allocate(1, 2);
   EXPECT_EQ(index.picture(), "[-1][2][-1][-6][-1]");
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{4, 0, 3, 10}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{4, 0, 3, 10}));
   EXPECT_EQ(region_at(index, 3)->stamp, on(A, 1));
 }
 
 TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
   Region* const region = index.allocate(region_at(index, 4), pages(4, 1), Tenant{kPage - 7, B, {C}, 9});
-  EXPECT_EQ(region->tenant.other_uses, std::vector{C});
+  EXPECT_EQ(region->tenant.other_uses, Vector<time::TimelineId>{C});
   EXPECT_EQ(index.requested_bytes(), 6 * kPage - 7);
   index.release(region, on(B, 1));
   EXPECT_EQ(region_at(index, 4)->tenant.timeline, std::nullopt);
@@ -109,7 +109,7 @@ TEST_F(RegionIndexMerge, a_merged_region_is_as_old_as_its_oldest_part) {
   index.release(regions[2], on(B, 1));
   index.release(regions[0], on(A, 2));
   EXPECT_EQ(index.picture(), "[-2][-2][-1][-3]");
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{2, 5, 0, 4}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{2, 5, 0, 4}));
 }
 
 TEST_F(RegionIndexMerge, complete_neighbours_become_one_region) {
@@ -214,9 +214,9 @@ TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {
   map(5, 2, on(A, 2));
   map(8, 1, complete());
   map(9, 1, on(A, 3, B, 3));
-  EXPECT_EQ(runs(), (std::vector<std::vector<std::uint64_t>>{{0, 1, 2}, {8, 9}}));
+  EXPECT_EQ(runs(), (Vector<Vector<std::uint64_t>>{{0, 1, 2}, {8, 9}}));
   allocate(1, 1);
-  EXPECT_EQ(runs(), (std::vector<std::vector<std::uint64_t>>{{8, 9}}));
+  EXPECT_EQ(runs(), (Vector<Vector<std::uint64_t>>{{8, 9}}));
 }
 
 TEST_F(RegionIndexRuns, the_visit_stops_when_told) {
@@ -226,7 +226,7 @@ TEST_F(RegionIndexRuns, the_visit_stops_when_told) {
     map(at + 1, 1, on(B, 1));
   }
   int visits = 0;
-  index.for_each_run([&](const std::vector<Region*>&) { return ++visits < 2; });
+  index.for_each_run([&](const Vector<Region*>&) { return ++visits < 2; });
   EXPECT_EQ(visits, 2);
 }
 
@@ -238,9 +238,9 @@ TEST_F(RegionIndexAge, a_region_taken_back_is_as_old_as_it_was) {
   map(4, 2, on(A, 4));
   map(8, 2);
   Region* const flying = index.detach(region_at(index, 4), pages(4, 2));
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 8}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 8}));
   index.attach_free(flying, flying->stamp, flying->age);
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 4, 8}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 4, 8}));
   EXPECT_EQ(region_at(index, 4)->stamp, on(A, 4));
 }
 
@@ -250,10 +250,10 @@ TEST_F(RegionIndexAge, part_of_a_region_taken_back_restores_the_picture) {
   map(8, 2);
   Region* const flying = index.detach(region_at(index, 0), pages(2, 2));
   EXPECT_EQ(index.picture(), "[-2][#2][-2][*2][-2]");
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 4, 8}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 4, 8}));
   index.attach_free(flying, flying->stamp, flying->age);
   EXPECT_EQ(index.picture(), "[-6][*2][-2]");
-  EXPECT_EQ(by_age(), (std::vector<std::uint64_t>{0, 8}));
+  EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 8}));
 }
 
 TEST_F(RegionIndexAge, zombies_come_in_the_order_they_were_made) {
@@ -261,12 +261,12 @@ TEST_F(RegionIndexAge, zombies_come_in_the_order_they_were_made) {
   map(0, 6);
   for (const std::uint64_t at : {4U, 0U, 2U})
     index.attach_zombie(index.detach(region_at(index, at), pages(at, 1)), on(A, at + 1));
-  std::vector<std::uint64_t> order;
+  Vector<std::uint64_t> order;
   index.for_each_zombie([&](Region* zombie) {
     order.push_back((zombie->range.begin - kStart) / kPage);
     return true;
   });
-  EXPECT_EQ(order, (std::vector<std::uint64_t>{4, 0, 2}));
+  EXPECT_EQ(order, (Vector<std::uint64_t>{4, 0, 2}));
 }
 
 TEST_F(RegionIndexAge, what_is_left_of_a_zombie_stays_a_zombie_in_its_place) {
@@ -276,12 +276,12 @@ TEST_F(RegionIndexAge, what_is_left_of_a_zombie_stays_a_zombie_in_its_place) {
   index.attach_zombie(index.detach(region_at(index, 0), pages(0, 1)), on(A, 1));
   index.attach_hole(index.detach(region_at(index, 5), pages(5, 1)));
   EXPECT_EQ(index.picture(), "[~1][-3][~1][*1][~1][-1]");
-  std::vector<std::uint64_t> order;
+  Vector<std::uint64_t> order;
   index.for_each_zombie([&](Region* zombie) {
     order.push_back((zombie->range.begin - kStart) / kPage);
     return true;
   });
-  EXPECT_EQ(order, (std::vector<std::uint64_t>{4, 6, 0}));
+  EXPECT_EQ(order, (Vector<std::uint64_t>{4, 6, 0}));
 }
 
 // --- advance ---

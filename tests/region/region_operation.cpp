@@ -127,7 +127,7 @@ struct NamedPage {
   }
 };
 
-std::string text(const std::vector<PageSpan>& spans) {
+std::string text(const Vector<PageSpan>& spans) {
   std::string all;
   for (const PageSpan& span : spans) all += code(span);
   return all;
@@ -137,7 +137,7 @@ std::string text(const std::vector<PageSpan>& spans) {
 
 std::string to_code(const Operation& operation) { return fmt::format("run({});", std::visit(Printer{}, operation)); }
 
-Twins::Twins(const std::vector<PageSpan>& reservations, Bytes unit)
+Twins::Twins(const Vector<PageSpan>& reservations, Bytes unit)
     : reservations_(reservations), model_(reservations), index_(unit) {
   for (const PageSpan& span : reservations) index_.add_reservation(range(span));
 }
@@ -164,25 +164,25 @@ std::string Twins::difference(const Question& fit) const {
   if (index_.picture(kPage) != model_.picture())
     return fmt::format("picture {} but expected {}", index_.picture(kPage), model_.picture());
   if (std::string found = region_difference(); !found.empty()) return found;
-  const std::vector<ModelRegion> regions = model_.regions();
+  const Vector<ModelRegion> regions = model_.regions();
   if (std::string found = owner_difference(regions); !found.empty()) return found;
   if (std::string found = search_difference(fit); !found.empty()) return found;
   return figure_difference(regions);
 }
 
 std::string Twins::region_difference() const {
-  std::vector<ModelRegion> seen;
+  Vector<ModelRegion> seen;
   index_.for_each([&](const Region& region) {
     seen.push_back({span_of(region), region.state, parts_of(region.stamp), 0, region.tenant.requested});
   });
-  std::vector<ModelRegion> expected = model_.regions();
+  Vector<ModelRegion> expected = model_.regions();
   for (ModelRegion& region : expected) region.age = 0;  // only its order is promised
   for (std::size_t i = 0; i < std::min(seen.size(), expected.size()); ++i)
     if (!(seen[i] == expected[i])) return fmt::format("region at page {} differs", expected[i].span.first);
   return seen.size() == expected.size() ? "" : "not the same number of regions";
 }
 
-std::string Twins::owner_difference(const std::vector<ModelRegion>& regions) const {
+std::string Twins::owner_difference(const Vector<ModelRegion>& regions) const {
   for (const ModelRegion& region : regions) {
     for (std::uint64_t at = region.span.first; at < region.span.first + region.span.count; ++at) {
       const std::optional<PageSpan> owner = span_of(index_.owner(page(at) + (kPage - 1)));
@@ -204,14 +204,14 @@ std::string Twins::search_difference(const Question& fit) const {
     return fmt::format("own fit of {} pages at {} differs", fit.count, fit.alignment);
   if (span_of(index_.smallest_hole(size, alignment)) != model_.smallest_hole(fit.count, fit.alignment))
     return fmt::format("smallest hole of {} pages at {} differs", fit.count, fit.alignment);
-  std::vector<std::vector<PageSpan>> runs;
-  index_.for_each_run([&](const std::vector<Region*>& run) {
+  Vector<Vector<PageSpan>> runs;
+  index_.for_each_run([&](const Vector<Region*>& run) {
     runs.emplace_back();
     for (const Region* region : run) runs.back().push_back(span_of(*region));
     return true;
   });
   if (runs != model_.runs()) return "runs differ";
-  std::vector<PageSpan> by_age;
+  Vector<PageSpan> by_age;
   const auto collect = [&](Region* region) {
     by_age.push_back(span_of(*region));
     return true;
@@ -226,7 +226,7 @@ std::string Twins::search_difference(const Question& fit) const {
   return by_age == model_.by_age(RegionState::shadow) ? "" : "shadows by age are " + text(by_age);
 }
 
-std::string Twins::figure_difference(const std::vector<ModelRegion>& regions) const {
+std::string Twins::figure_difference(const Vector<ModelRegion>& regions) const {
   std::array<Bytes, 6> bytes{};
   std::array<std::uint64_t, 6> counts{};
   std::map<time::TimelineId, Bytes> on_timeline;

@@ -73,7 +73,7 @@ std::string to_code(const Operation& operation);
 class Twins {
  public:
   // `unit`: the page of the index, of which a page of the model is a multiple.
-  explicit Twins(const std::vector<PageSpan>& reservations, Bytes unit = kPage);
+  explicit Twins(const Vector<PageSpan>& reservations, Bytes unit = kPage);
 
   void run(const Operation& operation);
 
@@ -91,14 +91,14 @@ class Twins {
 
  private:
   std::string region_difference() const;
-  std::string owner_difference(const std::vector<ModelRegion>& regions) const;
+  std::string owner_difference(const Vector<ModelRegion>& regions) const;
   std::string search_difference(const Question& fit) const;
-  std::string figure_difference(const std::vector<ModelRegion>& regions) const;
+  std::string figure_difference(const Vector<ModelRegion>& regions) const;
 
-  std::vector<PageSpan> reservations_;
+  Vector<PageSpan> reservations_;
   ReferenceModel model_;
   RegionIndex index_;
-  std::vector<Operation> history_;
+  Vector<Operation> history_;
   bool returned_the_named_ = true;  // the last operation did
 };
 

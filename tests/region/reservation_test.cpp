@@ -93,7 +93,7 @@ TEST_F(RegionIndexReservation, a_hundred_thousand_reservations_come_and_go_in_an
   constexpr Bytes kUnit = 16 * kKiB;
   constexpr std::uint64_t kReservations = 100'000;
   const auto reservation = [](std::uint64_t i) { return AddressRange{page(i), kPage}; };
-  std::vector<std::uint64_t> order(kReservations);
+  Vector<std::uint64_t> order(kReservations);
   std::iota(order.begin(), order.end(), std::uint64_t{0});
   std::mt19937_64 random(1);
   std::shuffle(order.begin(), order.end(), random);

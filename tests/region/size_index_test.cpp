@@ -47,7 +47,7 @@ class SizeIndexTest : public testing::Test {
 
   SizeIndex index{PageUnit(kPage)};
   std::deque<Region> regions;
-  std::vector<Region*> present;
+  Vector<Region*> present;
 };
 
 TEST_F(SizeIndexTest, random_regions_of_few_sizes_are_found_as_by_a_look_at_all) {

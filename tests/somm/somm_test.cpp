@@ -59,7 +59,7 @@ class SommTest : public testing::Test {
     return time::Stamp(part);
   }
   void poll() {
-    std::vector<time::StampPart> done;
+    Vector<time::StampPart> done;
     ASSERT_TRUE(timelines.poll(100, done).ok());
   }
   void settle() {

@@ -56,8 +56,8 @@ class TimelinesTest : public testing::Test {
   void work(StreamHandle stream, std::uint64_t duration_ns = kSecondNs) {
     expect(sim.launch({"work", duration_ns, {}, {}}, stream));
   }
-  std::vector<StampPart> poll(std::size_t most = kAll) {
-    std::vector<StampPart> done;
+  Vector<StampPart> poll(std::size_t most = kAll) {
+    Vector<StampPart> done;
     EXPECT_TRUE(timelines.poll(most, done).ok());
     return done;
   }
@@ -109,7 +109,7 @@ TEST_F(TimelinesTest, an_own_event_makes_all_numbers_so_far_waitable_and_then_co
   EXPECT_TRUE(poll().empty());
   EXPECT_FALSE(timelines.reduce(Stamp(second)).is_complete());
   sim.run_until_idle();
-  EXPECT_EQ(poll(), std::vector<StampPart>{second});
+  EXPECT_EQ(poll(), Vector<StampPart>{second});
   EXPECT_TRUE(timelines.reduce(Stamp(second)).is_complete());
   EXPECT_FALSE(timelines.reduce(Stamp(third)).is_complete());
 }
@@ -168,7 +168,7 @@ TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_
   EXPECT_FALSE(timelines.is_waitable(number));
   EXPECT_NE(timelines.proof_of(number), nullptr);
   sim.run_until_idle();
-  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
 }
 
 TEST_F(TimelinesTest, a_context_event_covers_a_destroyed_stream_that_still_runs) {
@@ -179,7 +179,7 @@ TEST_F(TimelinesTest, a_context_event_covers_a_destroyed_stream_that_still_runs)
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   EXPECT_TRUE(poll().empty()) << "its work has not run yet";
   sim.run_until_idle();
-  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
 }
 
 TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only) {
@@ -189,7 +189,7 @@ TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only
   const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
   ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
   EXPECT_EQ(timelines.proof_of(named), nullptr) << "the legacy stream does not wait for non-blocking streams";
-  EXPECT_EQ(poll(), std::vector<StampPart>{unnamed});
+  EXPECT_EQ(poll(), Vector<StampPart>{unnamed});
 }
 
 TEST_F(TimelinesTest, any_stream_frees_are_due_at_once_when_large) {
@@ -249,7 +249,7 @@ TEST_F(TimelinesTest, events_are_created_as_often_as_they_are_outstanding_togeth
 }
 
 TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_time) {
-  std::vector<StreamHandle> streams;
+  Vector<StreamHandle> streams;
   for (int i = 0; i < 4; ++i) {
     streams.push_back(stream());
     timelines.next(of(streams.back()), 1);
@@ -265,7 +265,7 @@ TEST_F(TimelinesTest, a_query_that_fails_for_good_is_an_error_not_not_ready) {
   timelines.next(of(a), 1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   sim.break_context(0, CuResult::illegal_address);
-  std::vector<StampPart> done;
+  Vector<StampPart> done;
   const auto asked = timelines.poll(kAll, done);
   ASSERT_FALSE(asked.ok());
   EXPECT_EQ(asked.error().code, ErrorCode::poisoned);
@@ -274,14 +274,14 @@ TEST_F(TimelinesTest, a_query_that_fails_for_good_is_an_error_not_not_ready) {
 // Three events of streams, and one of the context for a fourth stream; whichever query fails.
 TEST_F(TimelinesTest, what_was_found_complete_before_a_query_failed_is_told) {
   for (std::uint64_t failing = 1; failing <= 4; ++failing) {
-    std::vector<StampPart> freed;
+    Vector<StampPart> freed;
     for (int i = 0; i < 4; ++i) {
       const StreamHandle on = stream();
       freed.push_back(timelines.next(of(on), 1));
       EXPECT_TRUE(i == 3 || timelines.close(of(on), on).ok());
     }
     ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
-    std::vector<StampPart> done;
+    Vector<StampPart> done;
     faults.set_plan({{Call::event_query}, failing, CuResult::unknown, driver::FaultPlan::Repeat::once});
     EXPECT_FALSE(timelines.poll(kAll, done).ok());
     EXPECT_EQ(done.size(), failing - 1);
@@ -294,9 +294,9 @@ TEST_F(TimelinesTest, what_was_found_complete_before_a_query_failed_is_told) {
 TEST_F(TimelinesTest, a_synchronisation_completes_what_was_numbered_before_it) {
   const StreamHandle a = stream();
   const StampPart before = timelines.next(of(a), 1);
-  const std::vector<StampPart> numbers = timelines.numbers_so_far(timelines.primary_id());
+  const Vector<StampPart> numbers = timelines.numbers_so_far(timelines.primary_id());
   const StampPart after = timelines.next(of(a), 1);
-  EXPECT_EQ(timelines.mark_complete(numbers), std::vector<StampPart>{before});
+  EXPECT_EQ(timelines.mark_complete(numbers), Vector<StampPart>{before});
   EXPECT_FALSE(timelines.reduce(Stamp(after)).is_complete());
 }
 
@@ -308,7 +308,7 @@ TEST_F(TimelinesTest, a_dead_context_is_forgotten_without_touching_its_events) {
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   const driver::ContextId dead = timelines.primary_id();
   expect(sim.device_primary_ctx_reset(0));
-  EXPECT_EQ(timelines.forget_context(dead), std::vector<StampPart>{number});
+  EXPECT_EQ(timelines.forget_context(dead), Vector<StampPart>{number});
   EXPECT_EQ(timelines.outstanding_events(), 0u);
   EXPECT_TRUE(poll().empty()) << "the simulator aborts when a dead event is touched";
 }
@@ -327,7 +327,7 @@ TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_co
   driver::ContextHandle current{};
   expect(sim.ctx_get_current(current));
   EXPECT_EQ(current, context);
-  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
 }
 
 // A stream of device 1's primary context, which the timelines come to know by it.
@@ -354,10 +354,10 @@ TEST_F(TwoContexts, each_is_proven_by_an_event_of_its_own) {
   const StampPart here = timelines.next(of(stream()), 1);
   const StampPart there = timelines.next(of(foreign), 1);
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
-  EXPECT_EQ(poll(), std::vector<StampPart>{here});
+  EXPECT_EQ(poll(), Vector<StampPart>{here});
   EXPECT_NE(timelines.proof_of(there), nullptr);
   sim.run_until_idle();
-  EXPECT_EQ(poll(), std::vector<StampPart>{there});
+  EXPECT_EQ(poll(), Vector<StampPart>{there});
 }
 
 TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
@@ -370,7 +370,7 @@ TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
     ASSERT_NE(proof, nullptr);
     EXPECT_EQ(proof->context(), id_of(last == foreign ? other : context)) << "the other one is done";
     sim.run_until_idle();
-    EXPECT_EQ(poll(), std::vector<StampPart>{number});
+    EXPECT_EQ(poll(), Vector<StampPart>{number});
     EXPECT_EQ(timelines.outstanding_events(), 0u);
   }
 }
@@ -388,7 +388,7 @@ TEST_F(TwoContexts, on_legacy_streams_too) {
   ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
   EXPECT_TRUE(poll().empty());
   sim.run_until_idle();
-  EXPECT_EQ(poll(), std::vector<StampPart>{number});
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
 }
 
 TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
@@ -406,16 +406,16 @@ TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
       EXPECT_EQ(timelines.any_stream().id, open.timeline);
       EXPECT_TRUE(poll().empty());
       sim.run_until_idle();
-      EXPECT_EQ(poll(), std::vector<StampPart>{closed});
+      EXPECT_EQ(poll(), Vector<StampPart>{closed});
       ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
-      EXPECT_EQ(poll(), std::vector<StampPart>{open});
+      EXPECT_EQ(poll(), Vector<StampPart>{open});
     } else {
       const driver::ContextId dead = id_of(other);
       expect(sim.device_primary_ctx_reset(1));
       EXPECT_TRUE(timelines.forget_context(dead).empty()) << "the primary context is still busy";
       EXPECT_TRUE(timelines.other_contexts().empty());
       sim.run_until_idle();
-      EXPECT_EQ(poll(), std::vector<StampPart>{closed});
+      EXPECT_EQ(poll(), Vector<StampPart>{closed});
     }
     EXPECT_EQ(timelines.validate(), "");
   }
@@ -427,7 +427,7 @@ TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_pr
   const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
   faults.set_plan({{Call::ctx_record_event}, 2, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(timelines.close_all(Everything::context_event).ok());
-  EXPECT_EQ(poll(), std::vector<StampPart>{here});
+  EXPECT_EQ(poll(), Vector<StampPart>{here});
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   EXPECT_THAT(poll(), testing::UnorderedElementsAre(there, unnamed));
 }

@@ -19,8 +19,8 @@ class ChunkTableTest : public testing::Test {
   ~ChunkTableTest() override { EXPECT_EQ(table.validate(), ""); }
   Chunk* chunk(Bytes units) { return table.add(driver::ChunkHandle{next_++}, units * kUnit); }
   // The units at which the mappings begin.
-  static std::vector<Bytes> begins(const std::vector<Mapping>& mappings) {
-    std::vector<Bytes> units;
+  static Vector<Bytes> begins(const Vector<Mapping>& mappings) {
+    Vector<Bytes> units;
     for (const Mapping& mapping : mappings) units.push_back((mapping.at - kStart) / kUnit);
     return units;
   }
@@ -57,8 +57,8 @@ TEST_F(ChunkTableTest, only_whole_mappings_are_inside_a_range) {
   table.map(chunk(2), at(0));
   table.map(chunk(2), at(2));
   table.map(chunk(2), at(4));
-  EXPECT_EQ(begins(table.inside(span(1, 4))), (std::vector<Bytes>{2}));
-  EXPECT_EQ(begins(table.inside(span(0, 6))), (std::vector<Bytes>{0, 2, 4}));
+  EXPECT_EQ(begins(table.inside(span(1, 4))), (Vector<Bytes>{2}));
+  EXPECT_EQ(begins(table.inside(span(0, 6))), (Vector<Bytes>{0, 2, 4}));
   EXPECT_TRUE(table.inside(span(1, 2)).empty());
 }
 
@@ -66,9 +66,9 @@ TEST_F(ChunkTableTest, everything_that_overlaps_is_around_a_range) {
   table.map(chunk(2), at(0));
   table.map(chunk(2), at(2));
   table.map(chunk(2), at(8));
-  std::vector<Mapping> found;
+  Vector<Mapping> found;
   table.for_each_around(span(1, 2), [&](const Mapping& mapping) { found.push_back(mapping); });
-  EXPECT_EQ(begins(found), (std::vector<Bytes>{0, 2}));
+  EXPECT_EQ(begins(found), (Vector<Bytes>{0, 2}));
 }
 
 TEST_F(ChunkTableTest, a_visit_ends_when_it_is_told_to) {

@@ -65,7 +65,7 @@ class MapperTest : public testing::Test {
   driver::FaultingDriver faults{sim};
   Mapper mapper{faults, driver::ChunkProperties{0, false, false}};
   AddressRange span;
-  std::vector<Placement> placements;
+  Vector<Placement> placements;
 };
 
 TEST_F(MapperTest, maps_a_run_so_that_the_device_can_use_it) {
