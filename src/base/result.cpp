@@ -7,7 +7,7 @@ namespace vpmm {
 
 Error::Error(ErrorCode code_of_it, const char* text) noexcept : code(code_of_it) {
   try {
-    message = text;
+    if (text != nullptr) message = text;
   } catch (...) {
     message = kNoMemoryForMessage;
   }

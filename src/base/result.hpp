@@ -32,7 +32,7 @@ const char* to_string(ErrorCode code);
 struct Error {
   Error() = default;
   Error(ErrorCode code_of_it, std::string text) noexcept : code(code_of_it), message(std::move(text)) {}
-  Error(ErrorCode code_of_it, const char* text) noexcept;
+  Error(ErrorCode code_of_it, const char* text) noexcept;  // null: no sentence
   Error(const Error& other) noexcept : Error(other.code, other.message.c_str()) {}
   Error(Error&& other) noexcept = default;
   Error& operator=(const Error& other) noexcept { return *this = Error(other); }
