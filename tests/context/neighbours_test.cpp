@@ -40,10 +40,13 @@ class Neighbours : public ::testing::Test {
     ASSERT_EQ(pool.statistics().mapped_bytes, pages * kPage);
   }
   // Or not at all, where others have too much.
-  static void use_for_a_moment(Context& pool, Bytes bytes) {
+  // Whether there was memory for it.
+  static bool use_for_a_moment(Context& pool, Bytes bytes) {
     const Result<DevicePtr> ptr = pool.allocate({bytes, 0, std::nullopt});
-    if (!ptr) return;
-    EXPECT_TRUE(pool.deallocate(ptr.value(), std::nullopt).ok());
+    if (ptr) {
+      EXPECT_TRUE(pool.deallocate(ptr.value(), std::nullopt).ok());
+    }
+    return ptr.ok();
   }
 
   PoolWorld world{sixteen_pages()};
@@ -121,23 +124,29 @@ TEST_F(Neighbours, of_another_device_or_that_hold_nothing_or_are_gone_are_not_as
 
 TEST_F(Neighbours, that_end_while_they_are_asked_are_waited_for) {
   std::atomic<bool> is_over{false};
+  int passed = 0;
+  int served = 0;
   std::thread opener([&] {
     for (int i = 0; i < 200; ++i) {
       const std::unique_ptr<Context> passing = open();
-      use_for_a_moment(*passing, 6 * kPage);
+      passed += use_for_a_moment(*passing, 6 * kPage);
     }
     is_over = true;
   });
   while (!is_over) {
-    use_for_a_moment(world.pool(), 12 * kPage);
+    served += use_for_a_moment(world.pool(), 12 * kPage);
     EXPECT_TRUE(world.pool().trim(0).ok());
   }
   opener.join();
+  EXPECT_GT(passed, 0);
+  EXPECT_GT(served, 0);
 }
 
 TEST_F(Neighbours, that_are_short_at_once_do_not_wait_for_each_other_for_ever) {
   const auto take_turns = [](Context& pool) {
-    for (int i = 0; i < 300; ++i) use_for_a_moment(pool, 12 * kPage);
+    int served = 0;
+    for (int i = 0; i < 300; ++i) served += use_for_a_moment(pool, 12 * kPage);
+    EXPECT_GT(served, 0);
   };
   std::thread first([&] { take_turns(world.pool()); });
   std::thread second([&] { take_turns(*other); });

@@ -89,7 +89,9 @@ class OneStreamStress : public ::testing::TestWithParam<bool> {
     while (!is_over) {
       const DevicePtr ptr{seen.load(std::memory_order_relaxed) + 1};
       if (to_integer(ptr) == 1) continue;
-      EXPECT_EQ(hammer.pool().deallocate(ptr, stream).error().code, ErrorCode::invalid_pointer);
+      const auto freed = hammer.pool().deallocate(ptr, stream);
+      ASSERT_FALSE(freed.ok()) << "an address inside was freed";
+      EXPECT_EQ(freed.error().code, ErrorCode::invalid_pointer);
       const auto info = hammer.pool().query(ptr);
       if (info) {
         EXPECT_TRUE((AddressRange{info.value().begin, info.value().usable}.contains(ptr)));
