@@ -14,36 +14,10 @@
 namespace vpmm::fault {
 namespace {
 
-struct Case {
-  Scenario scenario;
-  bool page_chunks = false;
-};
-
-std::string name_of(const Case& c) { return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive"); }
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << name_of(c); }
-
 // Of each scenario so many allocations fail, evenly spread; VPMM_HOST_FAULTS=all: all of them.
 std::uint64_t most_runs() {
   const char* const all = std::getenv("VPMM_HOST_FAULTS");
   return all != nullptr && std::string(all) == "all" ? ~std::uint64_t{0} : 25;
-}
-
-driver::sim::SimOptions options_of(const Case& c) {
-  driver::sim::SimOptions options;
-  options.device_count = 2;
-  options.capacity = c.scenario.capacity;
-  options.lag_ns = 20'000;
-  return options;
-}
-
-pool::Config config_of(const Case& c) {
-  pool::Config config;
-  config.va_size = kGiB;
-  config.page_chunks = c.page_chunks;
-  config.max_mappings = c.scenario.max_mappings;
-  config.small = c.scenario.small;
-  config.log = pool::LogLevel::quiet;
-  return config;
 }
 
 class HostMemoryFault : public ::testing::TestWithParam<Case> {
@@ -81,15 +55,6 @@ TEST_P(HostMemoryFault, a_failed_allocation_loses_nothing_and_leaves_a_pool_that
       ++failures;
     }
   EXPECT_EQ(host_reserve::used(), 0u) << "what the reserve gave came back";
-}
-
-std::vector<Case> cases() {
-  std::vector<Scenario> all = scenarios();
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) all.push_back(random_scenario(seed));
-  std::vector<Case> cases;
-  for (const Scenario& scenario : all)
-    for (const bool page_chunks : {true, false}) cases.push_back({scenario, page_chunks});
-  return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, HostMemoryFault, ::testing::ValuesIn(cases()),

@@ -17,36 +17,10 @@ using driver::Call;
 using driver::CuResult;
 using driver::FaultPlan;
 
-struct Case {
-  Scenario scenario;
-  bool page_chunks = false;
-};
-
-std::string name_of(const Case& c) { return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive"); }
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << name_of(c); }
-
 Call call_named(const std::string& name) {
   for (std::size_t i = 0; i < driver::kCallCount; ++i)
     if (name == driver::to_string(static_cast<Call>(i))) return static_cast<Call>(i);
   return Call::init;
-}
-
-driver::sim::SimOptions options_of(const Case& c) {
-  driver::sim::SimOptions options;
-  options.device_count = 2;
-  options.capacity = c.scenario.capacity;
-  options.lag_ns = 20'000;
-  return options;
-}
-
-pool::Config config_of(const Case& c) {
-  pool::Config config;
-  config.va_size = kGiB;
-  config.page_chunks = c.page_chunks;
-  config.max_mappings = c.scenario.max_mappings;
-  config.small = c.scenario.small;
-  config.log = pool::LogLevel::quiet;
-  return config;
 }
 
 // That the legacy stream may not be used is an answer, not a fault; for other streams it would be a lie.
@@ -137,15 +111,6 @@ TEST_P(PoolFault, an_end_with_a_failed_call_gives_back_what_the_driver_takes) {
     EXPECT_GT(world.faulting().fired(), 0u);
     return world.failure();
   });
-}
-
-std::vector<Case> cases() {
-  std::vector<Scenario> all = scenarios();
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) all.push_back(random_scenario(seed));
-  std::vector<Case> cases;
-  for (const Scenario& scenario : all)
-    for (const bool page_chunks : {true, false}) cases.push_back({scenario, page_chunks});
-  return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, PoolFault, ::testing::ValuesIn(cases()),

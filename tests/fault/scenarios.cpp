@@ -333,4 +333,37 @@ Scenario random_scenario(std::uint64_t seed) {
   return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small};
 }
 
+// --- cases ----------------------------------------------------------------------------------------------------------
+
+std::vector<Case> cases() {
+  std::vector<Scenario> all = scenarios();
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) all.push_back(random_scenario(seed));
+  std::vector<Case> cases;
+  for (const Scenario& scenario : all)
+    for (const bool page_chunks : {true, false}) cases.push_back({scenario, page_chunks});
+  return cases;
+}
+
+std::string name_of(const Case& c) { return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive"); }
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << name_of(c); }
+
+driver::sim::SimOptions options_of(const Case& c) {
+  driver::sim::SimOptions options;
+  options.device_count = 2;
+  options.capacity = c.scenario.capacity;
+  options.lag_ns = 20'000;
+  return options;
+}
+
+pool::Config config_of(const Case& c) {
+  pool::Config config;
+  config.va_size = kGiB;
+  config.page_chunks = c.page_chunks;
+  config.max_mappings = c.scenario.max_mappings;
+  config.small = c.scenario.small;
+  config.log = pool::LogLevel::quiet;
+  return config;
+}
+
 }  // namespace vpmm::fault

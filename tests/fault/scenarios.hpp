@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,5 +20,17 @@ struct Scenario {
 
 std::vector<Scenario> scenarios();
 Scenario random_scenario(std::uint64_t seed);
+
+// A scenario under one chunk policy.
+struct Case {
+  Scenario scenario;
+  bool page_chunks = false;
+};
+
+std::vector<Case> cases();  // every scenario, and some random ones, under both
+std::string name_of(const Case& c);
+std::ostream& operator<<(std::ostream& out, const Case& c);
+driver::sim::SimOptions options_of(const Case& c);
+pool::Config config_of(const Case& c);
 
 }  // namespace vpmm::fault
