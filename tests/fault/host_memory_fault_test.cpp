@@ -41,7 +41,8 @@ class HostMemoryFault : public ::testing::TestWithParam<Case> {
 
 TEST_P(HostMemoryFault, a_failed_allocation_loses_nothing_and_leaves_a_pool_that_works) {
   std::uint64_t all = 0, counted = 0;
-  ASSERT_EQ(run(0, HostFaults::Repeat::once, all), "") << "without any fault";
+  // Twice: the first time some things are made that stay for the process.
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(run(0, HostFaults::Repeat::once, all), "") << "without any fault";
   ASSERT_GT(all, 0u);
   const std::uint64_t step = std::max<std::uint64_t>(all / most_runs(), 1);
   int failures = 0;
