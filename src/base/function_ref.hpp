@@ -16,10 +16,11 @@ class FunctionRef;
 template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
+  // Implicit, for lambdas as arguments; what it requires leaves copies and moves alone. Only its address is kept.
   template <typename F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, Args...>)
-      // NOLINTNEXTLINE(google-explicit-constructor): implicit, for lambdas as arguments
-      FunctionRef(F&& f)  // NOLINT(cppcoreguidelines-missing-std-forward): only its address is kept
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      FunctionRef(F&& f)  // NOLINT(cppcoreguidelines-missing-std-forward)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_(&call<std::remove_reference_t<F>>) {}
   R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }

@@ -116,7 +116,7 @@ void after_fork_in_child() noexcept {
 }
 
 // From the library's loading on, so that no fork comes before it.
-[[maybe_unused]] const int fork_handlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
+[[maybe_unused]] const int kForkHandlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
 // Before the first call of the process does anything else. A second thread does not wait for the first one.
 void register_once() noexcept {
