@@ -51,8 +51,9 @@ class Job:
 
 def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
     """The jobs of a part."""
-    traces = [str(TRACES / f"{name}.csv.gz") for name in ("gnn", "gpt_train", "serve_streams")]
-    serve = ["--trace", traces[2]]
+    names = ("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train")
+    traces = [str(TRACES / f"{name}.csv.gz") for name in names]
+    serve = ["--trace", str(TRACES / "serve_streams.csv.gz")]
     tiny = ["--round-ms", "1", "--repeats", "1", "--threads", "1,2", "--only", "1e3"]
     return {
         "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *FLOORS], ["--half"], quick=tiny,

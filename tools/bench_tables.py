@@ -162,6 +162,8 @@ def headlines(samples: list[Sample]) -> str:
         ("replay", "peak held / peak live", "x", ("gnn", 1)),
         ("replay", "peak held / peak live", "x", ("gpt_train", 1)),
         ("replay", "peak held / peak live", "x", ("serve_streams", 1)),
+        ("replay", "peak held / peak live", "x", ("gpt_ckpt", 1)),
+        ("replay", "peak held / peak live", "x", ("moe_train", 1)),
         ("serve", "peak held / peak live", "x", ("recorded pace", 4)),
         ("serve", "peak held / peak live", "x", ("as fast as possible", 4)),
     ]

@@ -234,7 +234,11 @@ TEST_F(TraceFile, reads_the_traces_that_come_with_the_project) {
     const char* name;
     std::size_t allocations;
     std::size_t streams;
-  } traces[] = {{"gpt_train", 67'647, 1}, {"gnn", 9'150, 1}, {"serve_streams", 102'701, 13}};
+  } traces[] = {{"gpt_train", 67'647, 1},
+                {"gnn", 9'150, 1},
+                {"serve_streams", 102'701, 13},
+                {"gpt_ckpt", 143'648, 1},
+                {"moe_train", 124'509, 1}};
   for (const auto& expected : traces) {
     const auto trace = read_trace(std::string(VPMM_TEST_SOURCE_DIR "/bench/traces/") + expected.name + ".csv.gz");
     ASSERT_TRUE(trace.ok()) << trace.error().message;

@@ -27,9 +27,13 @@ INSTANTIATE_TEST_SUITE_P(, Traces,
                          testing::Values(Promise{"gnn", AllocatorKind::vpmm, 1.06, 600},
                                          Promise{"gpt_train", AllocatorKind::vpmm, 1.06, 400},
                                          Promise{"serve_streams", AllocatorKind::vpmm, 1.20, 400},
+                                         Promise{"gpt_ckpt", AllocatorKind::vpmm, 1.20, 600},
+                                         Promise{"moe_train", AllocatorKind::vpmm, 1.13, 1200},
                                          Promise{"gnn", AllocatorKind::vpmm_page, 1.0006 * 1.005, 4000},
                                          Promise{"gpt_train", AllocatorKind::vpmm_page, 1.0203 * 1.005, 1500},
-                                         Promise{"serve_streams", AllocatorKind::vpmm_page, 1.0059 * 1.005, 2000}),
+                                         Promise{"serve_streams", AllocatorKind::vpmm_page, 1.0059 * 1.005, 2000},
+                                         Promise{"gpt_ckpt", AllocatorKind::vpmm_page, 1.0169 * 1.005, 2000},
+                                         Promise{"moe_train", AllocatorKind::vpmm_page, 1.0272 * 1.005, 1500}),
                          [](const auto& parameter) {
                            return std::string(parameter.param.trace) +
                                   (parameter.param.allocator == AllocatorKind::vpmm ? "_adaptive" : "_page");
