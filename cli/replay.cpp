@@ -16,6 +16,7 @@
 #include "context/open_driver.hpp"
 #include "observe/log.hpp"
 #include "observe/trace_file.hpp"
+#include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "replay/report.hpp"
 
@@ -31,6 +32,7 @@ struct Options {
   std::optional<Bytes> capacity;
   std::uint64_t lag_us = 500;
   std::uint64_t seed = 1;
+  bool fit = false;
   bool paced = false;
   bool json = false;
 };
@@ -44,9 +46,22 @@ struct Run {
 // A trace that does not fit fails thousands of times, each with a warning. While it lives, the first few are shown.
 class FewShortages {
  public:
+  // While one lives, warnings are expected: none is shown or counted.
+  class Expected {
+   public:
+    explicit Expected(FewShortages& shortages) : shortages_(shortages) { shortages_.expected_ = true; }
+    ~Expected() { shortages_.expected_ = false; }
+    Expected(const Expected&) = delete;
+    Expected& operator=(const Expected&) = delete;
+
+   private:
+    FewShortages& shortages_;
+  };
+
   FewShortages() {
     observe::set_log_sink([this](observe::LogLevel level, std::string_view message) {
       const bool is_shortage = message.starts_with("out of device memory");
+      if (is_shortage && expected_) return;
       if (is_shortage && seen_.fetch_add(1) >= kShown) return;
       fmt::print(stderr, "vpmm: {}: {}\n", observe::to_string(level), message);
     });
@@ -63,11 +78,15 @@ class FewShortages {
  private:
   static constexpr std::uint64_t kShown = 3;
   std::atomic<std::uint64_t> seen_{0};
+  std::atomic<bool> expected_{false};
 };
 
 class Replayer {
  public:
-  Replayer(const Options& options, const pool::Config& config) : options_(options), config_(config) {}
+  Replayer(const Options& options, const pool::Config& config)
+      : options_(options),
+        config_(config),
+        capacity_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
 
   // Reads everything before anything runs, so that a bad file costs no time.
   Result<void> prepare() {
@@ -78,6 +97,8 @@ class Replayer {
     }
     VPMM_TRY_ASSIGN(driver_, context::open_driver(config_.driver, context::OnMissingCuda::simulate));
     simulated_ = std::string_view(driver_->name()) == "sim";
+    if (!simulated_ && options_.fit)
+      return Error{ErrorCode::bad_configuration, "--fit looks for the smallest simulated GPU: it needs --driver sim"};
     if (!simulated_ && options_.capacity) config_.capacity = options_.capacity;
     for (const observe::Trace& trace : traces_) {
       for (const replay::AllocatorKind allocator : options_.allocators) runs_.push_back({&trace, allocator});
@@ -88,10 +109,13 @@ class Replayer {
   Result<void> run() {
     std::size_t events = 0;
     for (const Run& each : runs_) events += each.trace->events.size();
-    const FewShortages few_shortages;
+    FewShortages few_shortages;
     ProgressBar bar("replaying", events);
     for (const Run& each : runs_) {
       VPMM_TRY_ASSIGN(replay::ReplayResult result, run_one(each, bar));
+      if (options_.fit) {
+        VPMM_TRY_ASSIGN(result.fit, find_fit(each, result, few_shortages));
+      }
       if (options_.json) fmt::print("{}\n", replay::to_json(result));
       std::fflush(stdout);
       results_.push_back(std::move(result));
@@ -100,7 +124,10 @@ class Replayer {
   }
 
   void report() const {
-    if (!options_.json && !results_.empty()) fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+    if (!options_.json && !results_.empty()) {
+      fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+      if (options_.fit) fmt::print("\n{}", replay::fit_table(results_));
+    }
     for (const replay::ReplayResult& result : results_) {
       for (const std::string& finding : result.findings) {
         fmt::print(stderr, "vpmm: {}, {}: {}\n", result.trace, result.allocator, finding);
@@ -116,26 +143,47 @@ class Replayer {
   }
 
  private:
-  std::unique_ptr<replay::Machine> make_machine() {
+  std::unique_ptr<replay::Machine> make_machine(Bytes capacity) {
     if (!simulated_) {
       return replay::make_real_machine(*driver_,
                                        options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
     }
     replay::SimMachineOptions sim;
-    sim.capacity = options_.capacity.value_or(sim.capacity);
+    sim.capacity = capacity;
     sim.lag_us = options_.lag_us;
     sim.seed = options_.seed;
     return replay::make_sim_machine(sim);
   }
 
   Result<replay::ReplayResult> run_one(const Run& run, ProgressBar& bar) {
-    const auto machine = make_machine();
-    replay::ReplayOptions how;
-    how.seed = options_.seed;
+    const auto machine = make_machine(capacity_);
+    replay::ReplayOptions how = options_for_all();
     how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
       bar.add(done - std::exchange(last, done));
     };
-    auto result = replay::replay(*run.trace, *machine, replay::allocator_recipe(run.allocator, config_), how);
+    return replay_on(*machine, run, how);
+  }
+
+  Result<std::optional<replay::Fit>> find_fit(const Run& run, const replay::ReplayResult& roomy,
+                                              FewShortages& shortages) {
+    const FewShortages::Expected expected(shortages);
+    replay::ReplayOptions how = options_for_all();
+    how.on_refusal = replay::OnRefusal::stop;
+    return replay::find_fit(roomy, capacity_, [&](Bytes capacity) {
+      const auto machine = make_machine(capacity);
+      return replay_on(*machine, run, how);
+    });
+  }
+
+  replay::ReplayOptions options_for_all() const {
+    replay::ReplayOptions how;
+    how.seed = options_.seed;
+    how.page_size = config_.page_size;
+    return how;
+  }
+
+  Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run, const replay::ReplayOptions& how) {
+    auto result = replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config_), how);
     if (result) return result;
     return Error{result.error().code, fmt::format("{} through {}: {}", run.trace->name,
                                                   replay::to_string(run.allocator), result.error().message)};
@@ -143,6 +191,7 @@ class Replayer {
 
   const Options& options_;
   pool::Config config_;
+  const Bytes capacity_;  // of the simulated GPU
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
   bool simulated_ = false;
@@ -186,6 +235,8 @@ void add_options(CLI::App& verb, Options& options) {
   verb.add_option("--capacity", options.capacity,
                   "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map")
       ->transform(size_with_unit());
+  verb.add_flag("--fit", options.fit,
+                "On the simulator: also find the smallest GPU, up to --capacity, on which no allocation fails");
   verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();

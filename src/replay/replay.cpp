@@ -6,6 +6,7 @@
 
 #include "driver/driver_error.hpp"
 #include "driver/recording.hpp"
+#include "replay/live_memory.hpp"
 #include "replay/session.hpp"
 #include "replay/use_checker.hpp"
 
@@ -33,23 +34,25 @@ std::uint64_t p99(std::vector<std::uint64_t> values) {
 class Replay {
  public:
   Replay(const observe::Trace& trace, Machine& machine, Session& session, driver::RecordingDriver& recorder,
-         TraceAllocator& allocator, UseChecker& checker)
+         TraceAllocator& allocator, UseChecker& checker, Bytes page_size)
       : trace_(trace),
         machine_(machine),
         session_(session),
         recorder_(recorder),
         allocator_(allocator),
         checker_(checker),
-        live_(trace.allocations) {}
+        live_(trace.allocations),
+        live_memory_(page_size) {}
 
   Result<void> run(const ReplayOptions& options) {
     start_calls_ = recorder_.memory_call_count();
     start_ns_ = recorder_.memory_call_ns();
     machine_.start();
-    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
+    const bool stops = options.on_refusal == OnRefusal::stop;
+    for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0); ++i) {
       if (options.progress && i % kEventsPerProgress == 0) options.progress(i, trace_.events.size());
       const TraceEvent& event = trace_.events[i];
-      machine_.wait_until(event.time_us * 1000, recorder_.memory_call_ns() - start_ns_);
+      machine_.wait_until(event.time_us * 1000, driver_ns());
       VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(event) : deallocate(event));
     }
     if (options.progress) options.progress(trace_.events.size(), trace_.events.size());
@@ -60,6 +63,8 @@ class Replay {
   ReplayResult take_result() { return std::move(result_); }
 
  private:
+  std::uint64_t driver_ns() const { return recorder_.memory_call_ns() - start_ns_; }  // since the start
+
   Result<void> allocate(const TraceEvent& event) {
     ++result_.allocations;
     recorder_.take_thread_memory_ns();
@@ -67,8 +72,7 @@ class Replay {
     allocate_ns_.push_back(recorder_.take_thread_memory_ns());
     if (!ptr) return refused(std::move(ptr.error()));
     live_[event.allocation] = Live{ptr.value(), event.bytes, event.stream};
-    live_bytes_ += event.bytes;
-    result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
+    live_memory_.allocate(event.bytes);
     return checker_.first_use({event.allocation, {ptr.value(), event.bytes}, event.stream});
   }
 
@@ -86,7 +90,7 @@ class Replay {
   // The last use and the free, both on `stream`.
   Result<void> end(std::size_t allocation, std::size_t stream) {
     const Live live = *std::exchange(live_[allocation], std::nullopt);
-    live_bytes_ -= live.bytes;
+    live_memory_.deallocate(live.bytes);
     // A program that frees on another stream has ordered its streams first.
     if (stream != live.stream) VPMM_TRY(session_.order({.before = live.stream, .after = stream}));
     VPMM_TRY(checker_.last_use({allocation, {live.ptr, live.bytes}, stream}));
@@ -96,10 +100,13 @@ class Replay {
   Result<void> measure() {
     VPMM_TRY_ASSIGN(const Footprint footprint, allocator_.footprint());
     result_.operations = trace_.events.size();
+    result_.peak_live_bytes = live_memory_.peak();
+    result_.peak_rounded_bytes = live_memory_.rounded_peak();
+    result_.page_size = live_memory_.page_size();
     result_.peak_mapped_bytes = footprint.peak_mapped_bytes;
     result_.mapped_chunks_peak = footprint.peak_mapped_chunks;
     result_.driver_calls = recorder_.memory_call_count() - start_calls_;
-    result_.driver_ns = recorder_.memory_call_ns() - start_ns_;
+    result_.driver_ns = driver_ns();
     if (!allocate_ns_.empty()) result_.worst_allocate_ns = *std::max_element(allocate_ns_.begin(), allocate_ns_.end());
     result_.p99_allocate_ns = p99(std::move(allocate_ns_));
     return {};
@@ -122,19 +129,27 @@ class Replay {
   TraceAllocator& allocator_;
   UseChecker& checker_;
   std::vector<std::optional<Live>> live_;  // by allocation
-  Bytes live_bytes_ = 0;                   // = sum of live_
+  LiveMemory live_memory_;                 // = live_
   std::vector<std::uint64_t> allocate_ns_;
   std::uint64_t start_calls_ = 0;
   std::uint64_t start_ns_ = 0;
   ReplayResult result_;
 };
 
+// A device that cannot map has no granularity; then it is what others have.
+Bytes granularity(driver::Driver& driver) {
+  Bytes bytes = 0;
+  const auto answer = driver.mem_get_allocation_granularity({}, driver::Granularity::minimum, bytes);
+  return answer == driver::CuResult::success ? bytes : 2 * kMiB;
+}
+
 Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options) {
   driver::RecordingDriver recorder(machine.driver());
   VPMM_TRY_ASSIGN(const auto allocator, recipe.make(recorder));
   VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(), options.seed));
-  Replay replay(trace, machine, session, recorder, *allocator, *checker);
+  const Bytes page_size = options.page_size ? *options.page_size : granularity(machine.driver());
+  Replay replay(trace, machine, session, recorder, *allocator, *checker, page_size);
   VPMM_TRY(replay.run(options));
   return replay.take_result();
 }

@@ -14,10 +14,23 @@
 
 namespace vpmm::replay {
 
+enum class OnRefusal {
+  go_on,  // counts it and leaves out its free
+  stop,   // measures and checks what was done so far
+};
+
 struct ReplayOptions {
   std::uint64_t seed = 1;  // of the bytes that are written and the places where
+  OnRefusal on_refusal = OnRefusal::go_on;
+  std::optional<Bytes> page_size;  // for peak_rounded_bytes; none: the device's granularity
   // Called now and then with the number of events done, the last time with all of them. May be empty.
   std::function<void(std::size_t done, std::size_t total)> progress;
+};
+
+// The smallest GPU that was found on which a trace runs without a refused allocation.
+struct Fit {
+  Bytes capacity = 0;
+  std::size_t replays = 0;  // that it took to find it
 };
 
 // What the replay found out. Driver calls and times are those of memory calls (driver/calls.def) between the first
@@ -30,6 +43,8 @@ struct ReplayResult {
   std::uint64_t allocations = 0;         // allocations asked for
   std::uint64_t failed_allocations = 0;  // of these, refused: no memory, or a size that no GPU has
   Bytes peak_live_bytes = 0;             // as requested
+  Bytes peak_rounded_bytes = 0;          // the same, each request page_rounded()
+  Bytes page_size = 0;                   // that these were rounded with
   Bytes peak_mapped_bytes = 0;
   std::uint64_t driver_calls = 0;
   std::uint64_t driver_ns = 0;
@@ -40,11 +55,12 @@ struct ReplayResult {
   std::uint64_t mapped_chunks_peak = 0;
   double seconds = 0;                 // wall-clock time that the replay took
   std::vector<std::string> findings;  // the first corruptions and hazards, and what went unchecked
+  std::optional<Fit> fit;             // find_fit()'s; replay() leaves it empty
 };
 
 // Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its
 // contents are checked in between (use_checker.hpp). What is live at the end of the trace is checked and freed too.
-// An error means that the replay itself could not go on; a refused allocation is counted, and its free is left out.
+// An error means that the replay itself could not go on, which a refused allocation is not.
 Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
                             const ReplayOptions& options);
 

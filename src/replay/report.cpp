@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
+#include <vector>
+
+#include "replay/fit.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -31,13 +33,29 @@ double ratio(const ReplayResult& result) {
              : static_cast<double>(result.peak_mapped_bytes) / static_cast<double>(result.peak_live_bytes);
 }
 
-constexpr std::size_t kColumns = 13;
-using Row = std::array<std::string, kColumns>;
+double over_rounded(const ReplayResult& result, double bytes) {
+  return result.peak_rounded_bytes == 0 ? 1.0 : bytes / static_cast<double>(result.peak_rounded_bytes);
+}
+
+double mapped_over_rounded(const ReplayResult& result) {
+  return over_rounded(result, static_cast<double>(result.peak_mapped_bytes));
+}
+
+double fit_over_rounded(const ReplayResult& result) {
+  return over_rounded(result, static_cast<double>(result.fit->capacity));
+}
+
+// What is left of the fit without kFitAllowance.
+double fit_less_allowance_over_rounded(const ReplayResult& result) {
+  return over_rounded(result, static_cast<double>(result.fit->capacity) - static_cast<double>(kFitAllowance));
+}
+
+using Row = std::vector<std::string>;
 constexpr std::size_t kTextColumns = 3;  // flush left; the others are figures
 
 Row header() {
-  return {"trace",          "driver",       "allocator", "peak live", "peak mapped", "ratio",  "driver",
-          "worst allocate", "p99 allocate", "chunks",    "failed",    "corrupt",     "hazards"};
+  return {"trace",  "driver",         "allocator",    "peak live", "rounded", "peak mapped", "ratio",  "over rounded",
+          "driver", "worst allocate", "p99 allocate", "chunks",    "failed",  "corrupt",     "hazards"};
 }
 
 Row row(const ReplayResult& result) {
@@ -46,8 +64,10 @@ Row row(const ReplayResult& result) {
           result.driver,
           result.allocator,
           gigabytes(result.peak_live_bytes),
+          gigabytes(result.peak_rounded_bytes),
           counts ? gigabytes(result.peak_mapped_bytes) : "-",
           counts ? fmt::format("{:.4f}", ratio(result)) : "-",
+          counts ? fmt::format("{:.4f}", mapped_over_rounded(result)) : "-",
           milliseconds(result.driver_ns),
           duration(result.worst_allocate_ns),
           duration(result.p99_allocate_ns),
@@ -57,13 +77,38 @@ Row row(const ReplayResult& result) {
           result.hazards ? fmt::format("{}", *result.hazards) : "-"};
 }
 
-std::string aligned(const Row& row, const std::array<std::size_t, kColumns>& widths) {
+Row fit_header() {
+  return {"trace",  "driver", "allocator", "rounded", "fit", "fit bytes", "fit / rounded", "(fit - 64 MiB) / rounded",
+          "replays"};
+}
+
+Row fit_row(const ReplayResult& result) {
+  Row row{result.trace, result.driver, result.allocator, gigabytes(result.peak_rounded_bytes)};
+  if (!result.fit) return row.insert(row.end(), {"none", "-", "-", "-", "-"}), row;
+  row.insert(row.end(),
+             {gigabytes(result.fit->capacity), fmt::format("{}", result.fit->capacity),
+              fmt::format("{:.4f}", fit_over_rounded(result)),
+              fmt::format("{:.4f}", fit_less_allowance_over_rounded(result)), fmt::format("{}", result.fit->replays)});
+  return row;
+}
+
+std::string aligned(const Row& row, const std::vector<std::size_t>& widths) {
   std::string line;
-  for (std::size_t i = 0; i < kColumns; ++i) {
+  for (std::size_t i = 0; i < row.size(); ++i) {
     if (i != 0) line += "  ";
     line += i < kTextColumns ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("{:>{}}", row[i], widths[i]);
   }
   return line + "\n";
+}
+
+std::string aligned(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& each : rows) {
+    for (std::size_t i = 0; i < each.size(); ++i) widths[i] = std::max(widths[i], each[i].size());
+  }
+  std::string out;
+  for (const Row& each : rows) out += aligned(each, widths);
+  return out;
 }
 
 bool is_pool(const ReplayResult& result) {
@@ -112,6 +157,11 @@ std::string to_json(const ReplayResult& result) {
   json["hazards"] = result.hazards ? nlohmann::ordered_json(*result.hazards) : nlohmann::ordered_json(nullptr);
   json["mapped_chunks_peak"] = result.mapped_chunks_peak;
   json["seconds"] = result.seconds;
+  json["peak_rounded_bytes"] = result.peak_rounded_bytes;
+  const nlohmann::ordered_json none(nullptr);
+  json["fit_bytes"] = result.fit ? nlohmann::ordered_json(result.fit->capacity) : none;
+  json["fit_ratio"] = result.fit ? nlohmann::ordered_json(fit_over_rounded(result)) : none;
+  json["fit_less_64mib_ratio"] = result.fit ? nlohmann::ordered_json(fit_less_allowance_over_rounded(result)) : none;
   // A file name that is no valid UTF-8 is repaired, never an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -119,13 +169,13 @@ std::string to_json(const ReplayResult& result) {
 std::string table(std::span<const ReplayResult> results) {
   std::vector<Row> rows{header()};
   for (const ReplayResult& result : results) rows.push_back(row(result));
-  std::array<std::size_t, kColumns> widths{};
-  for (const Row& each : rows) {
-    for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], each[i].size());
-  }
-  std::string out;
-  for (const Row& each : rows) out += aligned(each, widths);
-  return out;
+  return aligned(rows);
+}
+
+std::string fit_table(std::span<const ReplayResult> results) {
+  std::vector<Row> rows{fit_header()};
+  for (const ReplayResult& result : results) rows.push_back(fit_row(result));
+  return aligned(rows);
 }
 
 std::string summary(std::span<const ReplayResult> results) {

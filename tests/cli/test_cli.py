@@ -36,6 +36,10 @@ KEYS = [
     "hazards",
     "mapped_chunks_peak",
     "seconds",
+    "peak_rounded_bytes",
+    "fit_bytes",
+    "fit_ratio",
+    "fit_less_64mib_ratio",
 ]
 OK, TROUBLE, COULD_NOT = 0, 1, 2
 
@@ -203,6 +207,8 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(result["operations"], 5)
             self.assertEqual(result["allocations"], 3)
             self.assertEqual(result["peak_live_bytes"], 5_000_100)
+            self.assertEqual(result["peak_rounded_bytes"], (6 << 20) + 256)
+            self.assertIsNone(result["fit_bytes"])
             for none in ("failed_allocations", "corruptions", "hazards"):
                 self.assertEqual(result[none], 0)
 
@@ -226,12 +232,33 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, COULD_NOT)
         self.assertIn("bananas", done.stderr)
 
+    def test_fit_is_the_smallest_gpu_on_which_nothing_fails(self) -> None:
+        allocators = ["--allocator", "vpmm", "--allocator", "cuda"]
+        for result in self.replay_json(self.trace(), "--fit", *allocators):
+            fit = result["fit_bytes"]
+            self.assertGreaterEqual(fit, result["peak_rounded_bytes"])
+            self.assertEqual(result["fit_ratio"], fit / result["peak_rounded_bytes"])
+            for capacity, failed in ((fit, 0), (fit - (2 << 20), 1)):
+                words = ["--allocator", result["allocator"], "--capacity", f"{capacity}B"]
+                self.assertEqual(self.replay_json(self.trace(), *words)[0]["failed_allocations"], failed)
+
+    def test_fit_shows_a_table_of_its_own_and_no_warning(self) -> None:
+        done = vpmm("replay", self.trace(), "--driver", "sim", "--fit")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
+        self.assertIn("(fit - 64 MiB) / rounded", done.stdout)
+        self.assertEqual(sum(line.startswith("small.csv ") for line in done.stdout.splitlines()), 2)
+
+    def test_fit_is_none_when_the_trace_does_not_fit_the_capacity(self) -> None:
+        done = vpmm("replay", self.trace(), "--driver", "sim", "--fit", "--capacity", "4MiB")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        self.assertIn("none", done.stdout)
+
     def test_the_table_leaves_out_the_footprint_of_the_simulated_async_pool(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda-async")
         self.assertEqual(done.returncode, OK, done.stderr)
         rows = {line.split()[2]: line for line in done.stdout.splitlines() if line.startswith("small.csv ")}
-        self.assertEqual(rows["vpmm"].count("GB"), 2)
-        self.assertEqual(rows["cuda-async"].count("GB"), 1)
+        self.assertEqual(rows["vpmm"].count("GB"), 3)
+        self.assertEqual(rows["cuda-async"].count("GB"), 2)
 
     def test_failed_allocations_are_counted_in_the_table_and_their_warnings_are_few(self) -> None:
         trace = self.trace(HEADER + "".join(f"a,{i},3000000,0,{i}\n" for i in range(500)))

@@ -108,6 +108,7 @@ TEST_P(ReplayAllocators, count_what_the_trace_did) {
   EXPECT_EQ(result.allocations, 4u);
   EXPECT_EQ(result.failed_allocations, 0u);
   EXPECT_EQ(result.peak_live_bytes, 5 * kMiB + 1000);
+  EXPECT_EQ(result.peak_rounded_bytes, 6 * kMiB + 1024);
   EXPECT_GE(result.peak_mapped_bytes, result.peak_live_bytes);
   EXPECT_GT(result.driver_calls, 0u);
   EXPECT_GT(result.driver_ns, 0u);
@@ -266,6 +267,29 @@ TEST(Replay, stops_at_an_error_that_is_no_lack_of_memory) {
   const auto result = replay(TraceText().allocate(0, 10).trace(), *machine, {"breaking", make}, {});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::poisoned);
+}
+
+TEST(Replay, stops_at_the_first_refusal_where_it_is_told_to) {
+  SimMachineOptions small;
+  small.capacity = 64 * kMiB;
+  const auto machine = make_sim_machine(small);
+  ReplayOptions options;
+  options.on_refusal = OnRefusal::stop;
+  const Trace trace = TraceText().allocate(0, 30 * kMiB).allocate(1, 50 * kMiB).deallocate(0).allocate(2, 8).trace();
+  const auto result = replay(trace, *machine, allocator_recipe(AllocatorKind::vpmm, {}), options);
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_EQ(result.value().failed_allocations, 1u);
+  EXPECT_EQ(result.value().allocations, 2u);
+}
+
+TEST(Replay, rounds_what_lives_to_the_pages_it_is_told) {
+  const auto machine = make_sim_machine({});
+  ReplayOptions options;
+  options.page_size = 16 * kMiB;
+  const auto result = replay(TraceText().allocate(0, 17 * kMiB).allocate(1, 3 * kMiB).trace(), *machine,
+                             allocator_recipe(AllocatorKind::cuda, {}), options);
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_EQ(result.value().peak_rounded_bytes, 35 * kMiB);
 }
 
 TEST(Replay, reports_its_progress_up_to_the_end) {

@@ -16,6 +16,7 @@ ReplayResult sample() {
   result.operations = 18297;
   result.allocations = 9150;
   result.peak_live_bytes = 18'460'000'000;
+  result.peak_rounded_bytes = 18'645'000'000;
   result.peak_mapped_bytes = 18'829'200'000;
   result.driver_calls = 1234;
   result.driver_ns = 82'000'500;
@@ -32,7 +33,19 @@ TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
             R"({"trace":"gnn.csv.gz","driver":"sim","allocator":"vpmm","operations":18297,"allocations":9150,)"
             R"("failed_allocations":0,"peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
             R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
-            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5})");
+            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5,)"
+            R"("peak_rounded_bytes":18645000000,)"
+            R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null})");
+}
+
+TEST(ReplayJson, has_the_fit_where_it_was_looked_for_and_found) {
+  ReplayResult result = sample();
+  result.peak_rounded_bytes = 1000 * kMiB;
+  result.fit = Fit{.capacity = 1064 * kMiB, .replays = 7};
+  const auto json = nlohmann::json::parse(to_json(result));
+  EXPECT_EQ(json["fit_bytes"], 1064 * kMiB);
+  EXPECT_DOUBLE_EQ(json["fit_ratio"], 1.064);
+  EXPECT_DOUBLE_EQ(json["fit_less_64mib_ratio"], 1.0);
 }
 
 TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
@@ -40,7 +53,7 @@ TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
   result.hazards.reset();
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_TRUE(json["hazards"].is_null());
-  EXPECT_EQ(json.size(), 16u);
+  EXPECT_EQ(json.size(), 20u);
 }
 
 TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
@@ -52,7 +65,8 @@ TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
 TEST(ReplayTable, shows_footprint_ratio_and_times) {
   const std::vector<ReplayResult> results{sample()};
   const std::string text = table(results);
-  for (const char* cell : {"gnn.csv.gz", "18.46 GB", "18.83 GB", "1.0200", "82.0 ms", "5.00 ms", "40.0 us", "1957"}) {
+  for (const char* cell : {"gnn.csv.gz", "18.46 GB", "18.64 GB", "18.83 GB", "1.0200", "1.0099", "82.0 ms", "5.00 ms",
+                           "40.0 us", "1957"}) {
     EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
   }
 }
@@ -73,6 +87,15 @@ TEST(ReplayTable, leaves_out_the_footprint_of_the_simulated_async_pool) {
   EXPECT_EQ(summary(std::vector{sample(), result}).find("cuda-async"), std::string::npos);
   result.driver = "cuda";
   EXPECT_NE(table(std::vector{result}).find("18.83 GB"), std::string::npos);
+}
+
+TEST(ReplayFitTable, shows_the_fit_over_what_lived_in_pages_and_where_there_is_none) {
+  std::vector<ReplayResult> results{sample(), sample()};
+  results[0].fit = Fit{.capacity = 18'831'450'000, .replays = 9};
+  const std::string text = fit_table(results);
+  for (const char* cell :
+       {"18.64 GB", "18.83 GB", "18831450000", "1.0100", "(fit - 64 MiB) / rounded", "1.0064", "none"})
+    EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
 }
 
 TEST(ReplaySummary, compares_the_pool_with_the_others_of_its_trace) {

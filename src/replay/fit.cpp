@@ -1,0 +1,62 @@
+// replay: bisection between a GPU that is too small and one that is not.
+#include "replay/fit.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace vpmm::replay {
+namespace {
+
+class Search {
+ public:
+  Search(const ReplayResult& roomy, Bytes largest, const ReplayAt& replay_at)
+      : replay_at_(replay_at),
+        page_(roomy.page_size),
+        resolution_(std::max(page_, round_down(roomy.peak_rounded_bytes / 1000, page_))),
+        largest_(largest),
+        most_failing_(round_down(std::max<Bytes>(roomy.peak_rounded_bytes, 1) - 1, page_)),
+        least_fitting_(largest) {}
+
+  Result<Fit> run(Bytes first_guess) {
+    VPMM_TRY(find_what_fits(std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_)));
+    while (least_fitting_ > most_failing_ + resolution_) {
+      VPMM_TRY(look_at(most_failing_ + round_up((least_fitting_ - most_failing_) / 2, page_)));
+    }
+    return Fit{least_fitting_, replays_};
+  }
+
+ private:
+  // From the guess upwards in steps that double; the largest fits and is not looked at again.
+  Result<void> find_what_fits(Bytes guess) {
+    for (Bytes step = resolution_; guess < largest_; guess += step, step *= 2) {
+      VPMM_TRY(look_at(guess));
+      if (least_fitting_ == guess) break;
+    }
+    return {};
+  }
+
+  Result<void> look_at(Bytes capacity) {
+    ++replays_;
+    VPMM_TRY_ASSIGN(const ReplayResult result, replay_at_(capacity));
+    (result.failed_allocations == 0 ? least_fitting_ : most_failing_) = capacity;
+    return {};
+  }
+
+  const ReplayAt& replay_at_;
+  const Bytes page_;
+  const Bytes resolution_;
+  const Bytes largest_;
+  Bytes most_failing_;   // a multiple of page_
+  Bytes least_fitting_;  // > most_failing_
+  std::size_t replays_ = 0;
+};
+
+}  // namespace
+
+Result<std::optional<Fit>> find_fit(const ReplayResult& roomy, Bytes largest, const ReplayAt& replay_at) {
+  if (roomy.failed_allocations != 0) return std::optional<Fit>();
+  VPMM_TRY_ASSIGN(const Fit fit, Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
+  return std::optional(fit);
+}
+
+}  // namespace vpmm::replay
