@@ -21,8 +21,11 @@ COLUMNS: list[tuple[str, str]] = [
     ("allocator", "---"),
     ("peak live GiB", "---:"),
     ("peak mapped / live", "---:"),
+    ("mapped / rounded", "---:"),
     ("driver calls", "---:"),
     ("driver ms", "---:"),
+    ("1st half", "---:"),
+    ("2nd half", "---:"),
     ("worst allocate ms", "---:"),
     ("p99 allocate us", "---:"),
     ("failed", "---:"),
@@ -33,7 +36,7 @@ COLUMNS: list[tuple[str, str]] = [
 
 
 def cells(result: dict[str, Any]) -> list[str]:
-    live, mapped = result["peak_live_bytes"], result["peak_mapped_bytes"]
+    live, mapped, rounded = result["peak_live_bytes"], result["peak_mapped_bytes"], result["peak_rounded_bytes"]
     # The simulator's stream-ordered pool is too crude for its footprint to mean anything.
     crude = result["driver"] == "sim" and result["allocator"] == "cuda-async"
     return [
@@ -41,8 +44,11 @@ def cells(result: dict[str, Any]) -> list[str]:
         result["allocator"],
         f"{live / GIB:.2f}",
         "-" if crude or not live else f"{mapped / live:.3f}",
+        "-" if crude or not rounded else f"{mapped / rounded:.3f}",
         f"{result['driver_calls']:,}",
         f"{result['driver_time_us'] / 1000:.1f}",
+        f"{result['driver_time_first_half_us'] / 1000:.1f}",
+        f"{result['driver_time_second_half_us'] / 1000:.1f}",
         f"{result['worst_allocate_us'] / 1000:.2f}",
         f"{result['p99_allocate_us']:.1f}",
         str(result["failed_allocations"]),

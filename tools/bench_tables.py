@@ -59,7 +59,8 @@ def per_peer_rows(samples: list[Sample], part: str) -> str:
     """For traces: a row for each case and peer, footprint and times side by side."""
     live = pivot(samples, part, "peak live")
     ratio = pivot(samples, part, "peak held / peak live")
-    columns = ["allocate p50", "allocate p99", "allocate worst", "allocate sum", "refused"]
+    halves = ["allocate sum first half", "allocate sum second half"]
+    columns = ["allocate p50", "allocate p99", "allocate worst", "allocate sum", *halves, "refused"]
     figures = {metric: pivot(samples, part, metric) for metric in columns}
     rows = []
     for row, peers in live.items():
@@ -67,10 +68,11 @@ def per_peer_rows(samples: list[Sample], part: str) -> str:
             found = [figures[metric].get(row, {}) for metric in columns]
             rows.append(
                 [case_name(row), peer, f"{peers[peer] / GIB:.2f}", plain(ratio.get(row, {}), peer)]
-                + [against_ours(values, peer) for values in found[:4]]
-                + [f"{found[4].get(peer, 0):.0f}"]
+                + [against_ours(values, peer) for values in found[:-1]]
+                + [f"{found[-1].get(peer, 0):.0f}"]
             )
-    head = ["", "peer", "peak live GiB", "peak held / live", "p50 us", "p99 us", "worst us", "sum ms", "refused"]
+    times = ["p50 us", "p99 us", "worst us", "sum ms", "1st half ms", "2nd half ms"]
+    head = ["", "peer", "peak live GiB", "peak held / live", *times, "refused"]
     return markdown(head, rows, left=2)
 
 

@@ -51,6 +51,7 @@ class Replay {
     const bool stops = options.on_refusal == OnRefusal::stop;
     for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0); ++i) {
       if (options.progress && i % kEventsPerProgress == 0) options.progress(i, trace_.events.size());
+      if (i == trace_.events.size() / 2) result_.driver_first_half_ns = driver_ns();
       const TraceEvent& event = trace_.events[i];
       machine_.wait_until(event.time_us * 1000, driver_ns());
       VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(event) : deallocate(event));

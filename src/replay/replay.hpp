@@ -48,7 +48,8 @@ struct ReplayResult {
   Bytes peak_mapped_bytes = 0;
   std::uint64_t driver_calls = 0;
   std::uint64_t driver_ns = 0;
-  std::uint64_t worst_allocate_ns = 0;  // memory calls within one allocate
+  std::uint64_t driver_first_half_ns = 0;  // of driver_ns, within the first half of the events
+  std::uint64_t worst_allocate_ns = 0;     // memory calls within one allocate
   std::uint64_t p99_allocate_ns = 0;
   std::uint64_t corruptions = 0;         // spots whose contents changed while their allocation lived
   std::optional<std::uint64_t> hazards;  // none: the machine does not check

@@ -54,8 +54,9 @@ using Row = std::vector<std::string>;
 constexpr std::size_t kTextColumns = 3;  // flush left; the others are figures
 
 Row header() {
-  return {"trace",  "driver",         "allocator",    "peak live", "rounded", "peak mapped", "ratio",  "over rounded",
-          "driver", "worst allocate", "p99 allocate", "chunks",    "failed",  "corrupt",     "hazards"};
+  return {"trace",        "driver",       "allocator", "peak live", "rounded",  "peak mapped",
+          "ratio",        "over rounded", "driver",    "1st half",  "2nd half", "worst allocate",
+          "p99 allocate", "chunks",       "failed",    "corrupt",   "hazards"};
 }
 
 Row row(const ReplayResult& result) {
@@ -69,6 +70,8 @@ Row row(const ReplayResult& result) {
           counts ? fmt::format("{:.4f}", ratio(result)) : "-",
           counts ? fmt::format("{:.4f}", mapped_over_rounded(result)) : "-",
           milliseconds(result.driver_ns),
+          milliseconds(result.driver_first_half_ns),
+          milliseconds(result.driver_ns - result.driver_first_half_ns),
           duration(result.worst_allocate_ns),
           duration(result.p99_allocate_ns),
           result.mapped_chunks_peak == 0 ? "-" : fmt::format("{}", result.mapped_chunks_peak),
@@ -158,6 +161,8 @@ std::string to_json(const ReplayResult& result) {
   json["mapped_chunks_peak"] = result.mapped_chunks_peak;
   json["seconds"] = result.seconds;
   json["peak_rounded_bytes"] = result.peak_rounded_bytes;
+  json["driver_time_first_half_us"] = microseconds(result.driver_first_half_ns);
+  json["driver_time_second_half_us"] = microseconds(result.driver_ns - result.driver_first_half_ns);
   const nlohmann::ordered_json none(nullptr);
   json["fit_bytes"] = result.fit ? nlohmann::ordered_json(result.fit->capacity) : none;
   json["fit_ratio"] = result.fit ? nlohmann::ordered_json(fit_over_rounded(result)) : none;

@@ -37,6 +37,8 @@ KEYS = [
     "mapped_chunks_peak",
     "seconds",
     "peak_rounded_bytes",
+    "driver_time_first_half_us",
+    "driver_time_second_half_us",
     "fit_bytes",
     "fit_ratio",
     "fit_less_64mib_ratio",

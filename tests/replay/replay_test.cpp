@@ -269,6 +269,21 @@ TEST(Replay, stops_at_an_error_that_is_no_lack_of_memory) {
   EXPECT_EQ(result.error().code, ErrorCode::poisoned);
 }
 
+TEST(Replay, tells_the_driver_time_of_the_first_half_of_the_events_from_the_rest) {
+  TraceText text;
+  for (std::size_t i = 0; i < 4; ++i) text.allocate(i, 8 * kMiB);
+  for (std::size_t i = 0; i < 4; ++i) text.deallocate(i);
+  const ReplayResult growing_first = run(text.trace(), AllocatorKind::vpmm);
+  EXPECT_GT(growing_first.driver_ns, 0u);
+  EXPECT_EQ(growing_first.driver_first_half_ns, growing_first.driver_ns);
+  TraceText more;
+  for (std::size_t i = 0; i < 4; ++i) more.allocate(i, 0);
+  more.allocate(4, 8 * kMiB).allocate(5, 8 * kMiB).deallocate(4).deallocate(5);
+  const ReplayResult growing_last = run(more.trace(), AllocatorKind::vpmm);
+  EXPECT_GT(growing_last.driver_ns, 0u);
+  EXPECT_EQ(growing_last.driver_first_half_ns, 0u);
+}
+
 TEST(Replay, stops_at_the_first_refusal_where_it_is_told_to) {
   SimMachineOptions small;
   small.capacity = 64 * kMiB;

@@ -20,6 +20,7 @@ ReplayResult sample() {
   result.peak_mapped_bytes = 18'829'200'000;
   result.driver_calls = 1234;
   result.driver_ns = 82'000'500;
+  result.driver_first_half_ns = 50'250'500;
   result.worst_allocate_ns = 5'000'250;
   result.p99_allocate_ns = 40'000;
   result.hazards = 0;
@@ -35,6 +36,7 @@ TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
             R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
             R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5,)"
             R"("peak_rounded_bytes":18645000000,)"
+            R"("driver_time_first_half_us":50250.5,"driver_time_second_half_us":31750.0,)"
             R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null})");
 }
 
@@ -53,7 +55,7 @@ TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
   result.hazards.reset();
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_TRUE(json["hazards"].is_null());
-  EXPECT_EQ(json.size(), 20u);
+  EXPECT_EQ(json.size(), 22u);
 }
 
 TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
@@ -65,8 +67,8 @@ TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
 TEST(ReplayTable, shows_footprint_ratio_and_times) {
   const std::vector<ReplayResult> results{sample()};
   const std::string text = table(results);
-  for (const char* cell : {"gnn.csv.gz", "18.46 GB", "18.64 GB", "18.83 GB", "1.0200", "1.0099", "82.0 ms", "5.00 ms",
-                           "40.0 us", "1957"}) {
+  for (const char* cell : {"gnn.csv.gz", "18.46 GB", "18.64 GB", "18.83 GB", "1.0200", "1.0099", "82.0 ms", "50.3 ms",
+                           "31.8 ms", "5.00 ms", "40.0 us", "1957"}) {
     EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
   }
 }
