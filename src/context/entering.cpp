@@ -163,7 +163,6 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
     if (small_->recall_from_others(caller, size)) return true;
     return is_short ? small_->recall() : small_->recall_for_pages(caller);
   };
-  relief.peak_requested = [this]() VPMM_REQUIRES(pool_lock) { return peak_of_pool_; };
   // Of several streams it counts as use: what each keeps it would else have to fetch from the others, again and again.
   relief.kept_bytes = [this]() VPMM_REQUIRES(pool_lock) {
     return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes();

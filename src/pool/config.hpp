@@ -23,7 +23,7 @@ struct Config {
   std::uint64_t pages = 0;                 // VPMM_PAGES: preallocated at the first allocation, best effort
   Bytes va_size = 8 * kTiB;                // VPMM_VA_SIZE: one reservation
   bool page_chunks = false;                // VPMM_CHUNK_MAX=page: one chunk per page and the specification's policy
-  Bytes chunk_max = 4 * kGiB;              // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
+  Bytes chunk_max = 256 * kMiB;            // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
   Prefer prefer = Prefer::balanced;        // VPMM_PREFER: what the adaptive policy spends driver calls on
   std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD: idle memory above this much mapped is given back
   std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS

@@ -39,8 +39,8 @@ class Rounding {
  private:
   // A slice is a power of two, so that addresses are aligned to it.
   static Bytes slice_size(const Config& config, Bytes page_size) {
-    const bool is_cut = !config.page_chunks && is_power_of_two(page_size) && page_size >= kSlicesPerPage;
-    return is_cut ? page_size / kSlicesPerPage : page_size;
+    static_cast<void>(config);
+    return page_size;
   }
 
   region::PageUnit page_;

@@ -65,6 +65,9 @@ class AddressHeap {
     }
     return true;
   }
+  std::size_t size() const { return count(); }
+  // The first is the lowest; the others are in no order.
+  const Entry& entry(std::size_t place) const { return at(place); }
   template <typename Visit>
   void visit(const Visit& visit) const {
     for (std::size_t place = 0; place < count(); ++place) visit(at(place).region);

@@ -276,6 +276,21 @@ Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::Tim
   return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
 }
 
+void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const {
+  const TimelineFile* const file = own ? find(*own) : nullptr;
+  SizeIndex::Ascent complete(complete_by_size_, size);
+  SizeIndex::Ascent pending(file == nullptr ? no_sizes_ : file->single_by_size, size);
+  for (;;) {
+    Region* const a = complete.region();
+    Region* const b = pending.region();
+    if (a == nullptr && b == nullptr) return;
+    const bool is_a = b == nullptr || (a != nullptr && std::pair(a->range.size, a->range.begin) <
+                                                           std::pair(b->range.size, b->range.begin));
+    if (!visit(is_a ? a : b)) return;
+    (is_a ? complete : pending).next();
+  }
+}
+
 Region* Catalogue::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
   const TimelineFile* const file = find(own);
   return file == nullptr ? nullptr : file->single_by_size.first_fit(size, alignment).region;

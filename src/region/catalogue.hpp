@@ -90,6 +90,7 @@ class Catalogue {
 
   Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
+  void for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const;
   Region* own_fit(Bytes size, Bytes alignment, time::TimelineId own) const;
   // A free region, zombie or shadow that waits for a number up to `sequence` of `timeline`; null when there is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;

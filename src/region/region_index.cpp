@@ -205,6 +205,11 @@ Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::T
   return private_->catalogue.best_fit(size, alignment, own);
 }
 
+void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own,
+                               FunctionRef<bool(Region*)> visit) const {
+  private_->catalogue.for_each_fit(size, own, visit);
+}
+
 Region* RegionIndex::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
   return private_->catalogue.own_fit(size, alignment, own);
 }

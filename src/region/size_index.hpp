@@ -71,6 +71,34 @@ class SizeIndex {
     const AddressHeap::Entry& lowest = heap(pages).lowest();
     return {lowest.begin, pages * unit_.bytes(), lowest.region};
   }
+  // Regions of at least some bytes, in ascending order of size, of each size the lowest first. Requires: the index does
+  // not change meanwhile.
+  class Ascent {
+   public:
+    Ascent(const SizeIndex& index, Bytes size)
+        : index_(index),
+          pages_(index.next_size(index.unit_.pages_up(size))),
+          large_(index.large_.lower_bound({size, {}})) {}
+    // Null: there are no more.
+    Region* region() const {
+      if (pages_ < kHeaps) return index_.heap(pages_).entry(place_).region;
+      return large_ == index_.large_.end() ? nullptr : large_->second;
+    }
+    void next() {
+      if (pages_ == kHeaps) {
+        ++large_;
+      } else if (++place_ == index_.heap(pages_).size()) {
+        pages_ = index_.next_size(pages_ + 1);
+        place_ = 0;
+      }
+    }
+
+   private:
+    const SizeIndex& index_;
+    std::uint64_t pages_;
+    std::size_t place_ = 0;
+    Map<std::pair<Bytes, DevicePtr>, Region*>::const_iterator large_;
+  };
   // The same, but `size` bytes at `alignment` fit in it.
   Fit first_fit(Bytes size, Bytes alignment) const;
   Bytes largest() const;

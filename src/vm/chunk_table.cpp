@@ -59,6 +59,14 @@ void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapp
   }
 }
 
+void ChunkTable::for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
+  for (auto mapping = mappings_.lower_bound(range.end()); mapping != mappings_.begin();) {
+    --mapping;
+    if (mapping->first + mapping->second->size > range.end()) continue;
+    if (mapping->first < range.begin || !visit({mapping->first, mapping->second})) return;
+  }
+}
+
 Vector<Mapping> ChunkTable::inside(AddressRange range) const {
   Vector<Mapping> found;
   for_each_inside(range, [&](const Mapping& mapping) {

@@ -46,6 +46,9 @@ class ChunkTable {
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
   // Visits them in order until `visit` returns false.
   void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
+  // The same from the last to the first.
+  void for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
+      VPMM_REQUIRES(pool_lock);
   // Visits every mapping that overlaps `range`, by address.
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
   // True when `range` starts and ends at mapping borders and is mapped without gap.

@@ -1,0 +1,53 @@
+// pool: getting address space.
+#include "pool/address_space.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "observe/log.hpp"
+
+namespace vpmm::pool {
+
+namespace {
+
+// Where small requests are cut from pages, so many lie side by side in the same way wherever the system reserves
+// address space.
+constexpr Bytes kPagesInLine = 16;
+
+}  // namespace
+
+// A request larger than a usual reservation gets one of its own size. When the address space is short, smaller
+// reservations do.
+Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
+  const Bytes least = round_up(at_least, memory.page_size());
+  Bytes size = std::max(round_up(memory.config.va_size, memory.page_size()), least);
+  // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
+  Bytes alignment = memory.page_alignment() * (is_power_of_two(memory.page_size()) ? kPagesInLine : 1);
+  const auto reserve = [&] {
+    const Unlocked unlocked(lock);
+    return memory.mapper.reserve(size, alignment);
+  };
+  Result<AddressRange> reserved = reserve();
+  while (!reserved && reserved.error().code != ErrorCode::poisoned &&
+         (size > least || alignment > memory.page_alignment())) {
+    if (size > least)
+      size = std::max(round_up(size / 2, memory.page_size()), least);
+    else
+      alignment = memory.page_alignment();
+    reserved = reserve();
+  }
+  if (!reserved) return std::move(reserved.error());
+  // The table of its pages is the one thing that is too large for the reserve of host memory.
+  try {
+    memory.reservations.push_back(reserved.value());
+    memory.index.add_reservation(reserved.value());
+  } catch (const std::bad_alloc&) {
+    std::erase(memory.reservations, reserved.value());
+    if (!memory.mapper.free_reservation(reserved.value()))
+      observe::log(observe::LogLevel::warning, "the driver did not take {} reserved bytes back", reserved.value().size);
+    return no_host_memory();
+  }
+  return {};
+}
+
+}  // namespace vpmm::pool

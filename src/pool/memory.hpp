@@ -1,0 +1,74 @@
+// pool: what a pool has: address space, chunks, and in which state each region is. The parts of the pool share it.
+#pragma once
+
+#include <optional>
+
+#include "base/host_memory.hpp"
+#include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
+#include "driver/driver.hpp"
+#include "observe/statistics.hpp"
+#include "pool/config.hpp"
+#include "pool/flights.hpp"
+#include "pool/tuning.hpp"
+#include "pool/view.hpp"
+#include "region/region_index.hpp"
+#include "time/timelines.hpp"
+#include "vm/chunk_table.hpp"
+#include "vm/mapper.hpp"
+
+namespace vpmm::pool {
+
+// What the driver refused to take back; sweeps try again.
+struct Quarantine {
+  Map<DevicePtr, Bytes> stuck;  // mappings whose unmap failed; they are zombies
+  Vector<vm::Chunk*> orphans;   // chunks without mapping whose release failed
+
+  Bytes bytes() const {
+    Bytes bytes = 0;
+    for (const auto& [at, size] : stuck) bytes += size;
+    for (const vm::Chunk* orphan : orphans) bytes += orphan->size;
+    return bytes;
+  }
+};
+
+// Invariant: every region that is not a hole is tiled by whole mappings, so no chunk belongs to two allocations and
+// nothing idle is pinned.
+struct Memory {
+  Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties, const Config& settings, Bytes page_size,
+         time::Timelines& the_timelines)
+      : driver(the_driver),
+        timelines(the_timelines),
+        config(settings),
+        tuning(tuning_of(settings, page_size)),
+        index(page_size),
+        mapper(the_driver, properties) {}
+
+  driver::Driver& driver;
+  time::Timelines& timelines;
+  const Config config;
+  const Tuning tuning;
+  region::RegionIndex index VPMM_GUARDED_BY(pool_lock);
+  vm::ChunkTable chunks VPMM_GUARDED_BY(pool_lock);
+  vm::Mapper mapper;  // has a lock of its own
+  Flights flights VPMM_GUARDED_BY(pool_lock);
+  Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
+  Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
+  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;                             // mapped elsewhere on the same account
+  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;                            // that flights are about to create
+  alignas(kCacheLine) observe::Statistics counters VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
+
+  Bytes page_size() const { return tuning.page_size; }
+  // What every page is aligned to: the largest power of two that divides it.
+  Bytes page_alignment() const { return page_size() & (~page_size() + 1); }
+  View view() const VPMM_REQUIRES(pool_lock) { return {index, chunks, timelines, tuning}; }
+  Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes() + other_bytes; }
+  // What is mapped, or is about to be.
+  Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) { return held_bytes() + coming_bytes; }
+  // A chunk counts while it exists, so those of a plan that was undone count, too.
+  void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);
+  void reset_peaks() VPMM_REQUIRES(pool_lock);
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+};
+
+}  // namespace vpmm::pool

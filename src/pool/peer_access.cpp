@@ -1,0 +1,63 @@
+// pool: which other devices may use what is mapped.
+#include "pool/peer_access.hpp"
+
+#include <algorithm>
+
+#include "base/host_memory.hpp"
+#include "base/scope_exit.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+// Note [Access carries a version]
+// A device is put on the mapper's list first, which raises the version, and gets what is mapped afterwards; no lock is
+// held across either. What a request maps meanwhile is not in the table yet. It was mapped under some version of the
+// list and is published only when that is the current one; else it catches up. So whatever the walk below does not
+// find gets access before anybody sees it. What it does find may not be unmapped before the walk is over, also where a
+// plan has taken it out of the index, for an undone plan puts it back into use: sweeps, trims and splits wait for the
+// walk, and the walk waits for those that had begun. Nothing else unmaps what is in the table. Zombies are left out:
+// work of a peer never saw their addresses.
+Result<void> PeerAccess::allow(MutexLock& lock, driver::DeviceOrdinal peer) {
+  memory_.flights.wait_for_grant(lock);
+  if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};
+  const Flights::Grant grant_in_progress(memory_.flights, lock);
+  Result<void> granted = grant(lock, peer);
+  if (granted) peers_.push_back(peer);
+  return granted;
+}
+
+Result<void> PeerAccess::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
+  {
+    const Unlocked unlocked(lock);
+    memory_.mapper.add_device(peer);
+  }
+  const Vector<AddressRange> runs = mapped_runs();
+  const Unlocked unlocked(lock);
+  Result<void> granted;
+  for (const AddressRange& run : runs) {
+    granted = memory_.mapper.set_access(run, peer);
+    if (!granted) break;
+  }
+  if (!granted) memory_.mapper.remove_device(peer);
+  return granted;
+}
+
+// Everything that is mapped but zombies, in runs of adjacent whole mappings.
+Vector<AddressRange> PeerAccess::mapped_runs() const {
+  Vector<AddressRange> runs;
+  memory_.index.for_each([&](const Region& region) {
+    if (region.state == RegionState::zombie) return;
+    AddressRange run;
+    memory_.chunks.for_each_inside(region.range, [&](const vm::Mapping& mapping) {
+      if (run.empty()) run.begin = mapping.at;
+      run.size += mapping.chunk->size;
+      return true;
+    });
+    if (!run.empty()) runs.push_back(run);
+  });
+  return runs;
+}
+
+}  // namespace vpmm::pool

@@ -1,0 +1,43 @@
+// pool: who asks for memory, and for how much.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/bytes.hpp"
+#include "driver/types.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::pool {
+
+// Whether the caller's stream may be given work (events, waits) right now.
+enum class Standing {
+  ordinary,
+  capturing,  // its stream is being captured: only complete memory, nothing queued
+  blocked,    // the legacy stream while a blocking stream captures, or an invalidated capture: likewise
+};
+
+// Who asks.
+struct Caller {
+  std::optional<driver::StreamHandle> stream;  // none: any-stream
+  time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream
+  Standing standing = Standing::ordinary;
+  std::uint64_t capture = 0;  // the capture `stream` is in; 0: none
+  // The timeline whose pending memory the caller may use without waiting.
+  std::optional<time::TimelineId> own() const {
+    if (timeline == nullptr || standing != Standing::ordinary) return std::nullopt;
+    return timeline->id;
+  }
+  bool may_queue() const { return stream.has_value() && standing == Standing::ordinary; }
+};
+
+struct PageRequest {
+  Bytes requested = 0;  // as the user said
+  Bytes size = 0;       // rounded to whole pages
+  Bytes alignment = 0;  // at least Pool::page_alignment()
+  // A page to cut small requests from: the bytes of the one that finds no room in those that are cut already.
+  std::optional<Bytes> small{};
+  bool may_fail_early = false;  // without a report, before anything is waited for
+};
+
+}  // namespace vpmm::pool

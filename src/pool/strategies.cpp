@@ -1,0 +1,408 @@
+// pool: windows, stitching, splitting and growth.
+#include "pool/strategies.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace vpmm::pool {
+
+using region::Region;
+using region::RegionState;
+
+namespace {
+
+bool is_hole(const Region* region) { return region != nullptr && region->state == RegionState::hole; }
+
+// --- windows --------------------------------------------------------------------------------------------------------
+
+// Free regions looked at, smallest first, before it is stitched: looking at a few more finds hardly anything and costs
+// as much as it finds; at half as many, requests of rare sizes are stitched more often.
+constexpr std::size_t kRegionsLookedAt = 64;
+// The same for chunks of stretches of several regions.
+constexpr std::size_t kChunksLookedAt = 2048;
+
+struct Window {
+  Region* first = nullptr;  // of its stretch, or its region
+  AddressRange range;
+  // What it spoils: 0 it is all of its stretch, 1 it lies at an end of it, 2 within.
+  int cut = 2;
+};
+
+// Of two windows, the one that spoils less; then the one with less slack.
+bool is_better(const Window& a, const std::optional<Window>& b) {
+  if (!b) return true;
+  return std::tuple(a.cut, a.range.size, a.range.begin) < std::tuple(b->cut, b->range.size, b->range.begin);
+}
+
+// The chunks from the front, or from the back, of `free` that suffice.
+std::optional<AddressRange> front_window(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+  AddressRange window;
+  view.chunks.for_each_inside(free, [&](const vm::Mapping& mapping) {
+    if (window.empty()) {
+      if (!is_multiple(to_integer(mapping.at), ask.alignment)) return true;
+      window.begin = mapping.at;
+    }
+    window.size += mapping.chunk->size;
+    return window.size < ask.size;
+  });
+  if (window.size < ask.size || window.size > ask.size + ask.slack) return std::nullopt;
+  return window;
+}
+
+std::optional<AddressRange> back_window(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+  AddressRange window{free.end(), 0};
+  view.chunks.for_each_inside_backwards(free, [&](const vm::Mapping& mapping) {
+    window.begin = mapping.at;
+    window.size += mapping.chunk->size;
+    return window.size < ask.size || !is_multiple(to_integer(window.begin), ask.alignment);
+  });
+  if (window.size < ask.size || window.size > ask.size + ask.slack) return std::nullopt;
+  if (!is_multiple(to_integer(window.begin), ask.alignment)) return std::nullopt;
+  return window;
+}
+
+void consider_ends(const View& view, const Ask& ask, Region* free, std::optional<Window>& best)
+    VPMM_REQUIRES(pool_lock) {
+  for (const auto find : {front_window, back_window}) {
+    const std::optional<AddressRange> range = find(view, ask, free->range);
+    if (!range) continue;
+    const Window window{free, *range, range->size == free->range.size ? 0 : 1};
+    if (is_better(window, best)) best = window;
+  }
+}
+
+// Every window of a stretch, over the borders of its regions.
+void consider_all(const View& view, const Ask& ask, Region* first, AddressRange stretch, std::size_t& looked_at,
+                  std::optional<Window>& best) VPMM_REQUIRES(pool_lock) {
+  Vector<vm::Mapping> inside;
+  Bytes sum = 0;
+  std::size_t from = 0;
+  view.chunks.for_each_inside(stretch, [&](const vm::Mapping& mapping) {
+    ++looked_at;
+    inside.push_back(mapping);
+    sum += mapping.chunk->size;
+    while (sum - inside[from].chunk->size >= ask.size) sum -= inside[from++].chunk->size;
+    const DevicePtr begin = inside[from].at;
+    if (sum < ask.size || sum > ask.size + ask.slack || !is_multiple(to_integer(begin), ask.alignment)) return true;
+    const bool is_front = begin == stretch.begin;
+    const bool is_back = begin + sum == stretch.end();
+    const Window window{first, {begin, sum}, is_front && is_back ? 0 : is_front || is_back ? 1 : 2};
+    if (is_better(window, best)) best = window;
+    return true;
+  });
+}
+
+Plan hit(const View& view, const Ask& ask, const Window& window) VPMM_REQUIRES(pool_lock) {
+  Plan plan;
+  plan.request = ask.size;
+  plan.slack = window.range.size - ask.size;
+  plan.kept = view.parts_of(window.first, window.range);
+  plan.allocation = window.range.begin;
+  for (const Part& part : plan.kept) View::add_waits(part.stamp, ask.own, plan.waits);
+  return plan;
+}
+
+}  // namespace
+
+Decision fit(const View& view, const Ask& ask) {
+  std::optional<Window> best;
+  std::size_t looked_at = 0;
+  const auto look = [&](Region* free) VPMM_REQUIRES(pool_lock) {
+    consider_ends(view, ask, free, best);
+    const bool is_good = best && (best->cut == 0 || best->range.size == ask.size);
+    return !is_good && ++looked_at < kRegionsLookedAt;
+  };
+  if (!ask.takes_waiting) {
+    view.index.for_each_fit(ask.size, ask.own, look);
+  } else {
+    view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
+      return free->range.size < ask.size || !view.admits(free, ask) || look(free);
+    });
+  }
+  if (best) return hit(view, ask, *best);
+  looked_at = 0;
+  view.index.for_each_run([&](const Vector<Region*>& run) VPMM_REQUIRES(pool_lock) {
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      if (!view.admits(run[i], ask)) continue;
+      Region* const first = run[i];
+      AddressRange stretch = first->range;
+      for (; i + 1 < run.size() && view.admits(run[i + 1], ask); ++i) stretch.size += run[i + 1]->range.size;
+      if (stretch.size >= ask.size) consider_all(view, ask, first, stretch, looked_at, best);
+    }
+    return looked_at < kChunksLookedAt && !(best && best->cut == 0 && best->range.size == ask.size);
+  });
+  if (best) return hit(view, ask, *best);
+  return NoPlan{NoPlan::Reason::memory, ask.size};
+}
+
+// --- stitching ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The end of a stretch that stays where it is, beside a hole into which the rest of the allocation is mapped.
+struct Kept {
+  Region* first = nullptr;  // null: nothing is kept
+  AddressRange range;
+  Region* hole = nullptr;
+  bool is_front = false;  // what is kept is the allocation's front; the hole is behind it
+};
+
+bool is_better(const Kept& a, const Kept& b) {
+  if (a.range.size != b.range.size) return a.range.size > b.range.size;
+  return b.first == nullptr || a.range.begin < b.range.begin;
+}
+
+// The chunks of the stretch that ends with `last`, from its back, as many as are not more than the request.
+Kept kept_back(const View& view, const Ask& ask, Region* last) VPMM_REQUIRES(pool_lock) {
+  Kept kept{nullptr, {last->range.end(), 0}, last->next, true};
+  AddressRange reached = kept.range;
+  bool has_room = true;
+  for (Region* region = last; has_room && view.admits(region, ask); region = region->previous) {
+    view.chunks.for_each_inside_backwards(region->range, [&](const vm::Mapping& mapping) {
+      has_room = reached.size + mapping.chunk->size <= ask.size;
+      if (!has_room) return false;
+      reached = {mapping.at, reached.size + mapping.chunk->size};
+      if (is_multiple(to_integer(reached.begin), ask.alignment)) {
+        kept.range = reached;
+        kept.first = region;
+      }
+      return true;
+    });
+  }
+  return kept;
+}
+
+Kept kept_front(const View& view, const Ask& ask, Region* first) VPMM_REQUIRES(pool_lock) {
+  Kept kept{nullptr, {first->range.begin, 0}, first->previous, false};
+  bool has_room = true;
+  for (Region* region = first; has_room && view.admits(region, ask); region = region->next) {
+    view.chunks.for_each_inside(region->range, [&](const vm::Mapping& mapping) {
+      has_room = kept.range.size + mapping.chunk->size <= ask.size;
+      if (has_room) kept.range.size += mapping.chunk->size;
+      return has_room;
+    });
+  }
+  if (!kept.range.empty()) kept.first = first;
+  return kept;
+}
+
+// The largest there is: it moves and creates least.
+Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  Kept best;
+  const auto consider = [&](const Kept& kept) {
+    if (kept.first != nullptr && kept.hole->range.size >= ask.size - kept.range.size && is_better(kept, best))
+      best = kept;
+  };
+  const bool may_begin_anywhere = ask.alignment <= view.tuning.page_size;
+  view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
+    if (!view.admits(free, ask)) return true;
+    if (is_hole(free->next)) consider(kept_back(view, ask, free));
+    if (may_begin_anywhere && is_hole(free->previous)) consider(kept_front(view, ask, free));
+    return true;
+  });
+  return best;
+}
+
+// An idle chunk, and what speaks for moving it before others.
+struct Idle {
+  Region* from = nullptr;
+  vm::Mapping chunk;
+  Bytes stretch = 0;
+  bool is_waiting = false;  // the caller's stream has to wait for others
+};
+
+// Note [The smallest stretch gives first]
+// Chunks that are not too large move, the largest first: a moved chunk costs the same whatever its size. Of chunks of
+// one size, those of the smallest stretch move, so that large stretches stay what they are, and hits stay likely.
+bool moves_before(const Idle& a, const Idle& b, Tuning::Order order) {
+  if (a.is_waiting != b.is_waiting) return b.is_waiting;
+  const auto rank = [order](const Idle& idle) {
+    const std::uint64_t begin = to_integer(idle.chunk.at);
+    if (order == Tuning::Order::oldest_first) return std::tuple(std::uint64_t{0}, idle.from->age, begin);
+    return std::tuple(~idle.chunk.chunk->size, idle.stretch, begin);
+  };
+  return rank(a) < rank(b);
+}
+
+Vector<Idle> idle_chunks(const View& view, const Ask& ask, AddressRange except) VPMM_REQUIRES(pool_lock) {
+  Vector<Idle> idle;
+  view.for_each_stretch(ask, [&](Region* first, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
+    for (Region* region = first; region != nullptr && region->range.begin < stretch.end(); region = region->next) {
+      const bool is_waiting = !View::is_usable(*region, ask.own);
+      view.chunks.for_each_inside(region->range, [&](const vm::Mapping& mapping) {
+        if (!except.contains(mapping.at)) idle.push_back({region, mapping, stretch.size, is_waiting});
+        return true;
+      });
+    }
+    return true;
+  });
+  const Tuning::Order order = view.tuning.order;
+  std::sort(idle.begin(), idle.end(), [order](const Idle& a, const Idle& b) { return moves_before(a, b, order); });
+  return idle;
+}
+
+// Chunks that lie side by side in one region leave it together.
+Vector<Move> moves_of(const Vector<Idle>& picked) {
+  Vector<Move> moves;
+  Vector<Region*> regions;  // in the order in which they give first
+  for (const Idle& idle : picked)
+    if (std::find(regions.begin(), regions.end(), idle.from) == regions.end()) regions.push_back(idle.from);
+  for (Region* from : regions) {
+    Vector<vm::Mapping> chunks;
+    for (const Idle& idle : picked)
+      if (idle.from == from) chunks.push_back(idle.chunk);
+    std::sort(chunks.begin(), chunks.end(), [](const vm::Mapping& a, const vm::Mapping& b) { return a.at < b.at; });
+    for (const vm::Mapping& chunk : chunks) {
+      const bool is_beside =
+          !moves.empty() && moves.back().part.from == from && moves.back().part.range.end() == chunk.at;
+      if (!is_beside) moves.push_back({{from, {chunk.at, 0}, from->stamp}, {}});
+      moves.back().part.range.size += chunk.chunk->size;
+      moves.back().chunks.push_back(chunk);
+    }
+  }
+  return moves;
+}
+
+// Requires: the chunk is complete, mapped once, and larger than `wanted`.
+Split split_of(const View& view, const Idle& idle, Bytes wanted) {
+  const AddressRange chunk = idle.chunk.range();
+  const Bytes left = chunk.size - wanted;
+  const auto is_free = [](const Region* region) { return region != nullptr && region->state == RegionState::free; };
+  const bool is_free_before = chunk.begin > idle.from->range.begin || is_free(idle.from->previous);
+  const bool is_free_behind = chunk.end() < idle.from->range.end() || is_free(idle.from->next);
+  const DevicePtr begin = is_free_behind && !is_free_before ? chunk.begin + wanted : chunk.begin;
+  return {{idle.from, chunk, idle.from->stamp}, idle.chunk, {begin, left}, view.tuning.chunk_sizes(left)};
+}
+
+// What of `wanted` bytes idle chunks give: chunks that are not too large; then a larger one, whole if its slack is
+// allowed, else split. Returns what they lack.
+Bytes gather(const View& view, const Ask& ask, AddressRange except, Bytes wanted, Plan& plan) VPMM_REQUIRES(pool_lock) {
+  const Vector<Idle> idle = idle_chunks(view, ask, except);
+  Vector<Idle> picked;
+  const Idle* smallest_whole = nullptr;  // of those that are larger than what is left
+  const Idle* smallest_to_split = nullptr;
+  Bytes left = wanted;
+  Vector<const Idle*> larger;
+  for (const Idle& each : idle) {
+    if (left == 0) break;
+    if (each.chunk.chunk->size <= left) {
+      picked.push_back(each);
+      left -= each.chunk.chunk->size;
+    } else {
+      larger.push_back(&each);
+    }
+  }
+  const auto is_smaller = [](const Idle* a, const Idle* b) {
+    return b == nullptr || a->chunk.chunk->size < b->chunk.chunk->size;
+  };
+  if (left > 0) {
+    for (const Idle* each : larger) {
+      const bool is_splittable = each->from->stamp.is_complete() && each->chunk.chunk->mappings == 1;
+      if (is_smaller(each, smallest_whole)) smallest_whole = each;
+      if (is_splittable && is_smaller(each, smallest_to_split)) smallest_to_split = each;
+    }
+    if (smallest_whole != nullptr && smallest_whole->chunk.chunk->size - left <= ask.slack) {
+      plan.slack = smallest_whole->chunk.chunk->size - left;
+      picked.push_back(*smallest_whole);
+      left = 0;
+    } else if (smallest_to_split != nullptr) {
+      plan.split = split_of(view, *smallest_to_split, left);
+      plan.creates = view.tuning.chunk_sizes(left);
+      left = 0;
+    } else if (smallest_whole != nullptr) {
+      plan.blocked = left;
+    }
+  }
+  plan.moves = moves_of(picked);
+  return left;
+}
+
+// Finds room for what is mapped: in the hole beside what is kept, else in the smallest that is large enough.
+Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan) VPMM_REQUIRES(pool_lock) {
+  for (const Move& move : plan.moves) View::add_waits(move.part.stamp, ask.own, plan.waits);
+  const Bytes bytes = plan.moved_bytes() + plan.created_bytes();
+  if (bytes == 0) {
+    plan.allocation = kept.range.begin;
+    return plan;
+  }
+  if (kept.first == nullptr) {
+    plan.hole = view.index.smallest_hole(bytes, ask.alignment);
+    if (plan.hole == nullptr) return NoPlan{NoPlan::Reason::address_space, bytes};
+    plan.mapped = {align_up(plan.hole->range.begin, ask.alignment), bytes};
+    plan.allocation = plan.mapped.begin;
+    return plan;
+  }
+  plan.hole = kept.hole;
+  if (kept.hole->range.size < bytes) return NoPlan{NoPlan::Reason::address_space, bytes};
+  plan.mapped = {kept.is_front ? kept.range.end() : kept.range.begin - bytes, bytes};
+  plan.allocation = kept.is_front ? kept.range.begin : plan.mapped.begin;
+  return plan;
+}
+
+Plan beginning_with(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
+  Plan plan;
+  plan.request = ask.size;
+  if (kept.first == nullptr) return plan;
+  plan.kept = view.parts_of(kept.first, kept.range);
+  for (const Part& part : plan.kept) View::add_waits(part.stamp, ask.own, plan.waits);
+  return plan;
+}
+
+Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
+  Plan plan = beginning_with(view, ask, kept);
+  const Bytes lacking = gather(view, ask, kept.range, ask.size - kept.range.size, plan);
+  if (lacking > ask.growth_room) return NoPlan{NoPlan::Reason::memory, lacking - ask.growth_room};
+  const Vector<Bytes> created = view.tuning.chunk_sizes(lacking);
+  plan.creates.insert(plan.creates.end(), created.begin(), created.end());
+  return laid_out(view, ask, kept, std::move(plan));
+}
+
+}  // namespace
+
+Decision stitch(const View& view, const Ask& ask) {
+  const Kept kept = best_kept(view, ask);
+  Decision decision = stitched(view, ask, kept);
+  const NoPlan* const none = std::get_if<NoPlan>(&decision);
+  const bool is_hole_too_small = none != nullptr && none->reason == NoPlan::Reason::address_space;
+  return is_hole_too_small && kept.first != nullptr ? stitched(view, ask, Kept{}) : decision;
+}
+
+Decision grow(const View& view, const Ask& ask) {
+  const Kept kept = best_kept(view, ask);
+  const Bytes lacking = ask.size - kept.range.size;
+  const Bytes most = std::min(ask.growth_room, ask.early_growth);
+  if (lacking > most) return NoPlan{NoPlan::Reason::memory, lacking - most};
+  Plan plan = beginning_with(view, ask, kept);
+  plan.creates = view.tuning.chunk_sizes(lacking);
+  return laid_out(view, ask, kept, std::move(plan));
+}
+
+Decision grow_in_one_chunk(const View& view, const Ask& ask) {
+  if (ask.size > ask.growth_room) return NoPlan{NoPlan::Reason::memory, ask.size - ask.growth_room};
+  Plan plan;
+  plan.request = ask.size;
+  plan.creates = {ask.size};
+  return laid_out(view, ask, Kept{}, std::move(plan));
+}
+
+Decision cheapest(std::span<const Strategy> strategies, const View& view, const Ask& ask) {
+  std::optional<Plan> best;
+  std::optional<NoPlan> least;
+  for (const Strategy strategy : strategies) {
+    Decision decision = strategy(view, ask);
+    if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
+      const bool is_space = none->reason == NoPlan::Reason::address_space;
+      if (!least || is_space || none->missing < least->missing) least = *none;
+      continue;
+    }
+    Plan& plan = std::get<Plan>(decision);
+    if (plan.is_hit()) return decision;
+    if (!best || plan.price().driver_us < best->price().driver_us) best = std::move(plan);
+  }
+  if (best) return std::move(*best);
+  return *least;
+}
+
+}  // namespace vpmm::pool
