@@ -370,7 +370,6 @@ DevicePtr Pool::publish(Flight& flight, const PageRequest& request, const Caller
   count_tenant(tenant, +1);
   const DevicePtr begin = index_.attach_allocated(span, std::move(tenant))->range.begin;
   ++counters_.plans;
-  moved_since_growth_ = plan.creates.empty() ? moved_since_growth_ + plan.moved_bytes() : 0;
   if (!plan.creates.empty()) spared_since_growth_ = 0;
   log_plan(observe::LogLevel::debug, plan, page_size(), "plan");
   note_peaks();

@@ -26,8 +26,8 @@ enum class Effort {
 };
 
 struct Need {
-  Bytes size = 0;                       // rounded to pages or slices
-  Bytes alignment = 0;                  // at least a slice
+  Bytes size = 0;                       // rounded to pages
+  Bytes alignment = 0;                  // at least a page
   std::optional<time::TimelineId> own;  // none: any-stream or capturing, only complete memory will do
   bool may_wait = false;                // the caller has a stream on which waits can be queued
   Bytes mapped = 0;

@@ -37,8 +37,7 @@ Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, co
       config_(config),
       timelines_(timelines),
       relief_(std::move(relief)),
-      rounding_(config, page_size),
-      index_(rounding_.slice_size(), page_size),
+      index_(page_size),
       mapper_(driver, properties),
       policy_(make_chunk_policy(config, page_size)),
       planner_(index_, chunks_, timelines, *policy_, page_size),
@@ -52,16 +51,9 @@ Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, co
   Result<DevicePtr> result = attempt(lock, request, caller, Effort::by_policy);
   if (!result && result.error().code == ErrorCode::out_of_memory)
     result = allocate_short(lock, request, caller, std::move(result));
-  judge_large_frees();
   if (result) ++counters_.allocations;
   if (!result) ++counters_.failed_allocations;
   return result;
-}
-
-Result<DevicePtr> Pool::allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller) {
-  VPMM_TRY_ASSIGN(const DevicePtr begin, serve(lock, request, caller, Effort::move_first));
-  if (!is_null(begin)) ++counters_.allocations;
-  return begin;
 }
 
 Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
@@ -395,16 +387,6 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   index_.release(region, timelines_.reduce(stamp));
   ++returned_;
   ++counters_.deallocations;
-}
-
-// Note [Large frees stay in hand while one stream makes the pool grow]
-// What stays in hand does not become one with its neighbours, so the next request of its size finds exactly its place.
-// But where other streams could use it, or where a larger request has to move it again and again, it is better off in
-// the pool. A pool that has moved half of what is mapped since it last created memory has what its program needs.
-void Pool::judge_large_frees() {
-  const bool is_growing = moved_since_growth_ < chunks_.chunk_bytes() / 2;
-  const bool spares = is_growing && timelines_.stream_count() == 1;
-  if (spares != spares_large()) spares_large_.store(spares, std::memory_order_relaxed);
 }
 
 void Pool::disown(Region* region) {

@@ -1,7 +1,6 @@
 // pool: virtual memory pool of one device: requests of a page and more. Reads top-down as phases 0, 1, 1.5 and 2.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -19,10 +18,10 @@
 #include "pool/chunk_policy.hpp"
 #include "pool/config.hpp"
 #include "pool/last_calls.hpp"
+#include "pool/page_line.hpp"
 #include "pool/pause_budget.hpp"
 #include "pool/placement.hpp"
 #include "pool/planner.hpp"
-#include "pool/rounding.hpp"
 #include "region/region_index.hpp"
 #include "time/timelines.hpp"
 #include "vm/chunk_table.hpp"
@@ -55,11 +54,10 @@ struct Caller {
 
 struct PageRequest {
   Bytes requested = 0;  // as the user said
-  Bytes size = 0;       // rounded to pages or slices
-  Bytes alignment = 0;  // at least slice_alignment()
+  Bytes size = 0;       // rounded to pages
+  Bytes alignment = 0;  // at least page_alignment()
   // A page to cut small requests from: the bytes of the one that finds no room in those that are cut already.
   std::optional<Bytes> small{};
-  bool may_fail_early = false;  // without a report, before anything is waited for
 };
 
 // What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
@@ -96,17 +94,13 @@ class Pool {
        time::Timelines& timelines, Relief relief);
   ~Pool();
 
-  Bytes page_size() const { return rounding_.page_size(); }
-  const Rounding& rounding() const { return rounding_; }
-  // What every page, and every slice, is aligned to: the largest power of two that divides it.
+  Bytes page_size() const { return index_.page_size(); }
+  // What every page is aligned to: the largest power of two that divides it.
   Bytes page_alignment() const { return page_size() & (~page_size() + 1); }
-  Bytes slice_alignment() const { return rounding_.slice_size() & (~rounding_.slice_size() + 1); }
+  bool pages_stand_alone() const { return pool::pages_stand_alone(config_, page_size()); }
   const char* policy_name() const { return policy_->name(); }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  // A free range for what is less than a page; nothing is moved, mapped or waited for. Null: there is none.
-  Result<DevicePtr> allocate_part(MutexLock& lock, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // What allocate() would find without a driver call; null: nothing.
   DevicePtr allocate_hit(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -121,8 +115,6 @@ class Pool {
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Whether what the last allocate() gave was complete, so that any stream might use it.
   bool was_complete() const VPMM_REQUIRES(pool_lock) { return was_complete_; }
-  // Whether large frees may stay in the hand of their stream. Asked without the lock, too.
-  bool spares_large() const { return spares_large_.load(std::memory_order_relaxed); }
   // The allocation is the pool's own business from here on: no stream is kept alive for it, and each of its pages is an
   // allocation of its own.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
@@ -156,7 +148,6 @@ class Pool {
   Bytes peak_asked() const VPMM_REQUIRES(pool_lock);
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) { return index_.bytes(region::RegionState::allocated); }
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return index_.requested_bytes(); }
-  Bytes spared_bytes() const VPMM_REQUIRES(pool_lock) { return index_.spared_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return index_.pending_bytes(timeline);
   }
@@ -269,7 +260,6 @@ class Pool {
 
   region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
   void count_tenant(const region::Tenant& tenant, int change);
-  void judge_large_frees();
   Need need_of(const PageRequest& request, const Caller& caller) const;
   Bytes growth_room() const;
   Bytes quarantined_bytes() const;
@@ -279,8 +269,7 @@ class Pool {
   const Config config_;
   time::Timelines& timelines_;
   Relief relief_;
-  const Rounding rounding_;
-  region::RegionIndex index_;  // its pages are our slices
+  region::RegionIndex index_;
   vm::ChunkTable chunks_;
   vm::Mapper mapper_;
   std::unique_ptr<ChunkPolicy> policy_;
@@ -309,12 +298,10 @@ class Pool {
   const Pause* hoping_ = nullptr;    // that of the call which hopes for what others use
   Bytes hoped_bytes_ = 0;            // while any does: what it would create
   PauseBudget pause_budget_;
-  LastCalls last_calls_;        // that came here, not served in hand
-  std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
-  Bytes moved_since_growth_ = 0;
-  Bytes spared_since_growth_ = 0;                              // of Note [Idle chunks are spared]
-  alignas(kCacheLine) std::atomic<bool> spares_large_{false};  // on its own line: every free of pages looks at it
-  alignas(kCacheLine) observe::Statistics counters_;           // totals and peaks that only the pool knows
+  LastCalls last_calls_;                              // that came here, not served in hand
+  std::uint64_t returned_ = 0;                        // what was freed, or became complete, so far
+  Bytes spared_since_growth_ = 0;                     // of Note [Idle chunks are spared]
+  alignas(kCacheLine) observe::Statistics counters_;  // totals and peaks that only the pool knows
 };
 
 }  // namespace vpmm::pool

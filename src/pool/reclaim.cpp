@@ -184,7 +184,7 @@ Result<void> Pool::add_reservation(MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, page_size());
   Bytes size = std::max(round_up(config_.va_size, page_size()), least);
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
-  Bytes alignment = page_alignment() * (rounding_.cuts_pages() ? Rounding::kPagesInLine : 1);
+  Bytes alignment = page_alignment() * (pages_stand_alone() ? 1 : kPagesInLine);
   const auto reserve = [&] {
     const Unlocked unlocked(lock);
     return mapper_.reserve(size, alignment);

@@ -62,7 +62,7 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   if (has_room) result = attempt(lock, request, caller, Effort::grow_only);
   if (!is_shortage(result)) return result;
   if (relief_.give_back_caches(lock)) result = attempt(lock, request, caller, Effort::move_first);
-  if (!is_shortage(result) || request.may_fail_early) return result;
+  if (!is_shortage(result)) return result;
   if (caller.may_queue() && index_.pending_bytes() > 0) result = attempt(lock, request, caller, Effort::wait_too);
   while (is_shortage(result)) {
     VPMM_TRY_ASSIGN(const bool has_waited, wait_for_any(lock, caller));
