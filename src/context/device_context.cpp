@@ -98,7 +98,6 @@ bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& c
 }
 
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
-  if (small_ != nullptr) small_->judge_rounding(request.bytes);
   if (wants_small(request, caller)) return small_->allocate(lock, request.bytes, request.alignment, caller);
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)
@@ -113,12 +112,12 @@ Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, 
 
 Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
   const Bytes page = pool_->page_size();
-  const Bytes natural = pool_->slice_alignment();
+  const Bytes natural = pool_->page_alignment();
   if (request.alignment > natural && !is_power_of_two(page))
     return Error{ErrorCode::unsupported,
                  message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
                             request.alignment, page)};
-  const pool::PageRequest pages{request.bytes, small_->rounded(request.bytes), std::max(request.alignment, natural)};
+  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural)};
   if (caller.standing == Standing::capturing) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {

@@ -24,6 +24,7 @@
 #include "driver/recording.hpp"
 #include "observe/trace_file.hpp"
 #include "pool/pool.hpp"
+#include "region/page_unit.hpp"
 #include "small/small_pool.hpp"
 #include "somm/somm.hpp"
 #include "time/timelines.hpp"
@@ -229,7 +230,7 @@ class DeviceContext final : public Context {
   const bool serves_small_;     // requests below a page come from the pool
   const bool has_context_ids_;  // the driver can tell a context from one that had its address before
   const Bytes page_size_;       // of the pool, if there is one
-  const pool::Rounding rounding_;
+  const region::PageUnit page_unit_;
 
   alignas(kCacheLine) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics

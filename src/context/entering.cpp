@@ -138,7 +138,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       serves_small_(cuts_pages(config, traits)),
       has_context_ids_(driver.has(Call::ctx_get_id)),
       page_size_(config.page_size.value_or(traits.granularity)),
-      rounding_(config, page_size_),
+      page_unit_(page_size_),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {
@@ -176,7 +176,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
   if (pool_ != nullptr)
-    small_ = std::make_unique<small::SmallPool>(*pool_, timelines_, config.prefer == pool::Prefer::footprint,
+    small_ = std::make_unique<small::SmallPool>(*pool_, timelines_,
                                                 [this]() VPMM_REQUIRES(pool_lock) { return prove_now(); });
   const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)

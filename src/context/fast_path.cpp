@@ -85,7 +85,6 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
 
 [[gnu::flatten]] DevicePtr DeviceContext::take_in_hand(const Known& known, Bytes bytes) {
   Shard& shard = *known.shard;
-  const Bytes page = page_size_;
   DevicePtr begin{};
   Bytes size = 0;
   const CacheGuard guard(shard);
@@ -99,10 +98,10 @@ bool DeviceContext::is_ever_in_hand(Bytes bytes, Bytes alignment) const {
   } else if (serves_small_ && small_->serves(bytes, 0)) {
     begin = shard.take_run(bytes);
     size = small::run_units(bytes) * small::kUnit;
-  } else if (somm_ == nullptr || bytes >= page) {
-    const Bytes rounded = small_->rounded(bytes);
-    if (rounded > small::kMostPages * page || config_.page_chunks) return {};
-    region::Region* const region = shard.take_pages(rounding_.slices(rounded));
+  } else if (somm_ == nullptr || bytes >= page_size_) {
+    const std::uint64_t pages = page_unit_.pages_up(bytes);
+    if (pages > small::kMostPages || config_.page_chunks) return {};
+    region::Region* const region = shard.take_pages(pages);
     if (region == nullptr) return {};
     begin = region->range.begin;
     size = region->range.size;
@@ -177,15 +176,14 @@ bool DeviceContext::keep_pages(Shard& shard, const small::PageEntry& entry, regi
                                const Stream& stream) {
   // What is listed leaves its entry under the lock of the shard that stands there: who came too late finds another one.
   if (entry.owner() != small::Owner(&region) || entry.shard() != &shard) return false;
-  const std::uint64_t most = pool_->spares_large() ? small::kMostPages : small::kMostPagesUsually;
-  if (region.range.size > most * page_size_ || config_.page_chunks) return false;
+  const std::uint64_t pages = page_unit_.pages(region.range.size);
+  if (pages > small::kMostPages || config_.page_chunks) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)
     return false;
-  const std::uint64_t slices = rounding_.slices(region.range.size);
-  if (!shard.pages.provide(slices) || !may_keep(shard, region.range, stream)) return false;
+  if (!shard.pages.provide(pages) || !may_keep(shard, region.range, stream)) return false;
   shard.tally.end(region.asked, region.range.size);
-  shard.keep_pages(&region, slices);
+  shard.keep_pages(&region, pages);
   return true;
 }
 
@@ -287,7 +285,7 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const bool is_for_the_pool = somm_ == nullptr || bytes >= page_size_;
   if (!is_for_the_pool || config_.page_chunks || bytes > kAddressSpace || !deferred_.empty()) return {};
-  const Bytes natural = pool_->slice_alignment();
+  const Bytes natural = pool_->page_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
@@ -295,7 +293,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!has_preallocated_ || recording_ || !promise.is_kept()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  const DevicePtr begin = pool_->allocate_hit({bytes, small_->rounded(bytes), natural}, caller);
+  const DevicePtr begin = pool_->allocate_hit({bytes, round_up(bytes, page_size_), natural}, caller);
   if (is_null(begin)) return {};
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);

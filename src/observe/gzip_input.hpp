@@ -24,7 +24,6 @@ class GzipInput {
   GzipInput(const GzipInput&) = delete;
   GzipInput& operator=(const GzipInput&) = delete;
 
-  bool is_compressed() const { return is_compressed_; }
   // At the end: the file ended inside the compressed stream. All that came before it was read.
   bool is_cut() const { return is_cut_; }
 

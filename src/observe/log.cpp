@@ -49,7 +49,6 @@ const char* to_string(LogLevel level) {
 }
 
 void set_log_level(LogLevel level) { current_log_level.store(level, std::memory_order_relaxed); }
-LogLevel log_level() { return current_log_level.load(std::memory_order_relaxed); }
 
 void set_log_sink(LogSink sink) {
   auto shared = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;

@@ -18,7 +18,6 @@ using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
 // For the whole process: messages above `level` are dropped. Starts at warning.
 void set_log_level(LogLevel level);
-LogLevel log_level();
 
 // For the whole process; an empty sink brings the default back: a line "vpmm: warning: ..." on stderr.
 void set_log_sink(LogSink sink);

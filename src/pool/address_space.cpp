@@ -5,16 +5,9 @@
 #include <new>
 
 #include "observe/log.hpp"
+#include "pool/page_line.hpp"
 
 namespace vpmm::pool {
-
-namespace {
-
-// Where small requests are cut from pages, so many lie side by side in the same way wherever the system reserves
-// address space.
-constexpr Bytes kPagesInLine = 16;
-
-}  // namespace
 
 // A request larger than a usual reservation gets one of its own size. When the address space is short, smaller
 // reservations do.
@@ -22,7 +15,7 @@ Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, memory.page_size());
   Bytes size = std::max(round_up(memory.config.va_size, memory.page_size()), least);
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
-  Bytes alignment = memory.page_alignment() * (is_power_of_two(memory.page_size()) ? kPagesInLine : 1);
+  Bytes alignment = memory.page_alignment() * (pages_stand_alone(memory.config, memory.page_size()) ? 1 : kPagesInLine);
   const auto reserve = [&] {
     const Unlocked unlocked(lock);
     return memory.mapper.reserve(size, alignment);

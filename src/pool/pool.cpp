@@ -42,10 +42,7 @@ constexpr Bytes kSlackOfRequest = 2;
 
 Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
            time::Timelines& timelines, Relief relief)
-    : memory_(driver, properties, config, page_size, timelines),
-      room_(config.capacity),
-      relief_(std::move(relief)),
-      rounding_(config, page_size) {}
+    : memory_(driver, properties, config, page_size, timelines), room_(config.capacity), relief_(std::move(relief)) {}
 
 Pool::~Pool() = default;
 

@@ -18,10 +18,10 @@
 #include "pool/gpu_room.hpp"
 #include "pool/memory.hpp"
 #include "pool/mover.hpp"
+#include "pool/page_line.hpp"
 #include "pool/peer_access.hpp"
 #include "pool/reclaimer.hpp"
 #include "pool/request.hpp"
-#include "pool/rounding.hpp"
 #include "region/region_index.hpp"
 #include "time/timelines.hpp"
 
@@ -72,14 +72,11 @@ class Pool {
 
   Bytes page_size() const { return memory_.page_size(); }
   Bytes page_alignment() const { return memory_.page_alignment(); }
-  const Rounding& rounding() const { return rounding_; }
-  Bytes slice_alignment() const { return page_alignment(); }
-  bool spares_large() const { return true; }
+  bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
   const char* policy_name() const { return memory_.tuning.name; }
 
   Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_part(MutexLock&, const PageRequest&, const Caller&) { return DevicePtr{}; }
   // What allocate() would find without a driver call; null: nothing.
   DevicePtr allocate_hit(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
   // Whether allocate() would find it without a driver call.
@@ -129,7 +126,6 @@ class Pool {
   }
   Bytes slack_bytes() const VPMM_REQUIRES(pool_lock) { return slack_; }  // of what is used
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
-  Bytes spared_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.spared_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return memory_.index.pending_bytes(timeline);
   }
@@ -202,7 +198,6 @@ class Pool {
   PeerAccess peers_{memory_};
   GpuRoom room_;
   Relief relief_;
-  const Rounding rounding_;
   Bytes slack_ = 0;      // of all allocations
   Bytes peak_live_ = 0;  // the most that lived at once, in whole pages
   std::uint64_t misses_ = 0;

@@ -37,7 +37,6 @@ struct PageRequest {
   Bytes alignment = 0;  // at least Pool::page_alignment()
   // A page to cut small requests from: the bytes of the one that finds no room in those that are cut already.
   std::optional<Bytes> small{};
-  bool may_fail_early = false;  // without a report, before anything is waited for
 };
 
 }  // namespace vpmm::pool

@@ -37,7 +37,7 @@ Result<DevicePtr> Pool::allocate_short(MutexLock& lock, const PageRequest& reque
   if (has_room) result = attempt(lock, request, caller, Effort::few_mappings);
   if (!is_shortage(result)) return result;
   if (relief_.give_back_caches(lock)) result = attempt(lock, request, caller, Effort::move_first);
-  if (!is_shortage(result) || request.may_fail_early) return result;
+  if (!is_shortage(result)) return result;
   if (caller.may_queue() && memory_.index.pending_bytes() > 0)
     result = attempt(lock, request, caller, Effort::wait_too);
   while (is_shortage(result)) {

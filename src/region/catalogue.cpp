@@ -151,7 +151,6 @@ void Catalogue::enter(Region* region) {
     case RegionState::free: enter_free(region); break;
     case RegionState::allocated:
       requested_bytes_ += region->tenant.requested;
-      spared_bytes_ += short_of_two(whole_, region->range.size);
       region->reservation->table.add_owner(first_page(*region), region);
       break;
     case RegionState::zombie: break;
@@ -169,7 +168,6 @@ void Catalogue::leave(Region* region) {
     case RegionState::free: leave_free(region); break;
     case RegionState::allocated:
       requested_bytes_ -= region->tenant.requested;
-      spared_bytes_ -= short_of_two(whole_, region->range.size);
       region->reservation->table.remove_owner(first_page(*region));
       break;
     case RegionState::zombie: break;
@@ -300,12 +298,6 @@ Region* Catalogue::waiting_for(time::TimelineId timeline, std::uint64_t sequence
   const TimelineFile* const file = find(timeline);
   Region* const oldest = file == nullptr ? nullptr : file->oldest();
   return oldest != nullptr && file->sequence_of(*oldest) <= sequence ? oldest : nullptr;
-}
-
-std::optional<std::uint64_t> Catalogue::oldest_pending(time::TimelineId timeline) const {
-  const TimelineFile* const file = find(timeline);
-  if (file == nullptr || file->empty()) return std::nullopt;
-  return file->sequence_of(*file->oldest());
 }
 
 Bytes Catalogue::pending_bytes(time::TimelineId timeline) const {

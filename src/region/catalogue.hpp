@@ -46,13 +46,8 @@ struct TimelineFile {
 // So what is filed can be compared with the regions themselves: validate() does that.
 class Catalogue {
  public:
-  Catalogue(Bytes page_size, Bytes whole)
-      : unit_(page_size),
-        whole_(whole),
-        holes_(unit_),
-        complete_by_size_(unit_),
-        two_part_by_size_(unit_),
-        no_sizes_(unit_) {}
+  explicit Catalogue(Bytes page_size)
+      : unit_(page_size), holes_(unit_), complete_by_size_(unit_), two_part_by_size_(unit_), no_sizes_(unit_) {}
 
   const PageUnit& unit() const { return unit_; }
 
@@ -94,7 +89,6 @@ class Catalogue {
   Region* own_fit(Bytes size, Bytes alignment, time::TimelineId own) const;
   // A free region, zombie or shadow that waits for a number up to `sequence` of `timeline`; null when there is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
-  std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
 
   const OrderedList<AgeLinks>& free_by_age() const { return free_by_age_; }
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
@@ -107,7 +101,6 @@ class Catalogue {
   Bytes pending_bytes() const { return pending_bytes_; }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes requested_bytes() const { return requested_bytes_; }
-  Bytes spared_bytes() const { return spared_bytes_; }
   Bytes largest_free() const;
 
   // How what is filed differs from what should be if these are all regions, as text; empty when it does not.
@@ -142,7 +135,6 @@ class Catalogue {
   std::string place_difference(const Vector<const Region*>& regions) const;
 
   PageUnit unit_;
-  Bytes whole_;
   SizeIndex holes_;
   SizeIndex complete_by_size_;
   SizeIndex two_part_by_size_;
@@ -159,7 +151,6 @@ class Catalogue {
   std::array<Sum, 6> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;
-  Bytes spared_bytes_ = 0;
 };
 
 }  // namespace vpmm::region

@@ -27,12 +27,6 @@ constexpr bool has_stamp(RegionState state) {
   return state == RegionState::free || state == RegionState::zombie || state == RegionState::shadow;
 }
 
-// What two of `whole` would take beyond `size`, where one does not suffice and two are more.
-constexpr Bytes short_of_two(Bytes whole, Bytes size) {
-  const bool is_so = (whole < size) & (size < 2 * whole);  // without a jump, for sizes are as good as random
-  return (2 * whole - size) * Bytes{is_so};
-}
-
 // Whose allocation it is.
 struct Tenant {
   Bytes requested = 0;                       // what the user asked for; the region is this rounded up

@@ -145,8 +145,7 @@ Region* RegionIndex::Private::merge_and_enter(Region* region) {
 
 // --- address space ---
 
-RegionIndex::RegionIndex(Bytes page_size, Bytes whole)
-    : page_size_(page_size), private_(std::make_unique<Private>(page_size, whole)) {
+RegionIndex::RegionIndex(Bytes page_size) : page_size_(page_size), private_(std::make_unique<Private>(page_size)) {
   VPMM_CHECK(page_size > 0, "a page needs a size");
 }
 
@@ -385,10 +384,6 @@ Region* RegionIndex::land_stamped(Region* in_flight, RegionState state, time::St
 
 // --- figures ---
 
-std::optional<std::uint64_t> RegionIndex::oldest_pending(time::TimelineId timeline) const {
-  return private_->catalogue.oldest_pending(timeline);
-}
-
 Bytes RegionIndex::bytes(RegionState state) const { return private_->catalogue.bytes(state); }
 std::uint64_t RegionIndex::count(RegionState state) const { return private_->catalogue.count(state); }
 Bytes RegionIndex::pending_bytes() const { return private_->catalogue.pending_bytes(); }
@@ -396,7 +391,6 @@ Bytes RegionIndex::pending_bytes(time::TimelineId timeline) const {
   return private_->catalogue.pending_bytes(timeline);
 }
 Bytes RegionIndex::requested_bytes() const { return private_->catalogue.requested_bytes(); }
-Bytes RegionIndex::spared_bytes() const { return private_->catalogue.spared_bytes(); }
 Bytes RegionIndex::largest_free() const { return private_->catalogue.largest_free(); }
 
 }  // namespace vpmm::region

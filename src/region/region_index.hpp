@@ -36,8 +36,7 @@ namespace vpmm::region {
 // - the sums by state are the sums of the regions.
 class RegionIndex {
  public:
-  // `whole`: sizes between one and two of these are summed up by what two would take beyond (spared_bytes).
-  explicit RegionIndex(Bytes page_size, Bytes whole = 0);
+  explicit RegionIndex(Bytes page_size);
   ~RegionIndex();
   RegionIndex(const RegionIndex&) = delete;
   RegionIndex& operator=(const RegionIndex&) = delete;
@@ -105,8 +104,6 @@ class RegionIndex {
   Region* join_in_flight(Region* front, Region* back);
   // All numbers up to `sequence` of `timeline` are complete: drops those parts from stamps, merges.
   void advance(time::TimelineId timeline, std::uint64_t sequence);
-  // The oldest number of `timeline` that a stamp still waits for; none: nothing pending.
-  std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
 
   // --- figures, all O(1) except largest_free ---
   Bytes bytes(RegionState state) const;
@@ -114,7 +111,6 @@ class RegionIndex {
   Bytes pending_bytes() const;                           // free and not complete
   Bytes pending_bytes(time::TimelineId timeline) const;  // free, with a part on this timeline
   Bytes requested_bytes() const;                         // sum over allocated regions of what users asked for
-  Bytes spared_bytes() const;                            // and of what two of `whole` would take beyond
   Bytes largest_free() const;
 
   // The first broken invariant as text; empty when all hold.

@@ -21,7 +21,7 @@ inline bool mergeable(const Region& a, const Region& b) {
 }
 
 struct RegionIndex::Private {
-  Private(Bytes page, Bytes whole) : catalogue(page, whole) {}
+  explicit Private(Bytes page) : catalogue(page) {}
 
   // The reservation around `p`; null when there is none.
   const Reservation* find_reservation(DevicePtr p) const;

@@ -8,7 +8,7 @@
 
 #include "base/address.hpp"
 #include "base/line_allocator.hpp"
-#include "pool/rounding.hpp"
+#include "pool/page_line.hpp"
 #include "region/region.hpp"
 #include "small/slab.hpp"
 
@@ -144,7 +144,7 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 // free pages beside it stay with the stream. So only runs of more than half a page do so, and up to a page only where
 // they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
 // else crosses where there is no other room. docs/design/chunk-policy.md has the figures.
-constexpr std::size_t kMostArenaPages = pool::Rounding::kPagesInLine;
+constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of
 // which no slab was cut yet, the directory names the extent at once: for runs, of which there may be many pages, that

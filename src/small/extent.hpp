@@ -92,10 +92,9 @@ struct alignas(kCacheLine) Extent : ExtentLink {
   }
 
   std::uint32_t longest() const VPMM_REQUIRES(cache_lock) { return free_.longest(); }  // most free units side by side
-  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t grain = 1) const VPMM_REQUIRES(cache_lock) {
-    return free_.find(wanted, grain);
-  }
-  FreeStretches::Taken take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
+  FreeStretches::Place find(std::uint64_t wanted) const VPMM_REQUIRES(cache_lock) { return free_.find(wanted); }
+  // Those at the front of a stretch, which is returned as it was.
+  Stretch take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
     free_units -= static_cast<std::uint32_t>(place.wanted);
     return free_.take(place);
   }
@@ -298,23 +297,14 @@ class ExtentLists {
     Extent* extent = nullptr;  // null: none
     FreeStretches::Place place;
   };
-  // In one of those whose longest stretch is the shortest sufficient. Where they shall begin at a multiple of `grain`,
-  // not all are looked at.
-  Found find(std::uint64_t units, std::uint64_t grain = 1) const VPMM_REQUIRES(cache_lock) {
-    std::uint64_t looked_at = 0;
+  // In one of those whose longest stretch is the shortest sufficient.
+  Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
     Found found;
-    const auto fits = [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
-      found.place = extent->find(units, grain);
-      if (!found.place.is_none()) found.extent = extent;
-      return found.extent != nullptr;
-    };
     for_each_from(units, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
-      return extent->longest() < units || (!fits(extent) && ++looked_at < kMostLookedAt);
+      if (extent->longest() < units) return true;
+      found = {extent, extent->find(units)};
+      return false;
     });
-    if (found.extent == nullptr && grain != 1)
-      for_each_from(units + grain - 1, [&](Extent* extent) VPMM_REQUIRES(cache_lock) {
-        return extent->longest() < units + grain - 1 || !fits(extent);
-      });
     return found;
   }
   // Those with free units.
@@ -347,7 +337,6 @@ class ExtentLists {
   // One for each length below 32 units and for each class of runs from there on, and one for all that is longer: so
   // what is in the list of a run's length is long enough.
   static constexpr std::size_t kLists = 192;
-  static constexpr std::uint64_t kMostLookedAt = 8;
   static std::size_t list_of(std::uint64_t longest) {
     const auto shift = static_cast<std::uint64_t>(std::bit_width(longest | 31)) - 5;
     return std::min<std::size_t>(16 * shift + (longest >> shift), kLists - 1);

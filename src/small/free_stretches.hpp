@@ -48,40 +48,30 @@ class FreeStretches {
   struct Place {
     std::uint64_t key = kNone;
     std::uint64_t wanted = 0;
-    std::uint64_t grain = 1;
     bool is_none() const { return key == kNone; }
   };
-  // They shall begin at a multiple of `grain`, a power of two.
-  Place find(std::uint64_t wanted, std::uint64_t grain = 1) const {
+  Place find(std::uint64_t wanted) const {
     std::uint64_t best = kNone;
-    for_each([&](std::uint64_t, std::uint64_t key) {
-      best = std::min(best, key | all_if(key < (wanted + left_over(key, grain)) << kLengthShift));
-    });
-    return {best, wanted, grain};
+    for_each(
+        [&](std::uint64_t, std::uint64_t key) { best = std::min(best, key | all_if(key < wanted << kLengthShift)); });
+    return {best, wanted};
   }
-  struct Taken {
-    Stretch from;  // as it was
-    std::uint64_t first = 0;
-  };
-  // Those at its front. Requires: it was found in these, and nothing changed since.
-  Taken take(const Place& place) {
+  // Those at the front of a stretch, which is returned as it was. Requires: it was found in these, and nothing changed
+  // since.
+  Stretch take(const Place& place) {
     std::uint64_t at = 0, longest = 0;
     for_each([&](std::uint64_t i, std::uint64_t key) {
       at |= i & all_if(key == place.key);
       longest = larger(longest, key & all_if(key != place.key));
     });
     const Stretch from = stretch(place.key);
-    const std::uint64_t first = from.first + left_over(place.key, place.grain);
-    const std::uint64_t before = key({from.first, first - from.first});
-    const std::uint64_t behind = key({first + place.wanted, from.end() - first - place.wanted});
-    longest_ = static_cast<std::uint32_t>(larger(longest, larger(before, behind)) >> kLengthShift);
+    const std::uint64_t rest = key({from.first + place.wanted, from.length - place.wanted});
+    longest_ = static_cast<std::uint32_t>(larger(longest, rest) >> kLengthShift);
     --count_;
     keys_[at] = keys_[count_];
-    keys_[count_] = before;
-    count_ += before != 0;
-    keys_[count_] = behind;
-    count_ += behind != 0;
-    return {from, first};
+    keys_[count_] = rest;
+    count_ += rest != 0;
+    return from;
   }
 
   // Returns the stretch that they are part of now. Requires: they are not free.
@@ -114,7 +104,6 @@ class FreeStretches {
   static std::uint64_t key(Stretch of) { return (of.length << kLengthShift | of.first) & all_if(of.length != 0); }
   static std::uint64_t all_if(bool is_so) { return std::uint64_t{0} - std::uint64_t{is_so}; }  // all bits, or none
   static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
-  static std::uint64_t left_over(std::uint64_t key, std::uint64_t grain) { return (0 - key) & (grain - 1); }
   static std::uint64_t larger(std::uint64_t a, std::uint64_t b) { return a < b ? b : a; }
   static Stretch stretch(std::uint64_t key) { return {static_cast<std::uint32_t>(key), key >> kLengthShift}; }
   // Between two there is a unit that is not free; behind the last two are written that are none.

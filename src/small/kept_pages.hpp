@@ -10,15 +10,13 @@
 
 #include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
-#include "pool/rounding.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::small {
 
-// The largest that stay in hand (Note [Large frees stay in hand while one stream makes the pool grow]).
-constexpr std::uint64_t kMostPages = 32;
-constexpr std::uint64_t kMostPagesUsually = 8;
-constexpr std::uint64_t kMostSlices = kMostPages * pool::Rounding::kSlicesPerPage;
+// Larger allocations do not stay in hand: in the pool they become one with their neighbours, for any size and stream.
+// With 16 or 32 a replay holds a little less memory and takes an eighth or a sixth longer in the driver.
+constexpr std::uint64_t kMostPages = 8;
 
 // Such an allocation, and the number of its free.
 struct Kept {
@@ -28,14 +26,14 @@ struct Kept {
 
 using KeptList = std::vector<Kept, LineAllocator<Kept>>;
 
-// Sizes are in slices, kMostSlices at most. Invariant: a size is marked when there is one of it.
+// Sizes are in pages, kMostPages at most. Invariant: a size is marked when there is one of it.
 class KeptPages {
  public:
   // Last freed last.
-  const KeptList& of(std::uint64_t slices) const { return by_size_[slices]; }
+  const KeptList& of(std::uint64_t pages) const { return by_size_[pages]; }
   // Whether there is room for one more; the process may have no memory for it.
-  bool provide(std::uint64_t slices) noexcept {
-    KeptList& list = by_size_[slices];
+  bool provide(std::uint64_t pages) noexcept {
+    KeptList& list = by_size_[pages];
     if (list.size() < list.capacity()) return true;
     try {
       list.reserve(2 * list.size() + 1);
@@ -44,48 +42,47 @@ class KeptPages {
       return false;
     }
   }
-  void add(std::uint64_t slices, const Kept& kept) {
-    by_size_[slices].push_back(kept);
-    marks_[slices / 64] |= bit(slices);
+  void add(std::uint64_t pages, const Kept& kept) {
+    by_size_[pages].push_back(kept);
+    marks_ |= bit(pages);
   }
   // The last that was freed. Requires: there is one of that size.
-  Kept take_last(std::uint64_t slices) {
-    const Kept last = by_size_[slices].back();
-    by_size_[slices].pop_back();
-    unmark_empty(slices);
+  Kept take_last(std::uint64_t pages) {
+    const Kept last = by_size_[pages].back();
+    by_size_[pages].pop_back();
+    unmark_empty(pages);
     return last;
   }
   // The first that were freed. Requires: there are so many of that size.
-  Vector<Kept> take_first(std::uint64_t slices, std::size_t count) {
-    const auto begin = by_size_[slices].begin();
+  Vector<Kept> take_first(std::uint64_t pages, std::size_t count) {
+    const auto begin = by_size_[pages].begin();
     const auto end = begin + static_cast<std::ptrdiff_t>(count);
     Vector<Kept> first(begin, end);
-    by_size_[slices].erase(begin, end);
-    unmark_empty(slices);
+    by_size_[pages].erase(begin, end);
+    unmark_empty(pages);
     return first;
   }
   void clear() {
     for (auto size = least_from(0); size; size = least_from(*size + 1)) by_size_[*size].clear();
-    marks_.fill(0);
+    marks_ = 0;
   }
-  // The least size there is of at least `slices`.
-  std::optional<std::uint64_t> least_from(std::uint64_t slices) const {
-    if (slices > kMostSlices) return std::nullopt;
-    std::uint64_t found = marks_[slices / 64] & (~std::uint64_t{0} << slices % 64);
-    for (std::size_t at = slices / 64;; found = marks_[at]) {
-      if (found != 0) return at * 64 + static_cast<std::uint64_t>(std::countr_zero(found));
-      if (++at == marks_.size()) return std::nullopt;
-    }
+  // The least size there is of at least `pages`.
+  std::optional<std::uint64_t> least_from(std::uint64_t pages) const {
+    if (pages > kMostPages) return std::nullopt;
+    const std::uint64_t found = marks_ & (~std::uint64_t{0} << pages);
+    if (found == 0) return std::nullopt;
+    return static_cast<std::uint64_t>(std::countr_zero(found));
   }
 
  private:
-  static constexpr std::uint64_t bit(std::uint64_t slices) { return std::uint64_t{1} << slices % 64; }
-  void unmark_empty(std::uint64_t slices) {
-    if (by_size_[slices].empty()) marks_[slices / 64] &= ~bit(slices);
+  static constexpr std::uint64_t bit(std::uint64_t pages) { return std::uint64_t{1} << pages; }
+  void unmark_empty(std::uint64_t pages) {
+    if (by_size_[pages].empty()) marks_ &= ~bit(pages);
   }
 
-  std::array<KeptList, kMostSlices + 1> by_size_;
-  std::array<std::uint64_t, kMostSlices / 64 + 1> marks_{};
+  std::array<KeptList, kMostPages + 1> by_size_;
+  std::uint64_t marks_ = 0;
+  static_assert(kMostPages < 64, "a mark for each size");
 };
 
 }  // namespace vpmm::small

@@ -84,10 +84,10 @@ bool SmallPool::recall_one(const Caller& caller, Bytes size) {
   Kept kept;
   {
     const CacheGuard guard(shard);
-    const std::optional<std::uint64_t> slices = shard.pages.least_from(slices_up(size));
-    if (!slices) return false;
-    kept.number = shard.pages.of(*slices).back().number;
-    kept.region = shard.take_pages(*slices);
+    const std::optional<std::uint64_t> pages = shard.pages.least_from(size / page_size_);
+    if (!pages) return false;
+    kept.number = shard.pages.of(*pages).back().number;
+    kept.region = shard.take_pages(*pages);
     leave_hand(shard, kept);
     note(shard);
   }
@@ -126,24 +126,19 @@ bool SmallPool::recall_from_others(const Caller& caller, Bytes size) {
                  VPMM_REQUIRES(pool_lock) { return recall_pages_of(shard, complete, size, caller); });
 }
 
-std::uint64_t SmallPool::slices_up(Bytes size) const {
-  const pool::Rounding& rounding = pool_.rounding();
-  return rounding.slices(size + rounding.slice_size() - 1);
-}
-
 // Those of the least size that is large enough and that the stream is done with, the first that was freed first: one,
 // and half of the others if `with_half`.
 Vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete,
                                             bool with_half) {
   const CacheGuard guard(shard);
-  std::optional<std::uint64_t> slices = shard.pages.least_from(at_least);
-  while (slices && shard.pages.of(*slices).front().number > complete) slices = shard.pages.least_from(*slices + 1);
-  if (!slices) return {};
-  const KeptList& kept = shard.pages.of(*slices);
+  std::optional<std::uint64_t> pages = shard.pages.least_from(at_least);
+  while (pages && shard.pages.of(*pages).front().number > complete) pages = shard.pages.least_from(*pages + 1);
+  if (!pages) return {};
+  const KeptList& kept = shard.pages.of(*pages);
   const std::size_t most = with_half ? 1 + (kept.size() - 1) / 2 : 1;
   std::size_t count = 1;
   while (count < most && kept[count].number <= complete) ++count;
-  Vector<Kept> taken = shard.take_oldest_pages(*slices, count);
+  Vector<Kept> taken = shard.take_oldest_pages(*pages, count);
   for (const Kept& each : taken) leave_hand(shard, each);
   note(shard);
   return taken;
@@ -151,20 +146,20 @@ Vector<Kept> SmallPool::take_complete_pages(Shard& shard, std::uint64_t at_least
 
 bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const Caller& caller) {
   Shard* const own = caller.own() ? &shard_of(*caller.timeline) : nullptr;
-  const Vector<Kept> taken = take_complete_pages(shard, slices_up(size), complete, own != nullptr);
+  const Vector<Kept> taken = take_complete_pages(shard, size / page_size_, complete, own != nullptr);
   if (taken.empty()) return false;
   pool_.deallocate(taken.front().region, {});
   const auto others = std::span(taken).subspan(1);
   for (const Kept& other : others) {
     const Bytes bytes = other.region->range.size;
-    pool_.pass_on(other.region, {bytes, bytes, pool_.slice_alignment()}, caller);
+    pool_.pass_on(other.region, {bytes, bytes, pool_.page_alignment()}, caller);
   }
   if (others.empty()) return true;
   const CacheGuard guard(*own);
   for (const Kept& other : others) {
     const Bytes bytes = other.region->range.size;
     own->tally.was_none(bytes, bytes);
-    own->keep_complete_pages(other.region, pool_.rounding().slices(bytes));
+    own->keep_complete_pages(other.region, bytes / page_size_);
     enter(*other.region, bytes, *own);
   }
   note(*own);

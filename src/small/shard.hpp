@@ -13,7 +13,6 @@
 #include "base/line_allocator.hpp"
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
-#include "pool/rounding.hpp"
 #include "region/region.hpp"
 #include "small/extent.hpp"
 #include "small/kept_pages.hpp"
@@ -25,35 +24,22 @@ namespace vpmm::small {
 // Sums over allocations made and ended in a shard. Against the sums of the pool's index, where kept memory still counts
 // as allocated, they may be negative.
 struct Tally {
-  explicit Tally(Bytes page_size) : page(page_size) {}
-
-  Bytes page;
   std::int64_t requested = 0;  // bytes
   std::int64_t allocated = 0;  // bytes, rounded up
-  std::int64_t spared = 0;     // what two whole pages would take beyond, where one does not suffice
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
   std::int64_t requested_high = 0;  // largest `requested` since somebody last looked
 
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
-    begin_block(asked, rounded);
-    add_spared(rounded, +1);
-  }
-  void end(Bytes asked, Bytes rounded) {
-    end_block(asked, rounded);
-    add_spared(rounded, -1);
-  }
-  // Where one page always suffices.
-  void begin_block(Bytes asked, Bytes rounded) {
-    add(requested, static_cast<std::int64_t>(asked));
-    add(allocated, static_cast<std::int64_t>(rounded));
+    requested += static_cast<std::int64_t>(asked);
+    add_allocated(static_cast<std::int64_t>(rounded));
     ++allocations;
     requested_high = std::max(requested_high, requested);
   }
-  void end_block(Bytes asked, Bytes rounded) {
-    add(requested, -static_cast<std::int64_t>(asked));
-    add(allocated, -static_cast<std::int64_t>(rounded));
+  void end(Bytes asked, Bytes rounded) {
+    requested -= static_cast<std::int64_t>(asked);
+    add_allocated(-static_cast<std::int64_t>(rounded));
     ++deallocations;
   }
   // What the index counts as an allocation that somebody made, or ended, and nobody did.
@@ -68,19 +54,13 @@ struct Tally {
     --deallocations;
   }
   // Any thread, without a lock.
-  std::int64_t requested_now() const { return now(requested); }
-  std::int64_t allocated_now() const { return now(allocated); }
-  std::int64_t spared_now() const { return now(spared); }
+  std::int64_t allocated_now() const {
+    return std::atomic_ref(const_cast<std::int64_t&>(allocated)).load(std::memory_order_relaxed);
+  }
 
  private:
-  void add_spared(Bytes rounded, std::int64_t sign) {
-    add(spared, sign * static_cast<std::int64_t>(region::short_of_two(page, rounded)));
-  }
-  static void add(std::int64_t& sum, std::int64_t change) {
-    std::atomic_ref(sum).store(sum + change, std::memory_order_relaxed);
-  }
-  static std::int64_t now(const std::int64_t& sum) {
-    return std::atomic_ref(const_cast<std::int64_t&>(sum)).load(std::memory_order_relaxed);
+  void add_allocated(std::int64_t change) {
+    std::atomic_ref(allocated).store(allocated + change, std::memory_order_relaxed);
   }
 };
 
@@ -108,7 +88,7 @@ constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 // Order of locks: the pool's first, then one shard's. On its own line, so that two streams share none.
 class alignas(kCacheLine) Shard {
  public:
-  explicit Shard(Bytes page_size) : tally(page_size), page_units(page_size / kUnit) {}
+  explicit Shard(Bytes page_size) : page_units(page_size / kUnit) {}
 
   SpinLock lock;  // CacheGuard takes it
   // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
@@ -160,18 +140,18 @@ class alignas(kCacheLine) Shard {
     const std::uint64_t index = slab->take_first();
     if (slab->is_full()) list.remove(slab);
     slab->slack[index] = static_cast<std::uint16_t>(slab->block_bytes() - requested);
-    tally.begin_block(requested, slab->block_bytes());
+    tally.begin(requested, slab->block_bytes());
     return slab->block(index);
   }
   // Requires: block `index` of `slab` is live.
   void give_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
-    tally.end_block(slab->requested(index), slab->block_bytes());
+    tally.end(slab->requested(index), slab->block_bytes());
     slab->number = in_hand.of_a_free();
     set_free(slab, index);
   }
   // The same, but nobody may take it before set_free(). Clears what record_use left.
   void end_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
-    tally.end_block(slab->requested(index), slab->block_bytes());
+    tally.end(slab->requested(index), slab->block_bytes());
     slab->set_used_elsewhere(index, false);
     slab->set_waiting(index, true);
   }
@@ -208,8 +188,7 @@ class alignas(kCacheLine) Shard {
   // For `requested` bytes; null: none in hand.
   DevicePtr take_run(Bytes requested) VPMM_REQUIRES(cache_lock) {
     const std::uint64_t units = run_units(requested);
-    const std::uint64_t grain = units > page_units ? page_units / pool::Rounding::kSlicesPerPage : 1;
-    const auto [extent, place] = extents.find(units, grain);
+    const auto [extent, place] = extents.find(units);
     return extent == nullptr ? DevicePtr{} : begin_run(*extent, take_units(*extent, place), requested);
   }
   // Of units that were taken from the extent.
@@ -237,8 +216,7 @@ class alignas(kCacheLine) Shard {
   bool is_large(std::uint64_t units) const { return 2 * units > page_units; }
   // Whether runs of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
   bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
-    return units > page_units ||
-           (is_large(units) && 4 * large_units >= 3 * (extent_units.load(std::memory_order_relaxed) - free_units));
+    return is_large(units) && 4 * large_units >= 3 * (extent_units.load(std::memory_order_relaxed) - free_units);
   }
 
   // Begun (1) or ended (-1).
@@ -269,11 +247,11 @@ class alignas(kCacheLine) Shard {
   std::uint64_t take_units(Extent& extent, const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = extent.longest();
     if (extent.is_free()) keep_loosely(extent);
-    const auto [from, first] = extent.take(place);
-    loosen(-extent.paged_units(from, {first, place.wanted}, page_units));
+    const Stretch from = extent.take(place);
+    loosen(-extent.paged_units(from, {from.first, place.wanted}, page_units));
     free_units -= place.wanted;
     extents.refile(&extent, longest);
-    return first;
+    return from.first;
   }
   // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
   void give_units(Extent& extent, std::uint64_t first, std::uint64_t units, std::uint64_t number)
@@ -323,16 +301,16 @@ class alignas(kCacheLine) Shard {
   }
 
   // --- whole pages ---
-  // Null: none of that many slices in hand.
-  region::Region* take_pages(std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
-    if (pages.of(slices).empty()) return nullptr;
-    const Kept last = pages.take_last(slices);
+  // Null: none of that many pages in hand.
+  region::Region* take_pages(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
+    if (pages.of(size).empty()) return nullptr;
+    const Kept last = pages.take_last(size);
     leave(last);
     return last.region;
   }
-  // The first that were freed. Requires: there are so many of that many slices.
-  Vector<Kept> take_oldest_pages(std::uint64_t slices, std::size_t count) VPMM_REQUIRES(cache_lock) {
-    Vector<Kept> oldest = pages.take_first(slices, count);
+  // The first that were freed. Requires: there are so many of that many pages.
+  Vector<Kept> take_oldest_pages(std::uint64_t size, std::size_t count) VPMM_REQUIRES(cache_lock) {
+    Vector<Kept> oldest = pages.take_first(size, count);
     for (const Kept& kept : oldest) leave(kept);
     return oldest;
   }
@@ -341,12 +319,12 @@ class alignas(kCacheLine) Shard {
     keep_page_bytes(-kept.region->range.size);
     set_holder(*kept.region, nullptr);
   }
-  void keep_pages(region::Region* region, std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
-    keep(region, slices, in_hand.of_a_free());
+  void keep_pages(region::Region* region, std::uint64_t size) VPMM_REQUIRES(cache_lock) {
+    keep(region, size, in_hand.of_a_free());
   }
   // Nobody uses them any more.
-  void keep_complete_pages(region::Region* region, std::uint64_t slices) VPMM_REQUIRES(cache_lock) {
-    keep(region, slices, 0);
+  void keep_complete_pages(region::Region* region, std::uint64_t size) VPMM_REQUIRES(cache_lock) {
+    keep(region, size, 0);
   }
 
  private:
@@ -376,8 +354,8 @@ class alignas(kCacheLine) Shard {
     keep_bytes(slab->bytes());
     return true;
   }
-  void keep(region::Region* region, std::uint64_t slices, std::uint64_t number) VPMM_REQUIRES(cache_lock) {
-    pages.add(slices, {region, number});
+  void keep(region::Region* region, std::uint64_t size, std::uint64_t number) VPMM_REQUIRES(cache_lock) {
+    pages.add(size, {region, number});
     keep_page_bytes(region->range.size);
     set_holder(*region, this);
   }

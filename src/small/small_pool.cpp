@@ -21,8 +21,6 @@ constexpr Bytes kIdleDivisor = 4;
 // A stream that has much takes a share of that at once, so that it seldom has to ask; one that has little takes what it
 // needs, so that many of them share a page.
 constexpr std::uint64_t kShareOfExtents = 64;
-constexpr std::int64_t kLostDivisor = 16;
-constexpr std::int64_t kLostDivisorWhileCut = 32;
 constexpr std::uint64_t kSpareSlabs = 2;  // that a shard may cut without a call here
 
 bool earlier(const time::StampPart& a, const time::StampPart& b) {
@@ -46,10 +44,9 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, bool slices_for_all, std::function<bool()> prove)
+SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove)
     : pool_(pool),
       timelines_(timelines),
-      slices_for_all_(slices_for_all),
       prove_(std::move(prove)),
       page_size_(pool.page_size()),
       directory_(page_size_),
@@ -64,33 +61,6 @@ void SmallPool::prepare() {
   unused_shards_.push_back(&first);
 }
 
-// Note [Requests of one to two pages]
-// In whole pages, requests of any size between one and two would hold a third more than they ask for. So they are cut
-// at slices, as larger ones are; and where rounding as a whole loses, or once lost, more than a 16th of what is mapped,
-// they are runs like those below a page, cut from pages that stand side by side: what one leaves serves smaller ones.
-// But such pages stay while anything in them lives, and larger requests have to do without.
-// Either way what one freed may not fit the next. Where several streams keep memory in hand, pages then wander between
-// them through the pool's lock: eight threads took 1,800 ns instead of 250. So with more than one stream such requests
-// are whole pages, or, where footprint is preferred, slices. docs/design/chunk-policy.md has the figures.
-void SmallPool::judge_rounding(Bytes bytes) {
-  if (bytes <= page_size_ || bytes >= 2 * page_size_ || !pool_.rounding().cuts_pages()) return;
-  if (timelines_.stream_count() > 1)
-    return two_pages_.store(slices_for_all_ ? TwoPages::slices : TwoPages::whole, std::memory_order_relaxed);
-  std::int64_t requested = pages_.requested;
-  std::int64_t held = pages_.allocated;  // if those of one to two pages were two whole ones
-  for (const Shard& shard : shards_) {
-    requested += shard.tally_now().requested_now();
-    held += shard.tally_now().allocated_now() + shard.tally_now().spared_now();
-  }
-  requested += static_cast<std::int64_t>(pool_.requested_bytes());
-  held += static_cast<std::int64_t>(pool_.used_bytes() + pool_.spared_bytes());
-  most_lost_ = std::max(most_lost_, held - requested);
-  const bool are_runs = two_pages_.load(std::memory_order_relaxed) == TwoPages::runs;
-  const auto mapped = static_cast<std::int64_t>(pool_.mapped_bytes());
-  const bool loses_much = most_lost_ * (are_runs ? kLostDivisorWhileCut : kLostDivisor) > mapped;
-  two_pages_.store(loses_much ? TwoPages::runs : TwoPages::slices, std::memory_order_relaxed);
-}
-
 // --- a request ------------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
@@ -99,43 +69,26 @@ Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignm
   const auto take = [&]() VPMM_REQUIRES(pool_lock) {
     return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
   };
-  pool::PageRequest pages = pages_for(bytes);
+  const pool::PageRequest page{page_size_, page_size_, pool_.page_alignment(), bytes};
   for (bool has_recalled = false;;) {
     if (const DevicePtr begin = take(); !is_null(begin)) return begin;
     // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
     // would be mapped, what is kept comes back first.
     const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-    const bool has_page = !is_idle && (pool_.has_free(pages, caller) || recall_one(caller, pages.size));
+    const bool has_page = !is_idle && (pool_.has_free(page, caller) || recall_one(caller, page_size_));
     if (!has_page && !std::exchange(has_recalled, true)) {
       const bool is_back = recall_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
       if ((pending_bytes() > own && prove_()) || is_back) continue;
     }
-    Result<void> taken;
-    for (const bool may_fail_early : {true, false}) {
-      pages.may_fail_early = may_fail_early;
-      taken = take_pages(lock, pages, caller);
-      if (taken) break;
+    if (Result<void> taken = take_page(lock, page, caller); !taken) {
       if (taken.error().code != ErrorCode::out_of_memory) return std::move(taken.error());
       // What came back meanwhile, or the pool waited for in vain, may have been parts of pages.
-      if (const DevicePtr begin = take(); !is_null(begin)) return begin;
-      VPMM_TRY_ASSIGN(const DevicePtr part, take_part(lock, bytes, alignment, caller));
-      if (!is_null(part)) return part;
+      const DevicePtr begin = take();
+      return is_null(begin) ? Result<DevicePtr>(std::move(taken.error())) : begin;
     }
-    if (!taken) return std::move(taken.error());
-    take_more_pages(lock, pages, caller);
+    take_more_pages(lock, page, caller);
   }
-}
-
-// Note [Parts of pages when there are no pages]
-// Between allocations of the pool lie parts of pages, which cannot be cut for many small requests: a page goes back as
-// a whole. When no page can be had without waiting, such a part serves the one request, as an allocation of the pool:
-// it takes an eighth of a page at least, and that is better than a wait or a failure.
-Result<DevicePtr> SmallPool::take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
-  if (!pool_.rounding().cuts_pages()) return DevicePtr{};
-  const Bytes size = round_up(bytes, pool_.rounding().slice_size());
-  const pool::PageRequest part{bytes, size, std::max(alignment, pool_.slice_alignment())};
-  return pool_.allocate_part(lock, part, caller);
 }
 
 Shard& SmallPool::shard_for(const Caller& caller) {
@@ -249,17 +202,11 @@ AddressRange SmallPool::within_a_page(AddressRange room, Bytes least, Bytes most
 
 Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
 
-// What to ask the pool for where a request of so many bytes finds no room: two pages never lie in two arenas.
-pool::PageRequest SmallPool::pages_for(Bytes bytes) const {
-  const std::uint64_t count = bytes > page_size_ ? 2 : 1;
-  return {count * page_size_, count * page_size_, count * pool_.page_alignment(), bytes};
-}
-
 // For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.
-void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const Caller& caller) {
+void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& page, const Caller& caller) {
   const Bytes share = share_of(shard_for(caller));
-  for (Bytes taken = 2 * pages.size; taken <= share && pool_.is_hit(pages, caller); taken += pages.size)
-    if (!take_pages(lock, pages, caller)) return;
+  for (Bytes taken = 2 * page_size_; taken <= share && pool_.is_hit(page, caller); taken += page_size_)
+    if (!take_page(lock, page, caller)) return;
 }
 
 Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
@@ -282,42 +229,39 @@ void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller)
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
-Result<void> SmallPool::take_pages(MutexLock& lock, const pool::PageRequest& pages, const Caller& caller) {
-  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, pages, caller));
+Result<void> SmallPool::take_page(MutexLock& lock, const pool::PageRequest& page, const Caller& caller) {
+  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, page, caller));
   const bool is_complete = pool_.was_complete();
-  pool_.disown(pool_.owner(begin));
+  Region* const region = pool_.owner(begin);
+  pool_.disown(region);
   const time::Stamp stamp = is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
   ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
-    for (DevicePtr at = begin; at < begin + pages.size; at = at + page_size_) pool_.deallocate(pool_.owner(at), stamp);
+    pool_.deallocate(region, stamp);
   });
   Arena& arena = arena_around(begin);
   give_back.dismiss();
-  for (DevicePtr at = begin; at < begin + pages.size; at = at + page_size_) {
-    Region* const page = pool_.owner(at);
-    arena.pages[arena.page_of(at)] = page;
-    set_arena_in(*page, arena);
-    if (arena.entries != nullptr) arena.entries[arena.page_of(at)].enter(arena, arena.page_of(at));
-    ++page_count_;
-    pages_.was_none(page_size_, page_size_);
-  }
-  Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, pages.size});
+  const std::size_t at = arena.page_of(begin);
+  arena.pages[at] = region;
+  set_arena_in(*region, arena);
+  if (arena.entries != nullptr) arena.entries[at].enter(arena, at);
+  ++page_count_;
+  pages_.was_none(page_size_, page_size_);
+  Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, page_size_});
   spans_.attach_free(flying, stamp);
   return {};
 }
 
-// Found or begun. Pages stand alone where chunks are pages, so that each goes back with the last request in it, as the
-// specification's policy has it, and those of another size than a power of two, whose addresses have no alignment that
-// tells where one begins.
+// Found or begun.
 Arena& SmallPool::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
-  const std::size_t most_pages = pool_.rounding().cuts_pages() ? kMostArenaPages : 1;
   const Vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), spans_.picture());
-  const Bytes most = most_pages * page_size_;
-  const DevicePtr whole = pool_.rounding().cuts_pages() ? align_down(page, most) : page;
+  const bool is_alone = pool_.pages_stand_alone();
+  const Bytes most = (is_alone ? 1 : kMostArenaPages) * page_size_;
+  const DevicePtr whole = is_alone ? page : align_down(page, most);
   const DevicePtr begin = std::max(whole, reservation->begin);
   Arena* const arena = arenas_.take();
   ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // it keeps its table

@@ -1,5 +1,4 @@
-// small: requests below a page, and some of up to two: blocks and runs cut from pages of the pool, in hand of the
-// streams that use them.
+// small: requests below a page: blocks and runs cut from pages of the pool, in hand of the streams that use them.
 //
 // Reads top-down as arenas (of pages of the pool), extents (stretches of units in them, each of one stream), slabs and
 // runs (cut from an extent) and shards (what a stream has in hand). Free extents keep stamps as the pool's ranges do,
@@ -51,31 +50,18 @@ class SmallPool {
  public:
   // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
   // True: something is.
-  // `slices_for_all`: requests of one to two pages are cut at slices however many streams there are.
-  SmallPool(pool::Pool& pool, time::Timelines& timelines, bool slices_for_all, std::function<bool()> prove);
+  SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove);
 
   // What the first request would find missing.
   void prepare() VPMM_REQUIRES(pool_lock);
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
   // Whether a request is served here rather than by whole pages. Any thread, without a lock. Requires: can_cut().
   bool serves(Bytes bytes, Bytes alignment) const {
-    if (bytes < page_size_) return is_below_a_page(bytes, alignment, page_size_);
-    return two_pages_.load(std::memory_order_relaxed) == TwoPages::runs &&
-           is_below_two_pages(bytes, alignment, page_size_);
-  }
-  // What whole pages take for a request. Any thread, without a lock.
-  Bytes rounded(Bytes bytes) const {
-    return pool_.rounding().rounded(bytes, two_pages_.load(std::memory_order_relaxed) != TwoPages::whole);
+    return bytes < page_size_ && is_below_a_page(bytes, alignment, page_size_);
   }
   static bool is_below_a_page(Bytes bytes, Bytes alignment, Bytes page_size) {
     return std::max(run_units(bytes) * kUnit, alignment) < page_size;
   }
-  static bool is_below_two_pages(Bytes bytes, Bytes alignment, Bytes page_size) {
-    return page_size < bytes && bytes < 2 * page_size && alignment <= kUnit &&
-           run_units(bytes) * kUnit + page_size / pool::Rounding::kSlicesPerPage <= 2 * page_size;
-  }
-  // Before a request of so many bytes: how those of one to two pages shall be served from now on.
-  void judge_rounding(Bytes bytes) VPMM_REQUIRES(pool_lock);
 
   // Memory that work queued on the caller's stream after the call may use.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
@@ -162,8 +148,6 @@ class SmallPool {
   std::string validate() VPMM_REQUIRES(pool_lock);
 
  private:
-  // How requests of one to two pages are served: by whole pages, by pages and slices, or by runs here.
-  enum class TwoPages : std::uint8_t { whole, slices, runs };
   // A block (index: in the slab) or units of a run that ended and may not be used again yet.
   struct Waiting {
     Shard* shard = nullptr;
@@ -182,12 +166,9 @@ class SmallPool {
   Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void part_free_pages(Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
-  pool::PageRequest pages_for(Bytes bytes) const;
-  Result<DevicePtr> take_part(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
+  Result<void> take_page(MutexLock& lock, const pool::PageRequest& page, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<void> take_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  void take_more_pages(MutexLock& lock, const pool::PageRequest& pages, const pool::Caller& caller)
+  void take_more_pages(MutexLock& lock, const pool::PageRequest& page, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const VPMM_REQUIRES(pool_lock);
   void provide_slabs(Shard& shard) VPMM_REQUIRES(pool_lock);
@@ -195,7 +176,6 @@ class SmallPool {
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
   bool recall_for(const pool::Caller& caller, Bytes worth) VPMM_REQUIRES(pool_lock);
-  std::uint64_t slices_up(Bytes size) const;
   Vector<Kept> take_complete_pages(Shard& shard, std::uint64_t at_least, std::uint64_t complete, bool with_half)
       VPMM_REQUIRES(pool_lock);
   bool recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size, const pool::Caller& caller)
@@ -235,7 +215,6 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
-  const bool slices_for_all_;
   const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
@@ -255,20 +234,17 @@ class SmallPool {
   Map<time::TimelineId, Bytes> waiting_on_ VPMM_GUARDED_BY(pool_lock);  // bytes that wait for a timeline
   Bytes waiting_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
   Map<DevicePtr, Vector<time::TimelineId>> uses_ VPMM_GUARDED_BY(pool_lock);
-  Tally pages_ VPMM_GUARDED_BY(pool_lock){
-      page_size_};  // arenas, which the pool's index counts as allocations of a user, and pages that changed theirs
+  // Arenas, which the pool's index counts as allocations of a user, and pages that changed theirs.
+  Tally pages_ VPMM_GUARDED_BY(pool_lock);
   std::int64_t requested_noted_ VPMM_GUARDED_BY(pool_lock) =
       0;                                             // sum over shards of what was last seen of their tallies
   Bytes kept_noted_ VPMM_GUARDED_BY(pool_lock) = 0;  // likewise, of their `kept_bytes`
   Bytes peak_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::int64_t most_lost_ VPMM_GUARDED_BY(pool_lock) =
-      0;  // bytes: what rounding to whole pages would have lost at once, at most
   std::uint64_t slab_count_ VPMM_GUARDED_BY(pool_lock) = 0;    // of all shards, spare ones too
   std::uint64_t extent_units_ VPMM_GUARDED_BY(pool_lock) = 0;  // of all extents
   // Every free looks at these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
-  std::atomic<TwoPages> two_pages_{TwoPages::whole};
 };
 
 inline SmallPool::Location SmallPool::locate(DevicePtr p) const {

@@ -77,15 +77,14 @@ std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>&
   if (std::string broken = validate_extents(shard, extents); !broken.empty()) return broken;
   Bytes kept = 0;
   Bytes kept_pages = 0;
-  for (std::uint64_t slices = 0; slices <= kMostSlices; ++slices) {
-    const bool is_marked = shard.pages.least_from(slices) == slices;
-    if (is_marked == shard.pages.of(slices).empty()) return "a size of kept regions is marked wrongly";
-    for (const auto& [region, number] : shard.pages.of(slices)) {
+  for (std::uint64_t pages = 0; pages <= kMostPages; ++pages) {
+    const bool is_marked = shard.pages.least_from(pages) == pages;
+    if (is_marked == shard.pages.of(pages).empty()) return "a size of kept regions is marked wrongly";
+    for (const auto& [region, number] : shard.pages.of(pages)) {
       kept_pages += region->range.size;
       if (holder_of(*region) != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
-      if (pool_.rounding().slices(region->range.size) != slices)
-        return "a kept region stands among others of another size";
+      if (region->range.size != pages * page_size_) return "a kept region stands among others of another size";
     }
   }
   for (std::size_t c = 0; c < kSlabClasses; ++c) {

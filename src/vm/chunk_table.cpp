@@ -83,16 +83,6 @@ void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapp
     if (mapping->first + mapping->second->size > range.begin) visit({mapping->first, mapping->second});
 }
 
-bool ChunkTable::is_whole(AddressRange range) const {
-  DevicePtr reached = range.begin;
-  for_each_inside(range, [&](const Mapping& mapping) {
-    if (mapping.at != reached) return false;
-    reached = mapping.range().end();
-    return true;
-  });
-  return reached == range.end();
-}
-
 void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }

@@ -51,8 +51,6 @@ class ChunkTable {
       VPMM_REQUIRES(pool_lock);
   // Visits every mapping that overlaps `range`, by address.
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
-  // True when `range` starts and ends at mapping borders and is mapped without gap.
-  bool is_whole(AddressRange range) const VPMM_REQUIRES(pool_lock);
 
   Bytes chunk_bytes() const VPMM_REQUIRES(pool_lock) { return chunk_bytes_; }
   std::uint64_t chunk_count() const VPMM_REQUIRES(pool_lock) { return chunks_.size(); }
