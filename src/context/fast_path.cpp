@@ -176,7 +176,7 @@ bool DeviceContext::keep_pages(Shard& shard, const small::PageEntry& entry, regi
                                const Stream& stream) {
   // What is listed leaves its entry under the lock of the shard that stands there: who came too late finds another one.
   if (entry.owner() != small::Owner(&region) || entry.shard() != &shard) return false;
-  const std::uint64_t pages = page_unit_.pages(region.range.size);
+  const std::uint64_t pages = page_unit_.pages_up(region.tenant.requested);
   if (pages > small::kMostPages || config_.page_chunks) return false;
   if (region.range.begin != ptr || small::holder_of(region) != nullptr || region.tenant.timeline != shard.timeline ||
       !region.tenant.other_uses.empty() || region.tenant.capture != 0)

@@ -26,7 +26,8 @@ struct Kept {
 
 using KeptList = std::vector<Kept, LineAllocator<Kept>>;
 
-// Sizes are in pages, kMostPages at most. Invariant: a size is marked when there is one of it.
+// Sizes are in pages, kMostPages at most: of what was asked for, so that a region with slack serves its program again.
+// Invariant: a size is marked when there is one of it.
 class KeptPages {
  public:
   // Last freed last.

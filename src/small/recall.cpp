@@ -151,14 +151,14 @@ bool SmallPool::recall_pages_of(Shard& shard, std::uint64_t complete, Bytes size
   pool_.deallocate(taken.front().region, {});
   const auto others = std::span(taken).subspan(1);
   for (const Kept& other : others) {
-    const Bytes bytes = other.region->range.size;
+    const Bytes bytes = round_up(other.region->tenant.requested, page_size_);
     pool_.pass_on(other.region, {bytes, bytes, pool_.page_alignment()}, caller);
   }
   if (others.empty()) return true;
   const CacheGuard guard(*own);
   for (const Kept& other : others) {
-    const Bytes bytes = other.region->range.size;
-    own->tally.was_none(bytes, bytes);
+    const Bytes bytes = other.region->tenant.requested;
+    own->tally.was_none(bytes, other.region->range.size);
     own->keep_complete_pages(other.region, bytes / page_size_);
     enter(*other.region, bytes, *own);
   }
