@@ -98,7 +98,7 @@ bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& c
 }
 
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
-  if (wants_small(request, caller)) return small_->allocate(lock, request.bytes, request.alignment, caller);
+  if (wants_small(request, caller)) return allocate_small(lock, request, caller);
   if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
   if (caller.standing != Standing::ordinary)
     return Error{ErrorCode::capture_active,
@@ -126,10 +126,9 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
       return pool_->pass_on(parked, pages, caller);
     }
   }
-  pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
-  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_->allocate(lock, pages, caller));
-  if (caller.own()) small_->enlist(*pool_->owner(begin), request.bytes, small_->shard_of(*caller.timeline));
-  return begin;
+  VPMM_TRY_ASSIGN(const pool::Placed placed, place(lock, pages, caller));
+  if (caller.own()) small_->enlist(*pool_->owner(placed.begin), request.bytes, small_->shard_of(*caller.timeline));
+  return placed.begin;
 }
 
 // When the driver's pool cannot grow, our idle memory makes room for it.

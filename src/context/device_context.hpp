@@ -149,6 +149,34 @@ class DeviceContext final : public Context {
       VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  // slow_path.cpp
+  Result<pool::Placed> place(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<pool::Placed> attempt(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller,
+                               pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  void prepare_growth(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> wait_until(MutexLock& lock, std::uint64_t until_ns) VPMM_REQUIRES(pool_lock);
+  bool flush(const pool::Caller& caller, Bytes size, pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  bool shrink_caches(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  enum class Urgency { usual, at_once };
+  void want_proof(const pool::Caller& caller, Urgency urgency) VPMM_REQUIRES(pool_lock);
+  struct ShortageStep;
+  static const ShortageStep kShortage[];
+  Result<bool> await_returning(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<bool> collect_idle(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<bool> make_room(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<bool> give_back_caches(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<bool> may_queue_waits(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<bool> wait_on_host(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
@@ -209,6 +237,7 @@ class DeviceContext final : public Context {
   bool prove_now() VPMM_REQUIRES(pool_lock);
   // Asks the events of at most so many timelines. True: something is complete that was not known to be.
   Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
+  void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
   bool learn_for_miss() VPMM_REQUIRES(pool_lock);
   time::Timeline& everybody() VPMM_REQUIRES(pool_lock);
   bool is_proof_due() VPMM_REQUIRES(pool_lock);
@@ -275,6 +304,8 @@ class DeviceContext final : public Context {
   std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);    // set once; is_poisoned_ says so without the lock
   Bytes somm_reserved_ VPMM_GUARDED_BY(pool_lock) = 0;        // what the driver's pool held when last asked
   std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and SOMM together
+  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that waited before the pool would have grown
+  std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that nothing idle fitted
   bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;
   OutOfMemoryCallback out_of_memory_ VPMM_GUARDED_BY(pool_lock);
   Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;

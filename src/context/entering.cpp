@@ -31,9 +31,6 @@ time::ClosingRule closing_rule(const pool::Config& config) {
   return rule;
 }
 
-// Idle memory of the driver's pool that is not worth a call: a twentieth of a per cent of what is mapped.
-constexpr Bytes kIdleCacheLeast = 2 * kMiB;
-constexpr Bytes kIdleCacheDivisor = 2000;
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 
 // Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
@@ -144,40 +141,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       captures_(driver_) {
   observe::set_log_level(log_level_of(config.log));
   capacity_ = config.capacity;
-  pool::Relief relief;
-  relief.drain_deferred = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) { return drain_deferred(lock); };
-  relief.give_back_caches = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) {
-    const bool is_back = recall_kept();
-    return trim_somm(lock) || is_back;
-  };
-  relief.shrink_caches = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) {
-    const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
-    const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
-    if (idle <= std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor)) return false;
-    trim_somm(lock);
-    return true;
-  };
-  relief.recall = [this](const Caller& caller, Bytes size, bool is_short) VPMM_REQUIRES(pool_lock) {
-    if (small_->recall_one(caller, size) || learn_for_miss()) return true;
-    small_->want_events(caller.timeline);
-    if (small_->recall_from_others(caller, size)) return true;
-    return is_short ? small_->recall() : small_->recall_for_pages(caller);
-  };
-  // Of several streams it counts as use: what each keeps it would else have to fetch from the others, again and again.
-  relief.kept_bytes = [this]() VPMM_REQUIRES(pool_lock) {
-    return small_ == nullptr || timelines_.stream_count() > 1 ? 0 : small_->kept_bytes();
-  };
-  relief.is_pending_in_pieces = [this](std::optional<time::TimelineId> timeline) VPMM_REQUIRES(pool_lock) {
-    return (timeline ? small_->pending_bytes(*timeline) : small_->pending_bytes()) > 0;
-  };
-  relief.advanced = [this](const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock) { small_->advance(done); };
-  relief.prove_everything = [this]() VPMM_REQUIRES(pool_lock) { return prove_everything(); };
-  relief.synchronize = [this](MutexLock& lock) VPMM_REQUIRES(pool_lock) { return synchronize_contexts(lock); };
   if (traits.has_vmm && config.pool_enabled)
-    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_, std::move(relief));
-  if (pool_ != nullptr)
-    small_ = std::make_unique<small::SmallPool>(*pool_, timelines_,
-                                                [this]() VPMM_REQUIRES(pool_lock) { return prove_now(); });
+    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_);
+  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_);
   const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)
     somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
@@ -324,7 +290,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
                "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
   const Vector<time::StampPart> done = timelines_.forget_context(dead);
-  if (pool_ != nullptr) pool_->advance(done);
+  advance(done);
   if (small_ != nullptr) small_->retire_idle();
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);
   if (somm_ != nullptr) somm_->forget();

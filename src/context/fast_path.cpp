@@ -293,8 +293,9 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!has_preallocated_ || recording_ || !promise.is_kept()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  const DevicePtr begin = pool_->allocate_hit({bytes, round_up(bytes, page_size_), natural}, caller);
-  if (is_null(begin)) return {};
+  const std::optional<pool::Placed> found = pool_->find({bytes, round_up(bytes, page_size_), natural}, caller);
+  if (!found) return {};
+  const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
     note_peaks(caller);

@@ -238,6 +238,7 @@ observe::Statistics DeviceContext::figures() const {
   figures.failed_allocations = failed_allocations_;
   figures.caller_mistakes = caller_mistakes_;
   figures.host_waits += host_waits_;
+  figures.pauses = pauses_;
   figures.driver_calls = driver_.memory_call_count();
   figures.driver_ns = driver_.memory_call_ns();
   return figures;

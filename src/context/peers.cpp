@@ -93,7 +93,7 @@ Result<void> DeviceContext::forget_dead_others() {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (lives) continue;
     const Vector<time::StampPart> done = timelines_.forget_context(other.id);
-    if (pool_ != nullptr) pool_->advance(done);
+    advance(done);
     if (small_ != nullptr) small_->retire_idle();
     for (Peer& peer : peers_)
       if (peer.context == other) peer.context.reset();

@@ -42,10 +42,17 @@ Result<void> DeviceContext::settle(MutexLock& lock) {
 }
 
 Result<bool> DeviceContext::learn(std::size_t most) {
-  if (pool_ != nullptr) return noted(pool_->learn(most));
   Vector<time::StampPart> done;
-  VPMM_TRY(noted(timelines_.poll(most, done)));
+  const Result<void> asked = timelines_.poll(most, done);
+  advance(done);  // also what was learned before it failed
+  VPMM_TRY(noted(asked));
   return !done.empty();
+}
+
+void DeviceContext::advance(const Vector<time::StampPart>& done) {
+  if (pool_ == nullptr || done.empty()) return;
+  pool_->advance(done);
+  small_->advance(done);
 }
 
 bool DeviceContext::learn_for_miss() {
@@ -132,7 +139,7 @@ bool DeviceContext::synchronize_contexts(MutexLock& lock) {
   const CuResult result = wait_for_contexts(lock);
   if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
   const Vector<time::StampPart> done = timelines_.mark_complete(before);
-  if (pool_ != nullptr) pool_->advance(done);
+  advance(done);
   return !done.empty();
 }
 
@@ -180,7 +187,7 @@ Result<void> DeviceContext::synchronize() {
   const CuResult result = wait_for_contexts(lock);
   VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
   const Vector<time::StampPart> done = timelines_.mark_complete(before);
-  if (pool_ != nullptr) pool_->advance(done);
+  advance(done);
   return noted(settle(lock));
 }
 

@@ -26,11 +26,6 @@ namespace {
 // Work that a single call does for everybody: bounded, so that no call stalls.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
-constexpr std::size_t kTimelinesAskedPerLook = 16;
-
-// A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or
-// idle.
-constexpr std::uint64_t kMissesUntilGivenUp = 8;
 
 // All slack together is at most this share of what the GPU has for the pool: Note [One knob]. Halved, a program runs
 // with half as much to spare and pays for it near the GPU's end; doubled, the other way round.
@@ -41,8 +36,8 @@ constexpr Bytes kSlackOfRequest = 2;
 }  // namespace
 
 Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
-           time::Timelines& timelines, Relief relief)
-    : memory_(driver, properties, config, page_size, timelines), room_(config.capacity), relief_(std::move(relief)) {}
+           time::Timelines& timelines)
+    : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
 
 Pool::~Pool() = default;
 
@@ -52,81 +47,53 @@ Pool::~Pool() = default;
 // Every allocation owns whole chunks, so what is idle is whole chunks, too: they can be moved behind any address, and
 // the one that is too large can be split. So the pool grows by what all that is idle together lacks, and a request
 // fails only where it lacks that.
-Result<DevicePtr> Pool::allocate(MutexLock& lock, const PageRequest& request, const Caller& caller) {
-  Result<DevicePtr> result = attempt(lock, request, caller, Effort::by_policy);
-  if (!result && result.error().code == ErrorCode::out_of_memory)
-    result = allocate_short(lock, request, caller, std::move(result));
-  if (result) ++memory_.counters.allocations;
-  if (!result) ++memory_.counters.failed_allocations;
-  return result;
+std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
+  const Decision decision = fit(memory_.view(), ask_of(request, caller));
+  const Plan* const plan = std::get_if<Plan>(&decision);
+  if (plan == nullptr) return std::nullopt;
+  return take(*plan, request, caller);
 }
 
-Result<DevicePtr> Pool::attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
-  const std::uint64_t begin_ns = memory_.driver.now_ns();
-  bool has_shrunk = false;
-  for (bool is_counted = false;;) {
-    VPMM_TRY_ASSIGN(const DevicePtr served, serve(lock, request, caller, effort));
-    if (!is_null(served)) return served;
-    if (!std::exchange(is_counted, true)) ++misses_;
-    want_proof(caller, Urgency::usual);
+Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, const Caller& caller, Effort effort) {
+  if (!takes_waiting(caller, effort)) return std::optional<Placed>();
+  Ask ask = ask_of(request, caller);
+  ask.takes_waiting = true;
+  const Decision decision = fit(memory_.view(), ask);
+  const Plan* const plan = std::get_if<Plan>(&decision);
+  if (plan == nullptr) return std::optional<Placed>();
+  VPMM_TRY(queue_waits(*plan, caller));
+  return std::optional<Placed>(take(*plan, request, caller));
+}
+
+bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
+  return std::holds_alternative<Plan>(fit(memory_.view(), ask_of(request, caller)));
+}
+
+Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
+                         std::uint64_t began_ns) {
+  for (;;) {
     VPMM_TRY_ASSIGN(Decision decision, decide_in_room(lock, request, caller, effort));
     if (const NoPlan* const none = std::get_if<NoPlan>(&decision))
-      return Error{ErrorCode::out_of_memory, message_of("{} bytes are missing", none->missing)};
+      return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
-    const bool sets_record = plan.growth() > 0 && grows_past_peak(plan.growth());
-    if (sets_record && effort == Effort::by_policy) {
-      VPMM_TRY_ASSIGN(const bool has_more, delay_growth(lock, plan, caller, begin_ns));
-      if (has_more) continue;
+    if (effort == Effort::by_policy) {
+      VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, caller, began_ns));
+      if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
-    if (sets_record && !is_cleanup_held_ && !std::exchange(has_shrunk, true) && relief_.shrink_caches(lock)) continue;
-    if (memory_.chunks.mapping_count() + plan.pieces() > memory_.config.max_mappings &&
-        effort != Effort::few_mappings) {
-      VPMM_TRY(reclaimer_.sweep(lock, memory_.chunks.mapping_count()));
-      effort = Effort::few_mappings;
-      continue;
+    const bool has_room = memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
+    if (has_room || effort == Effort::few_mappings) {
+      VPMM_TRY_ASSIGN(const Placed placed, carry_out(lock, plan, request, caller));
+      return Answer(placed);
     }
-    return carry_out(lock, plan, request, caller);
+    VPMM_TRY(reclaimer_.sweep(lock, memory_.chunks.mapping_count()));
+    effort = Effort::few_mappings;
   }
-}
-
-Result<DevicePtr> Pool::serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort) {
-  const auto found = [&](const Ask& ask) VPMM_REQUIRES(pool_lock) { return fit(memory_.view(), ask); };
-  Ask ask = ask_of(request, caller);
-  Decision decision = found(ask);
-  const bool is_short = effort != Effort::by_policy;
-  while (std::holds_alternative<NoPlan>(decision) && relief_.recall && relief_.recall(caller, request.size, is_short))
-    decision = found(ask_of(request, caller));
-  if (std::holds_alternative<NoPlan>(decision) && takes_waiting(caller, effort)) {
-    ask.takes_waiting = true;
-    decision = found(ask);
-  }
-  if (std::holds_alternative<NoPlan>(decision)) return DevicePtr{};
-  return carry_out(lock, std::get<Plan>(decision), request, caller);
 }
 
 bool Pool::takes_waiting(const Caller& caller, Effort effort) const {
   if (!caller.may_queue()) return false;
   return effort == Effort::wait_too ||
          (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_moves);
-}
-
-DevicePtr Pool::allocate_hit(const PageRequest& request, const Caller& caller) {
-  const Decision decision = fit(memory_.view(), ask_of(request, caller));
-  const Plan* const plan = std::get_if<Plan>(&decision);
-  if (plan == nullptr) return {};
-  region::Tenant tenant = tenant_of(request, caller);
-  count_tenant(tenant, +1);
-  Region* const region = mover_.take_hit(*plan, std::move(tenant));
-  slack_ += slack_of(*region);
-  was_complete_ = plan->is_complete();
-  ++memory_.counters.hits;
-  ++memory_.counters.allocations;
-  note_peaks();
-  return region->range.begin;
-}
-
-bool Pool::is_hit(const PageRequest& request, const Caller& caller) const {
-  return std::holds_alternative<Plan>(fit(memory_.view(), ask_of(request, caller)));
 }
 
 Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
@@ -210,23 +177,28 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
   return false;
 }
 
-Result<DevicePtr> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
+Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& caller) {
+  return placed(mover_.take_hit(plan, tenant_of(request, caller)), plan);
+}
+
+Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
   // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
   VPMM_TRY(queue_waits(plan, caller));
+  if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
-  const bool is_complete = plan.is_complete();
-  const Result<Region*> moved = mover_.carry_out(lock, plan, tenant_of(request, caller));
-  if (!moved) {
-    room_.doubt();
-    return moved.error();
-  }
-  Region* const region = moved.value();
+  Result<Region*> moved = mover_.carry_out(lock, plan, tenant_of(request, caller));
+  if (moved) return placed(moved.value(), plan);
+  room_.doubt();
+  return std::move(moved.error());
+}
+
+Placed Pool::placed(Region* region, const Plan& plan) {
   count_tenant(region->tenant, +1);
   slack_ += slack_of(*region);
-  was_complete_ = is_complete;
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
+  ++memory_.counters.allocations;
   note_peaks();
-  return region->range.begin;
+  return {region->range.begin, plan.is_complete()};
 }
 
 // Note [Caches shrink before the footprint grows]
@@ -260,7 +232,7 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 // --- before the pool grows ------------------------------------------------------------------------------------------
 
 // Of what the plan would create, what pending memory may give whose end an event will tell.
-Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) {
+Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
   Bytes bytes = 0;
   memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (timeline.provable <= timeline.complete) return;
@@ -270,45 +242,44 @@ Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) {
   return std::min(bytes, plan.growth());
 }
 
-Result<bool> Pool::delay_growth(MutexLock& lock, const Plan& plan, const Caller& caller, std::uint64_t begin_ns) {
-  if (!memory_.tuning.delays_growth || is_cleanup_held_) return false;
-  want_proof(caller, Urgency::at_once);
+// What is too large to be moved and not complete can be split once an event of the caller's own stream has told.
+Result<std::uint64_t> Pool::delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) {
+  if (!memory_.tuning.delays_growth || is_cleanup_held_) return std::uint64_t{0};
+  if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return std::uint64_t{0};
   if (plan.blocked > 0 && caller.own() && caller.timeline->provable < caller.timeline->last)
     VPMM_TRY(memory_.timelines.close(*caller.timeline, *caller.stream));
-  const std::uint64_t end_ns = begin_ns + GrowDelay::longest_ns(on_its_way(plan, caller), memory_.chunks.chunk_bytes());
-  const std::uint64_t returned = returned_;
-  bool has_slept = false;
-  while (returned_ == returned && memory_.driver.now_ns() < end_ns) {
-    if (!std::exchange(has_slept, true)) ++memory_.counters.pauses;
-    {
-      const Unlocked unlocked(lock);
-      memory_.driver.sleep_ns(GrowDelay::kBetweenLooksNs);
-    }
-    const Result<bool> learned = learn(kTimelinesAskedPerLook);
-    if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
-    if (!learned) break;
-  }
-  return has_slept;
+  return began_ns + GrowDelay::longest_ns(on_its_way(plan, caller), mapped_bytes());
 }
 
-// Asks the owners of pending memory for proof at their next call; proves for those that do not call, and for all where
-// it is urgent.
-void Pool::want_proof(const Caller& caller, Urgency urgency) {
-  bool is_unanswered = false;
-  memory_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    const bool is_in_pieces = relief_.is_pending_in_pieces && relief_.is_pending_in_pieces(timeline.id);
-    if (memory_.index.pending_bytes(timeline.id) == 0 && !is_in_pieces) return;
-    if (!timeline.wanted) {
-      timeline.wanted = true;
-      timeline.wanted_since = misses_;
-    }
-    is_unanswered =
-        is_unanswered || urgency == Urgency::at_once || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
-  });
-  if (is_unanswered && relief_.prove_everything()) {
-    memory_.timelines.for_each([&](time::Timeline& timeline) { timeline.wanted_since = misses_; });
-  }
+bool Pool::would_set_record(const PageRequest& request, const Caller& caller) const {
+  if (!grows_past_peak(request.size)) return false;
+  const Bytes own = caller.own() ? pending_bytes(*caller.own()) : 0;
+  const Bytes of_others = pending_bytes() - std::min(pending_bytes(), own);
+  return idle_bytes() - std::min(idle_bytes(), of_others) < request.size;
+}
+
+// --- when memory is short -------------------------------------------------------------------------------------------
+
+Result<bool> Pool::sweep_all(MutexLock& lock) {
+  const Bytes held = mapped_bytes();
+  const std::uint64_t mappings = memory_.chunks.mapping_count();
+  VPMM_TRY(reclaimer_.sweep(lock, mappings));
+  return mapped_bytes() != held || memory_.chunks.mapping_count() != mappings;
+}
+
+// Note [Chunks are made anew]
+// Where the number of mappings is at its limit, ours or the driver's, idle chunks cannot move although they are enough.
+// Given back, they make room for one chunk that needs one mapping. Only if they are enough: else they would be lost for
+// nothing.
+Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
+  Bytes room = room_.below_capacity(memory_.claimed_bytes());
+  if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
+    room = std::min(room, info.free);
+  if (room >= request.size) return false;
+  const Bytes missing = round_up(request.size - room, page_size());
+  if (reclaimer_.releasable_bytes(missing) < missing) return false;
+  VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
+  return released >= missing;
 }
 
 // --- the way of a free ----------------------------------------------------------------------------------------------
@@ -348,15 +319,6 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
 void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) memory_.index.advance(part.timeline, part.sequence);
   returned_ += done.size();
-  if (relief_.advanced) relief_.advanced(done);
-}
-
-Result<bool> Pool::learn(std::size_t most) {
-  Vector<time::StampPart> done;
-  const Result<void> asked = memory_.timelines.poll(most, done);
-  advance(done);
-  if (!asked) return asked.error();
-  return !done.empty();
 }
 
 Result<void> Pool::settle(MutexLock& lock) {
@@ -455,10 +417,7 @@ Bytes Pool::slack_of(const Region& region) const {
   return region.range.size - std::min(region.range.size, round_up(region.tenant.requested, page_size()));
 }
 
-Bytes Pool::live_bytes() const {
-  const Bytes kept = relief_.kept_bytes ? relief_.kept_bytes() : 0;
-  return used_bytes() - std::min(used_bytes(), slack_ + kept);
-}
+Bytes Pool::live_bytes() const { return wanted_bytes() - std::min(wanted_bytes(), slack_); }
 
 void Pool::note_peaks() {
   peak_live_ = std::max(peak_live_, live_bytes());

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
@@ -27,30 +27,7 @@
 
 namespace vpmm::pool {
 
-// What the pool asks of its surroundings when memory runs short. Each returns true when trying again may help; they may
-// drop the lock meanwhile.
-struct Relief {
-  std::function<bool(MutexLock&)> drain_deferred;
-  // Takes back what streams keep for their own next requests, before anything is mapped for `caller`. Keeps the lock.
-  // Asked again while it says that something came back: what is nearest first, in the end all that is worth the
-  // trouble, or, when memory runs out (`is_short`), everything.
-  std::function<bool(const Caller& caller, Bytes size, bool is_short)> recall;
-  // Of what is allocated, what streams keep for their own next requests and does not count as use.
-  std::function<Bytes()> kept_bytes;
-  // Whether pages would come back if what was cut from them became complete.
-  std::function<bool(std::optional<time::TimelineId> timeline)> is_pending_in_pieces;
-  // Told of everything that became complete, after the pool itself.
-  std::function<void(const Vector<time::StampPart>& done)> advanced;
-  std::function<bool(MutexLock&)> give_back_caches;
-  // The same when the caches hold much that nobody uses. False: they hold little, and the lock was never dropped.
-  std::function<bool(MutexLock&)> shrink_caches;
-  // Records an event that proves every timeline; false: not possible now (captures, old driver).
-  std::function<bool()> prove_everything;
-  // Waits for the whole context when nothing less can be waited for; false: not possible now.
-  std::function<bool(MutexLock&)> synchronize;
-};
-
-// How far one attempt goes.
+// How far an attempt goes.
 enum class Effort {
   by_policy,     // as Tuning prefers
   move_first,    // every idle chunk before a new one, without delay
@@ -58,16 +35,35 @@ enum class Effort {
   few_mappings,  // one new chunk: the number of mappings is at its limit
 };
 
+struct Placed {
+  DevicePtr begin{};
+  bool is_complete = false;  // no stream uses it any more, so any stream may use it at once
+};
+
+// What would help a request that found no place.
+struct Needs {
+  enum class What {
+    memory,  // `missing` bytes
+    time,    // what is pending may spare growth: ask again when some of it is complete, or at `until_ns`
+  };
+  What what = What::memory;
+  Bytes missing = 0;
+  std::uint64_t until_ns = 0;
+};
+
+using Answer = std::variant<Placed, Needs>;
+
 // The promise (Note [Nothing idle is pinned]): a request succeeds whenever what lives, rounded to pages, the slack and
 // the request fit the capacity. What is leased to other processes, belongs to captures, or is still in use by the GPU
 // and cannot be waited for, counts as living.
 //
-// Methods that are handed the context's lock may drop it around driver calls that block (create, map, set access,
-// unmap, release) and waits. Note [Detach, work, publish].
+// The pool calls nobody above it: it answers what it placed, or what would help, and whoever asks does that and asks
+// again. Methods that are handed the context's lock may drop it around driver calls that block (create, map, set
+// access, unmap, release) and waits. Note [Detach, work, publish].
 class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
-       time::Timelines& timelines, Relief relief);
+       time::Timelines& timelines);
   ~Pool();
 
   Bytes page_size() const { return memory_.page_size(); }
@@ -75,20 +71,21 @@ class Pool {
   bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
   const char* policy_name() const { return memory_.tuning.name; }
 
-  Result<DevicePtr> allocate(MutexLock& lock, const PageRequest& request, const Caller& caller)
+  // What needs no mapping: a window among idle chunks, taken. None: there is none.
+  std::optional<Placed> find(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The same behind waits of the caller's stream, where `effort` allows them.
+  Result<std::optional<Placed>> find_waiting(const PageRequest& request, const Caller& caller, Effort effort)
       VPMM_REQUIRES(pool_lock);
-  // What allocate() would find without a driver call; null: nothing.
-  DevicePtr allocate_hit(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Whether allocate() would find it without a driver call.
-  bool is_hit(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  bool has_free(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock) {
-    return is_hit(request, caller);
-  }
+  // Whether find() would find something.
+  bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
+  // What find() did not find: by moving idle chunks, splitting one, or creating. `began_ns`: when the request did.
+  Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
+                     std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
+  // Whether map() would probably create memory beyond the most that was ever mapped.
+  bool would_set_record(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   region::Region* owner(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) { return memory_.index.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Whether what the last allocate() gave was complete, so that any stream might use it.
-  bool was_complete() const VPMM_REQUIRES(pool_lock) { return was_complete_; }
   // The allocation is the pool's own business from here on: no stream is kept alive for it, and each of its pages is an
   // allocation of its own.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
@@ -98,8 +95,15 @@ class Pool {
   // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // Asks the events of at most so many timelines. True: something is complete that was not known to be.
-  Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
+  // How much was freed, or became complete, so far: a count to compare.
+  std::uint64_t returned() const VPMM_REQUIRES(pool_lock) { return returned_; }
+  // --- when memory is short ---
+  // Until a call that has dropped the lock around driver calls is back. False: there is none.
+  bool wait_for_flight(MutexLock& lock) VPMM_REQUIRES(pool_lock) { return memory_.flights.wait_for_one(lock); }
+  // Unmaps every zombie that nobody uses. True: something came back.
+  Result<bool> sweep_all(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  // Note [Chunks are made anew]. True: there is room for one new chunk.
+  Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // Address space, and what the GPU has room for, before anybody asks for memory.
   Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);
@@ -120,12 +124,17 @@ class Pool {
   Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.chunk_bytes(); }
   Bytes idle_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.bytes(region::RegionState::free); }
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.bytes(region::RegionState::allocated); }
-  // Allocated, less what Relief::kept_bytes says is no use.
+  // Allocated, less what streams keep for their own next requests where that does not count as use. Of several streams
+  // it does: what each keeps it would else have to fetch from the others, again and again.
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
-    return used_bytes() - (relief_.kept_bytes ? std::min(used_bytes(), relief_.kept_bytes()) : 0);
+    const Bytes kept = memory_.timelines.stream_count() > 1 ? 0 : kept_bytes_;
+    return used_bytes() - std::min(used_bytes(), kept);
   }
+  // Told by whoever keeps it.
+  void set_kept_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { kept_bytes_ = bytes; }
   Bytes slack_bytes() const VPMM_REQUIRES(pool_lock) { return slack_; }  // of what is used
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return memory_.index.pending_bytes(timeline);
   }
@@ -159,34 +168,23 @@ class Pool {
   // The same without slack.
   Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
 
-  Result<DevicePtr> attempt(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort)
-      VPMM_REQUIRES(pool_lock);
-  // Without a driver call that maps anything; null: nothing fits.
-  Result<DevicePtr> serve(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort)
-      VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Decision decide(const Ask& ask, const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort)
       VPMM_REQUIRES(pool_lock);
   // Whether the lock was kept all the time.
   Result<bool> ask_for_room(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller)
+  Placed take(const Plan& plan, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<Placed> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
+  Placed placed(region::Region* region, const Plan& plan) VPMM_REQUIRES(pool_lock);
   Result<void> queue_waits(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   void prove_moves(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   bool grows_past_peak(Bytes growth) const VPMM_REQUIRES(pool_lock);
-  // Note [Grow delay]. True: it has waited, so the plan may be stale.
-  Result<bool> delay_growth(MutexLock& lock, const Plan& plan, const Caller& caller, std::uint64_t begin_ns)
+  // Note [Grow delay]
+  Result<std::uint64_t> delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns)
       VPMM_REQUIRES(pool_lock);
-  Bytes on_its_way(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
-  enum class Urgency { usual, at_once };
-  void want_proof(const Caller& caller, Urgency urgency) VPMM_REQUIRES(pool_lock);
-
-  // shortage.cpp: what is tried, in order, when memory runs out
-  Result<DevicePtr> allocate_short(MutexLock& lock, const PageRequest& request, const Caller& caller,
-                                   Result<DevicePtr> result) VPMM_REQUIRES(pool_lock);
-  Result<bool> wait_for_any(MutexLock& lock, const Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
+  Bytes on_its_way(const Plan& plan, const Caller& caller) const VPMM_REQUIRES(pool_lock);
 
   region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
   void count_tenant(const region::Tenant& tenant, int change) VPMM_REQUIRES(pool_lock);
@@ -197,12 +195,10 @@ class Pool {
   Reclaimer reclaimer_{memory_};
   PeerAccess peers_{memory_};
   GpuRoom room_;
-  Relief relief_;
   Bytes slack_ = 0;      // of all allocations
   Bytes peak_live_ = 0;  // the most that lived at once, in whole pages
-  std::uint64_t misses_ = 0;
+  Bytes kept_bytes_ = 0;
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
-  bool was_complete_ = false;
   bool is_cleanup_held_ = false;
 };
 

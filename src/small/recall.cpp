@@ -362,6 +362,7 @@ void SmallPool::note(Shard& shard) {
   requested_noted_ += shard.tally.requested - std::exchange(shard.requested_noted, shard.tally.requested);
   const Bytes kept = shard.kept_bytes.load(std::memory_order_relaxed);
   kept_noted_ += kept - std::exchange(shard.kept_noted, kept);
+  pool_.set_kept_bytes(kept_noted_);
 }
 
 // Before something of the shard ends through the pool's lock.

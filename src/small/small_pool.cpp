@@ -44,10 +44,9 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove)
+SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines)
     : pool_(pool),
       timelines_(timelines),
-      prove_(std::move(prove)),
       page_size_(pool.page_size()),
       directory_(page_size_),
       spans_(kUnit),
@@ -63,32 +62,19 @@ void SmallPool::prepare() {
 
 // --- a request ------------------------------------------------------------------------------------------------------
 
-Result<DevicePtr> SmallPool::allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
+DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
-  const auto take = [&]() VPMM_REQUIRES(pool_lock) {
-    return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
-  };
-  const pool::PageRequest page{page_size_, page_size_, pool_.page_alignment(), bytes};
-  for (bool has_recalled = false;;) {
-    if (const DevicePtr begin = take(); !is_null(begin)) return begin;
-    // Another page is cut while little of the pages that are cut already lies idle. Otherwise, and before something
-    // would be mapped, what is kept comes back first.
-    const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-    const bool has_page = !is_idle && (pool_.has_free(page, caller) || recall_one(caller, page_size_));
-    if (!has_page && !std::exchange(has_recalled, true)) {
-      const bool is_back = recall_for_parts(caller);
-      const Bytes own = caller.timeline == nullptr ? 0 : pending_bytes(caller.timeline->id);
-      if ((pending_bytes() > own && prove_()) || is_back) continue;
-    }
-    if (Result<void> taken = take_page(lock, page, caller); !taken) {
-      if (taken.error().code != ErrorCode::out_of_memory) return std::move(taken.error());
-      // What came back meanwhile, or the pool waited for in vain, may have been parts of pages.
-      const DevicePtr begin = take();
-      return is_null(begin) ? Result<DevicePtr>(std::move(taken.error())) : begin;
-    }
-    take_more_pages(lock, page, caller);
-  }
+  return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
+}
+
+pool::PageRequest SmallPool::page_for(Bytes bytes) const {
+  return {page_size_, page_size_, pool_.page_alignment(), bytes};
+}
+
+bool SmallPool::should_cut_page(const Caller& caller) {
+  const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
+  return !is_idle && (pool_.can_find(page_for(0), caller) || recall_one(caller, page_size_));
 }
 
 Shard& SmallPool::shard_for(const Caller& caller) {
@@ -202,11 +188,13 @@ AddressRange SmallPool::within_a_page(AddressRange room, Bytes least, Bytes most
 
 Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
 
-// For the rest of the caller's share, of pages that lie idle: nothing is mapped for it.
-void SmallPool::take_more_pages(MutexLock& lock, const pool::PageRequest& page, const Caller& caller) {
+void SmallPool::cut_more_pages(const Caller& caller) {
   const Bytes share = share_of(shard_for(caller));
-  for (Bytes taken = 2 * page_size_; taken <= share && pool_.is_hit(page, caller); taken += page_size_)
-    if (!take_page(lock, page, caller)) return;
+  for (Bytes taken = 2 * page_size_; taken <= share; taken += page_size_) {
+    const std::optional<pool::Placed> page = pool_.find(page_for(page_size_), caller);
+    if (!page) return;
+    cut_page(*page, caller);
+  }
 }
 
 Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
@@ -229,12 +217,11 @@ void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller)
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
-Result<void> SmallPool::take_page(MutexLock& lock, const pool::PageRequest& page, const Caller& caller) {
-  VPMM_TRY_ASSIGN(const DevicePtr begin, pool_.allocate(lock, page, caller));
-  const bool is_complete = pool_.was_complete();
+void SmallPool::cut_page(const pool::Placed& page, const Caller& caller) {
+  const DevicePtr begin = page.begin;
   Region* const region = pool_.owner(begin);
   pool_.disown(region);
-  const time::Stamp stamp = is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+  const time::Stamp stamp = page.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
   ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
     pool_.deallocate(region, stamp);
   });
@@ -248,7 +235,6 @@ Result<void> SmallPool::take_page(MutexLock& lock, const pool::PageRequest& page
   pages_.was_none(page_size_, page_size_);
   Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, page_size_});
   spans_.attach_free(flying, stamp);
-  return {};
 }
 
 // Found or begun.

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,12 +44,10 @@ struct Allocation {
 // takes it out of what is live, in one; only who is told that it did goes on to free it. Two threads that free the same
 // memory at once are thus told apart: the second changes nothing.
 
-// Methods that are handed the context's lock may drop it.
+// It calls nobody above it, and drops no lock.
 class SmallPool {
  public:
-  // `prove` has an event stand for everything that was freed, and finds out what is complete by now, telling advance().
-  // True: something is.
-  SmallPool(pool::Pool& pool, time::Timelines& timelines, std::function<bool()> prove);
+  SmallPool(pool::Pool& pool, time::Timelines& timelines);
 
   // What the first request would find missing.
   void prepare() VPMM_REQUIRES(pool_lock);
@@ -63,9 +60,18 @@ class SmallPool {
     return std::max(run_units(bytes) * kUnit, alignment) < page_size;
   }
 
-  // Memory that work queued on the caller's stream after the call may use.
-  Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
+  // needs another page.
+  DevicePtr take(Bytes bytes, Bytes alignment, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The page to ask the pool for where take() found nothing for a request of `bytes`.
+  pool::PageRequest page_for(Bytes bytes) const;
+  // Whether another page is to be cut at once: one can be had without a mapping, and little of what is cut already lies
+  // idle. Otherwise, and before something would be mapped, what streams keep comes back first.
+  bool should_cut_page(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Of the pool, in answer to page_for(). Throws std::bad_alloc, and has given it back, where there is no host memory.
+  void cut_page(const pool::Placed& page, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // For the rest of the caller's share, pages that lie idle: nothing is mapped for it.
+  void cut_more_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there. As it was at
   // some time during the call.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const VPMM_REQUIRES(pool_lock);
@@ -166,10 +172,6 @@ class SmallPool {
   Extent* cut_extent(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void cut_span(region::Region* free, AddressRange range, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void part_free_pages(Shard& shard) VPMM_REQUIRES(pool_lock, cache_lock);
-  Result<void> take_page(MutexLock& lock, const pool::PageRequest& page, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  void take_more_pages(MutexLock& lock, const pool::PageRequest& page, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
   AddressRange within_a_page(AddressRange room, Bytes least, Bytes most) const VPMM_REQUIRES(pool_lock);
   void provide_slabs(Shard& shard) VPMM_REQUIRES(pool_lock);
   void end_extent(Extent* extent, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
@@ -215,7 +217,6 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
-  const std::function<bool()> prove_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
   alignas(kCacheLine) region::RegionIndex spans_ VPMM_GUARDED_BY(pool_lock);  // of the arenas

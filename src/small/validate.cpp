@@ -84,7 +84,8 @@ std::string SmallPool::validate_shard(Shard& shard, const Vector<const Extent*>&
       kept_pages += region->range.size;
       if (holder_of(*region) != &shard) return "a kept region names another holder";
       if (region->state != region::RegionState::allocated) return "a kept region is not allocated";
-      if (round_up(region->tenant.requested, page_size_) != pages * page_size_) return "a kept region stands among others of another size";
+      if (round_up(region->tenant.requested, page_size_) != pages * page_size_)
+        return "a kept region stands among others of another size";
     }
   }
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
