@@ -54,7 +54,7 @@ std::vector<RandomProgram> programs() {
   std::vector<RandomProgram> all;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
-      for (const auto& [largest, most_live] : {Scale{16 * kMiB, kGiB}, {128 * kMiB, 4 * kGiB}}) {
+      for (const auto& [largest, most_live] : {Scale{16 * kMiB, kGiB}, {128 * kMiB, 4 * kGiB}, {kGiB, 12 * kGiB}}) {
         all.push_back({.seed = seed, .streams = streams, .largest = largest, .most_live = most_live});
       }
     }
@@ -102,7 +102,8 @@ TEST(RandomProgram, fills_the_memory_that_it_may_and_takes_no_more) {
 }
 
 class RecordedPrograms : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, RecordedPrograms, testing::Values("gnn", "gpt_train"),
+INSTANTIATE_TEST_SUITE_P(, RecordedPrograms,
+                         testing::Values("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST_P(RecordedPrograms, fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
