@@ -44,12 +44,12 @@ class FreeStretches {
     keys_ = std::move(keys);
   }
 
-  // Where so many may be taken from: the shortest stretch in which they fit, the first among equals.
+  // Where so many are taken from: the shortest stretch in which they fit, the first among equals.
   struct Place {
     std::uint64_t key = kNone;
     std::uint64_t wanted = 0;
-    bool is_none() const { return key == kNone; }
   };
+  // Requires: longest() >= wanted.
   Place find(std::uint64_t wanted) const {
     std::uint64_t best = kNone;
     for_each(

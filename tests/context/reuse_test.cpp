@@ -397,5 +397,40 @@ TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
   EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
+// Chunks of many sizes: a stream keeps what it freed, up to eight pages at a time.
+class FreesInHand : public ::testing::Test {
+ protected:
+  PoolWorld world{adaptive_world()};
+  StreamHandle stream = world.stream();
+  // What is in hand waits for nothing, for its stream alone may use it.
+  Bytes pending_once_freed(Bytes pages) {
+    world.deallocate(world.allocate(pages * kPage, stream), stream);
+    return world.statistics().pending_bytes;
+  }
+};
+
+TEST_F(FreesInHand, are_of_up_to_eight_pages) {
+  EXPECT_EQ(pending_once_freed(8), 0u);
+  EXPECT_EQ(world.statistics().free_bytes, 8 * kPage);
+}
+
+TEST_F(FreesInHand, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(9), 9 * kPage); }
+
+// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in hand is not what the program
+// uses.
+TEST_F(FreesInHand, are_no_reason_to_grow) {
+  for (const Bytes size : {14 * kMiB, 6 * kMiB, 4 * kMiB, 2 * kMiB}) {
+    std::vector<DevicePtr> all;
+    for (Bytes sum = 0; sum + size <= 2000 * kMiB; sum += size) {
+      const auto made = world.pool().allocate({size, 0, stream});
+      ASSERT_TRUE(made.ok());
+      all.push_back(made.value());
+    }
+    for (const std::size_t first : {0u, 1u})
+      for (std::size_t i = first; i < all.size(); i += 2) ASSERT_TRUE(world.pool().deallocate(all[i], stream).ok());
+  }
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 2200 * kMiB);
+}
+
 }  // namespace
 }  // namespace vpmm::testing

@@ -229,6 +229,16 @@ TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range
                 "2097152 bytes are missing on the GPU"});
 }
 
+TEST(OutOfMemory, the_report_names_what_a_small_request_asked_for_not_the_page_it_wanted) {
+  for (WorldOptions options : {page_world(), adaptive_world()}) {
+    options.config.capacity = 2 * kPage;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    world.allocate(2 * kPage, stream);
+    expect_error(world.pool().allocate({100, 0, stream}), ErrorCode::out_of_memory, {"asked for 100 bytes", "free 0"});
+  }
+}
+
 TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
     PoolWorld world(options);

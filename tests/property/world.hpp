@@ -13,7 +13,6 @@
 
 #include "context/context.hpp"
 #include "driver/sim/sim_driver.hpp"
-#include "pool/rounding.hpp"
 #include "property/operation.hpp"
 
 namespace vpmm::property {
@@ -156,7 +155,6 @@ class World {
   // Whether requests below a page are the driver's to serve: what they got dies with its context.
   bool has_drivers_pool() const;
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
-  Bytes slice() const { return pool::Rounding(scene_.config, page()).slice_size(); }
   void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes);
   void judge_shortage(const Device& device, const Error& error, Bytes whole_pages);
   Bytes needed_pages(const Device& device) const;

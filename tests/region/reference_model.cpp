@@ -227,16 +227,6 @@ Vector<PageSpan> ReferenceModel::by_age(RegionState state) const {
   return spans;
 }
 
-std::optional<std::uint64_t> ReferenceModel::oldest_pending(time::TimelineId timeline) const {
-  std::optional<std::uint64_t> oldest;
-  for (const auto& [number, each] : pages_) {
-    if (each.what.state == RegionState::in_flight) continue;
-    const auto part = each.what.parts.find(timeline);
-    if (part != each.what.parts.end() && (!oldest || part->second < *oldest)) oldest = part->second;
-  }
-  return oldest;
-}
-
 std::string ReferenceModel::picture() const {
   std::string text;
   for (const ModelRegion& region : regions()) {

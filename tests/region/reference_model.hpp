@@ -60,7 +60,6 @@ class ReferenceModel {
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
   Vector<Vector<PageSpan>> runs() const;
   Vector<PageSpan> by_age(RegionState state) const;
-  std::optional<std::uint64_t> oldest_pending(time::TimelineId timeline) const;
   std::string picture() const;
 
  private:

@@ -298,7 +298,6 @@ TEST_F(RegionIndexAdvance, completed_neighbours_become_one_region) {
   EXPECT_EQ(index.picture(), "[-4][-2]");
   index.advance(A, 5);
   EXPECT_EQ(index.picture(), "[-6]");
-  EXPECT_EQ(index.oldest_pending(A), std::nullopt);
 }
 
 TEST_F(RegionIndexAdvance, the_number_itself_is_complete_and_the_next_is_not) {
@@ -335,24 +334,11 @@ TEST_F(RegionIndexAdvance, zombies_lose_their_parts_too) {
   index.add_reservation(pages(0, 10));
   map(0, 4);
   index.attach_zombie(index.detach(region_at(index, 0), pages(0, 2)), on(A, 1, B, 6));
-  EXPECT_EQ(index.oldest_pending(B), 6U);
   index.advance(A, 4);
   EXPECT_EQ(region_at(index, 0)->stamp, on(B, 6));
   index.advance(B, 6);
   EXPECT_TRUE(region_at(index, 0)->stamp.is_complete());
   EXPECT_EQ(index.picture(), "[~2][-2]");
-}
-
-TEST_F(RegionIndexAdvance, the_oldest_pending_number_is_the_smallest_of_the_timeline) {
-  index.add_reservation(pages(0, 10));
-  map(0, 1, on(A, 8));
-  map(2, 1, on(A, 6, B, 2));
-  map(4, 1, on(A, 7));
-  EXPECT_EQ(index.oldest_pending(A), 6U);
-  EXPECT_EQ(index.oldest_pending(B), 2U);
-  EXPECT_EQ(index.oldest_pending(C), std::nullopt);
-  index.advance(A, 6);
-  EXPECT_EQ(index.oldest_pending(A), 7U);
 }
 
 TEST_F(RegionIndexAdvance, what_is_attached_later_waits_for_the_next_advance) {
@@ -389,7 +375,6 @@ TEST_F(RegionIndexFlight, what_is_in_flight_is_found_by_no_search) {
   EXPECT_EQ(index.picture(), "[#4][#6]");
   EXPECT_EQ(index.best_fit(kPage, kPage, A), nullptr);
   EXPECT_EQ(index.smallest_hole(kPage, kPage), nullptr);
-  EXPECT_EQ(index.oldest_pending(A), std::nullopt);
   EXPECT_EQ(index.owner(page(0)), nullptr);
   EXPECT_EQ(index.bytes(RegionState::in_flight), 10 * kPage);
 }
@@ -542,13 +527,6 @@ TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
   region_at(broken, 0)->holder = nullptr;
   region_at(broken, 0)->range.size += kPage;
   EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
-}
-
-TEST(ShortOfTwo, is_what_two_would_take_beyond_where_one_does_not_suffice) {
-  EXPECT_EQ(short_of_two(10, 11), 9u);
-  EXPECT_EQ(short_of_two(10, 19), 1u);
-  for (const Bytes size : {0u, 1u, 9u, 10u, 20u, 21u, 1000u}) EXPECT_EQ(short_of_two(10, size), 0u) << size;
-  for (const Bytes size : {0u, 1u, 1000u}) EXPECT_EQ(short_of_two(0, size), 0u) << "nobody counts it";
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // small: runs that begin in one page and end in the next.
 #include <algorithm>
+#include <map>
+#include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "small/small_world.hpp"
 
@@ -17,6 +21,10 @@ class Crossing : public SmallTest {
       runs.push_back(world.allocate(kRun, stream));
       world.use(runs.back(), kRun, stream);
     }
+  }
+  void deallocate_all(context::Stream stream) {
+    for (const DevicePtr run : runs) world.deallocate(run, stream);
+    runs.clear();
   }
   static bool crosses(DevicePtr run) { return to_integer(run) / kPage != (to_integer(run) + kRun - 1) / kPage; }
   Bytes mapped() { return world.statistics().mapped_bytes; }
@@ -98,6 +106,160 @@ TEST_P(Crossing, where_smaller_requests_use_the_rest_of_a_page_a_run_stays_in_it
     allocate(1, a);
   }
   EXPECT_EQ(std::count_if(runs.begin(), runs.end(), crosses), 0);
+}
+
+// Every 16th run keeps the page or pages it lies in: what is free between them leaves the extent.
+TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
+  allocate(640, a);
+  std::set<std::uint64_t> pages;
+  std::vector<DevicePtr> kept;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i % 16 != 0) {
+      world.deallocate(runs[i], a);
+      continue;
+    }
+    kept.push_back(runs[i]);
+    pages.insert(to_integer(runs[i]) / kPage);
+    pages.insert((to_integer(runs[i]) + kRun - 1) / kPage);
+  }
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().allocated_bytes, kept.size() * small::run_units(kRun) * small::kUnit);
+  EXPECT_EQ(world.statistics().allocated_bytes + world.statistics().small_free_bytes, pages.size() * kPage);
+  for (const DevicePtr run : kept) {
+    world.use(run, kRun, a);
+    world.deallocate(run, a);
+  }
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(mapped(), 0u);
+}
+
+TEST_P(Crossing, another_stream_gets_free_pages_before_memory_is_created) {
+  allocate(640, a);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (i % 16 != 0) world.deallocate(runs[i], a);
+  world.wait();
+  const Bytes before = mapped();
+  for (int i = 0; i < 200; ++i) world.use(world.allocate(kPage, b), kPage, b);
+  EXPECT_LE(mapped(), before + 20 * kPage);
+}
+
+TEST_P(Crossing, a_few_free_pages_stay_with_their_stream) {
+  allocate(100, a);
+  const Bytes before = mapped();
+  for (int round = 0; round < 50; ++round) {
+    std::vector<DevicePtr> again(runs.begin(), runs.begin() + 8);
+    for (const DevicePtr run : again) world.deallocate(run, a);
+    runs.erase(runs.begin(), runs.begin() + 8);
+    allocate(8, a);
+  }
+  EXPECT_LE(mapped(), before + kPage);
+}
+
+// What others used waits where it lies while the pages around it leave.
+TEST_P(Crossing, a_run_that_waits_for_another_stream_outlives_its_extent_being_parted) {
+  allocate(128, a);
+  for (std::size_t i = 0; i < runs.size(); i += 8) {
+    order(world, a, b);
+    ASSERT_TRUE(world.pool().record_use(runs[i], b).ok());
+    world.use(runs[i], kRun, b, kLongNs);
+  }
+  deallocate_all(a);
+  world.sim().advance_host_ns(1'000'000);
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.pool().validate(), "");
+  for (const StreamHandle stream : {a, b}) allocate(128, stream);
+  deallocate_all(std::nullopt);
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(mapped(), 0u);
+}
+
+// Blocks, runs and slabs that fill pages move with their part of the extent.
+TEST_P(Crossing, smaller_requests_in_the_rest_of_an_extent_that_is_parted_survive) {
+  std::mt19937_64 random(5);
+  std::map<DevicePtr, Bytes> live;
+  for (int round = 0; round < 12; ++round) {
+    for (int i = 0; i < 150; ++i) {
+      const Bytes bytes = i % 3 != 0 ? kRun + random() % (kPage / 4) : 1 + random() % (400 * kKiB);
+      const DevicePtr ptr = world.allocate(bytes, a);
+      world.use(ptr, bytes, a);
+      live.emplace(ptr, bytes);
+    }
+    for (auto it = live.begin(); it != live.end();) {
+      if (random() % 8 == 0) {
+        ++it;
+        continue;
+      }
+      world.deallocate(it->first, random() % 2 == 0 ? context::Stream(a) : std::nullopt);
+      it = live.erase(it);
+    }
+    world.wait();
+    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_EQ(world.pool().validate(), "");
+    for (const auto& [ptr, bytes] : live) {
+      const auto info = world.pool().query(ptr);
+      ASSERT_TRUE(info.ok());
+      EXPECT_EQ(info.value().begin, ptr);
+      EXPECT_EQ(info.value().requested, bytes);
+    }
+  }
+}
+
+TEST_P(Crossing, runs_that_fail_for_want_of_memory_lose_nothing) {
+  WorldOptions options = options_of(GetParam());
+  options.config.capacity = 41 * kPage;
+  PoolWorld limited(options);
+  const StreamHandle stream = limited.stream();
+  std::vector<DevicePtr> all;
+  for (;;) {
+    const auto made = limited.pool().allocate({kRun, 0, stream});
+    if (!made.ok()) {
+      EXPECT_EQ(made.error().code, ErrorCode::out_of_memory);
+      break;
+    }
+    all.push_back(made.value());
+  }
+  EXPECT_GE(all.size(), 70u) << "41 pages have room for 77";
+  for (const DevicePtr ptr : all) limited.deallocate(ptr, stream);
+  EXPECT_FALSE(is_null(limited.allocate(40 * kPage, stream)));
+}
+
+// Where the driver aligns reservations to pages only, arenas are cut off at their ends.
+TEST_P(Crossing, runs_lie_in_reservations_that_begin_anywhere) {
+  WorldOptions options = options_of(GetParam());
+  options.config.va_size = 17 * kPage;
+  PoolWorld own(options);
+  const StreamHandle stream = own.stream();
+  std::vector<DevicePtr> larger;
+  for (int i = 0; i < 4; ++i) {
+    own.faults().set_plan({{Call::mem_address_reserve}, 1, CuResult::out_of_memory});
+    larger.push_back(own.allocate(17 * kPage, stream));
+    own.faults().clear_plan();
+  }
+  const auto reservations = own.pool().snapshot().reservations;
+  EXPECT_TRUE(std::any_of(reservations.begin(), reservations.end(),
+                          [](const AddressRange& range) { return !is_aligned(range.begin, 16 * kPage); }));
+  for (const DevicePtr ptr : larger) own.deallocate(ptr, stream);
+  std::mt19937_64 random(6);
+  std::vector<std::pair<DevicePtr, Bytes>> live;
+  for (int i = 0; i < 100; ++i) {
+    const Bytes bytes = i % 4 != 0 ? kRun + random() % (kPage / 4) : 1 + random() % kPage;
+    live.emplace_back(own.allocate(bytes, stream), bytes);
+    own.use(live.back().first, bytes, stream);
+    if (i % 3 != 0) continue;
+    std::swap(live[random() % live.size()], live.back());
+    own.deallocate(live.back().first, stream);
+    live.pop_back();
+  }
+  for (const auto& [ptr, bytes] : live) {
+    EXPECT_EQ(own.pool().query(ptr + (bytes - 1)).value().begin, ptr);
+    own.deallocate(ptr, stream);
+  }
+  own.wait();
+  ASSERT_TRUE(own.pool().trim(0).ok());
+  EXPECT_EQ(own.statistics().mapped_bytes, 0u);
 }
 
 TEST_P(Crossing, pages_of_no_power_of_two_hold_what_they_begin) {

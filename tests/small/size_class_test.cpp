@@ -202,16 +202,6 @@ TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_le
   EXPECT_TRUE(SmallPool::is_below_a_page(100, kPage / 2, kPage));
 }
 
-TEST(SmallPool, may_serve_what_would_lose_a_slice_in_two_pages) {
-  for (Bytes bytes = kPage / 2; bytes <= 3 * kPage; bytes += 511) {
-    const bool saves = run_units(bytes) * kUnit <= 2 * kPage - kPage / 8;
-    EXPECT_EQ(SmallPool::is_below_two_pages(bytes, 0, kPage), bytes > kPage && saves) << bytes;
-  }
-  EXPECT_FALSE(SmallPool::is_below_two_pages(kPage, 0, kPage));
-  EXPECT_TRUE(SmallPool::is_below_two_pages(kPage + 1, kUnit, kPage));
-  EXPECT_FALSE(SmallPool::is_below_two_pages(kPage + 1, 2 * kUnit, kPage)) << "whole pages are aligned";
-}
-
 TEST(SmallPool, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {
   EXPECT_TRUE(SmallPool::can_cut(kLeastPage));
   EXPECT_TRUE(SmallPool::can_cut(3 * kLeastPage)) << "a power of two or not";

@@ -78,16 +78,6 @@ TEST_F(ChunkTableTest, a_visit_ends_when_it_is_told_to) {
   EXPECT_EQ(visited, 3);
 }
 
-TEST_F(ChunkTableTest, a_range_is_whole_between_mapping_borders_without_gap) {
-  table.map(chunk(2), at(0));
-  table.map(chunk(1), at(2));
-  table.map(chunk(1), at(4));
-  EXPECT_TRUE(table.is_whole(span(0, 3)));
-  EXPECT_TRUE(table.is_whole(span(2, 1)));
-  EXPECT_FALSE(table.is_whole(span(1, 2)));
-  EXPECT_FALSE(table.is_whole(span(0, 5)));
-}
-
 using ChunkTableDeath = ChunkTableTest;
 
 TEST_F(ChunkTableDeath, two_chunks_at_one_address_abort) {
