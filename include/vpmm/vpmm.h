@@ -187,8 +187,8 @@ VPMM_API vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpm
 VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; null does nothing */
 
 /* --- allocating --- */
-/* Memory that work queued on `stream` after the call may use. At least 256-byte aligned, from one page up to an
- * eighth of a page, or to pages where chunk_max says `page`. Zero bytes give null. */
+/* Memory that work queued on `stream` after the call may use. At least 256-byte aligned, from one page up to
+ * pages (the largest power of two that divides one). Zero bytes give null. */
 VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
                                            void** ptr);

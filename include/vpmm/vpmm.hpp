@@ -156,8 +156,8 @@ class pool_ref {
   vpmm_pool* handle() const noexcept { return handle_; }
 
   // --- allocating ---
-  // Memory that work queued on `stream` after the call may use. `alignment` 0: 256 bytes, an eighth of a page from one
-  // page up. Zero bytes: null.
+  // Memory that work queued on `stream` after the call may use. `alignment` 0: 256 bytes, from one page up a
+  // page. Zero bytes: null.
   void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));
