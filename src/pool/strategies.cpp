@@ -370,6 +370,7 @@ Decision stitch(const View& view, const Ask& ask) {
 }
 
 Decision grow(const View& view, const Ask& ask) {
+  if (ask.early_growth == 0) return NoPlan{NoPlan::Reason::memory, ask.size};
   const Kept kept = best_kept(view, ask);
   const Bytes lacking = ask.size - kept.range.size;
   const Bytes most = std::min(ask.growth_room, ask.early_growth);
