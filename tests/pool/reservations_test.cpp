@@ -12,7 +12,7 @@ namespace {
 
 using driver::CuResult;
 
-constexpr Bytes kAligned = Rounding::kPagesInLine * kPage;
+constexpr Bytes kAligned = kPagesInLine * kPage;
 
 // Refuses more alignment, and more at once, than it is told.
 class PickyDriver final : public driver::ForwardingDriver {
