@@ -64,7 +64,7 @@ TEST_F(MoverTest, new_chunks_stand_before_what_is_kept_where_the_hole_is) {
 }
 
 TEST_F(MoverTest, moved_and_new_chunks_stand_in_order_of_their_size) {
-  map_free(0, {2, 1});
+  map_free(0, {1, 2});
   allocated(3, 1);
   map_free(4, {4});
   allocated(8, 1);
@@ -125,6 +125,14 @@ TEST_F(MoverTest, an_allocation_with_slack_owns_all_of_its_chunks) {
   const region::Region* const region = take(plan(loose, fit));
   EXPECT_EQ(region->range.size, 8 * kPage);
   EXPECT_EQ(region->tenant.requested, 7 * kPage);
+}
+
+TEST_F(MoverTest, what_was_created_for_a_plan_that_is_undone_counts_in_the_peak) {
+  faults.set_plan({{driver::Call::mem_create}, 3, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  EXPECT_FALSE(carry_out(plan(ask(25))).ok()) << "16, 8 and 1";
+  EXPECT_EQ(memory.held_bytes(), 0u);
+  EXPECT_EQ(memory.counters.peak_mapped_bytes, 24 * kPage);
+  EXPECT_EQ(memory.counters.peak_chunks, 2u);
 }
 
 TEST_F(MoverTest, filled_memory_is_free_at_once) {
