@@ -394,8 +394,8 @@ Decision cheapest(std::span<const Strategy> strategies, const View& view, const 
   for (const Strategy strategy : strategies) {
     Decision decision = strategy(view, ask);
     if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
-      const bool is_space = none->reason == NoPlan::Reason::address_space;
-      if (!least || is_space || none->missing < least->missing) least = *none;
+      const bool is_less = !least || (least->reason == NoPlan::Reason::memory && none->missing < least->missing);
+      if (is_less || none->reason == NoPlan::Reason::address_space) least = *none;
       continue;
     }
     Plan& plan = std::get<Plan>(decision);
