@@ -3,8 +3,9 @@
 `Type::member`, Note [titles]; and that constants which they cite have the value they say.
 
 A document cannot go stale silently: rename a file or a setting, or change a constant, and this fails until the page
-follows. A constant is cited as `kSlackOfRoom = 100`, one of a class as `GrowDelay::kWholeShare = 32`, a size also as
-`kBytesPerEvent = 8 MiB`; what a case of a switch sets, as `Prefer::balanced: slack_permille = 50`.
+follows. A constant is cited as `kSlackOfRoom = 100`, one of a class, or the value that a field begins with, as
+`GrowDelay::kWholeShare = 32`, a size also as `kBytesPerEvent = 8 MiB`; what a case of a switch sets, as
+`Prefer::balanced: slack_permille = 50`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ PATH = re.compile(r"[\w.*+-]+(?:/[\w.*+-]+)*/?")
 MEMBER = re.compile(r"(?:[A-Za-z_]\w*::)+~?[A-Za-z_]\w*(?:\(\))?")
 FOREIGN = ("std::", "cuda::")
 NOTE = re.compile(r"Note \[([^\]]+)\]")
-CITATION = re.compile(r"(?:(\w+)::)?(k[A-Z]\w*) = (.+)")
+CITATION = re.compile(r"(?:(\w+)::(\w+)|(k[A-Z]\w*)) = (.+)")
 CASE_CITATION = re.compile(r"(\w+::\w+): (\w+) = (.+)")
 CONSTANT = re.compile(r"^( *)[^/\n]*\bconst(?:expr)?\b[^=;(){}]*\b(k[A-Z]\w*)\s*=\s*([^;]+);", re.MULTILINE)
+FIELD = re.compile(r"^  (?!static|const\b|return)[\w:<>, ]+ (\w+) = ([^;{}]+);", re.MULTILINE)
 TYPE = re.compile(r"^(?:struct|class)\s[^;\n]*?\b(\w+)(?: final)?(?: :[^;\n]*)? \{", re.MULTILINE)
 CASE = re.compile(r"case ((?:\w+::)+\w+):(.*?)(?=\bcase\b|\bdefault:|\Z)", re.DOTALL)
 ASSIGNMENT = re.compile(r"(\w+) = ([^;{}]+);")
@@ -91,10 +93,16 @@ def value_of(text: str) -> str:
 def learn_constants(known: Known, text: str) -> None:
     """From one file. A member is indented, and belongs to the type that was begun last."""
     types = [(match.start(), match.group(1)) for match in TYPE.finditer(text)]
+
+    def add(offset: int, name: str, value: str, is_member: bool) -> None:
+        before = [owner for begin, owner in types if begin < offset]
+        owner = before[-1] if is_member and before else ""
+        known.constants.setdefault(name, set()).add((owner, value_of(value)))
+
     for match in CONSTANT.finditer(text):
-        before = [name for begin, name in types if begin < match.start()]
-        owner = before[-1] if match.group(1) and before else ""
-        known.constants.setdefault(match.group(2), set()).add((owner, value_of(match.group(3))))
+        add(match.start(), match.group(2), match.group(3), match.group(1) != "")
+    for match in FIELD.finditer(text):
+        add(match.start(), match.group(1), match.group(2), is_member=True)
     for case in CASE.finditer(text):
         label = "::".join(case.group(1).split("::")[-2:])
         for name, value in ASSIGNMENT.findall(case.group(2)):
@@ -200,7 +208,7 @@ def citation_problem(known: Known, code: str) -> str | None:
         found = known.cases.get((match.group(1), match.group(2)), set())
         scope, name, cited = f"{match.group(1)}: ", match.group(2), match.group(3)
     elif match := CITATION.fullmatch(" ".join(code.split())):
-        owner, name, cited = match.groups()
+        owner, name, cited = match.group(1), match.group(2) or match.group(3), match.group(4)
         scope = f"{owner}::" if owner else ""
         found = {value for of, value in known.constants.get(name, set()) if owner is None or of == owner}
     else:

@@ -26,6 +26,7 @@ struct Delay {
 };
 struct Rule final : Base {
   static constexpr Bytes kShare = 16;
+  Bytes largest = 256 * kMiB;  // of all
 };
 """,
     "src/pool/tuning.cpp": """// pool: settings as figures.
@@ -93,6 +94,7 @@ class CheckDocs(unittest.TestCase):
             "`kGone = 1`": "`kGone`: no such constant",
             "`Gone::kShare = 32`": "`Gone::kShare`: no such constant",
             "`kShare = 32`": "`kShare`: several of that name",
+            "`Rule::largest = 1 GiB`": "`Rule::largest` is 256 MiB, not 1 GiB",
             "`Prefer::small: slack = 200`": "`Prefer::small: slack` is 5, not 200",
             "`Prefer::small: delays = true`": "`Prefer::small: delays`: no such constant",
         }
@@ -108,6 +110,7 @@ class CheckDocs(unittest.TestCase):
             "`Planner::plan` and `Planner::plan()`, Note [Plans\nare data], `std::gone`, `kSlackOfRoom = 100`,\n"
             "`kPerLook = 8 MiB`, `kPerLook = 8 * kMiB`, `Delay::kLongestNs = 12'000'000`, `kLongestNs = 12,000,000`,\n"
             "`Delay::kShare = 32`, `Rule::kShare = 16`, `Prefer::small: slack = 5`, `Prefer::fast: delays = true`,\n"
+            "`Rule::largest = 256 MiB`, "
             "`share = 3` and `a: b = 3`, which are nobody's.\n"
         )
         self.assertEqual(self.findings(text), [])
