@@ -217,7 +217,7 @@ def citation_problem(known: Known, code: str) -> str | None:
         return f"`{scope}{name}`: no such constant"
     if len(found) > 1:
         return f"`{scope}{name}`: several of that name; name the type that it is a member of"
-    value = found.pop()
+    value = next(iter(found))
     return None if value == value_of(cited) else f"`{scope}{name}` is {value}, not {cited}"
 
 

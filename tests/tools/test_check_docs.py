@@ -110,7 +110,7 @@ class CheckDocs(unittest.TestCase):
             "`Planner::plan` and `Planner::plan()`, Note [Plans\nare data], `std::gone`, `kSlackOfRoom = 100`,\n"
             "`kPerLook = 8 MiB`, `kPerLook = 8 * kMiB`, `Delay::kLongestNs = 12'000'000`, `kLongestNs = 12,000,000`,\n"
             "`Delay::kShare = 32`, `Rule::kShare = 16`, `Prefer::small: slack = 5`, `Prefer::fast: delays = true`,\n"
-            "`Rule::largest = 256 MiB`, "
+            "`Rule::largest = 256 MiB`, and once more `Prefer::small: slack = 5`, "
             "`share = 3` and `a: b = 3`, which are nobody's.\n"
         )
         self.assertEqual(self.findings(text), [])
