@@ -129,8 +129,7 @@ typedef enum vpmm_region_state {
   VPMM_REGION_FREE = 1,
   VPMM_REGION_ALLOCATED = 2,
   VPMM_REGION_ZOMBIE = 3,
-  VPMM_REGION_IN_FLIGHT = 4,
-  VPMM_REGION_SHADOW = 5
+  VPMM_REGION_IN_FLIGHT = 4
 } vpmm_region_state;
 
 typedef struct vpmm_region {
@@ -138,7 +137,7 @@ typedef struct vpmm_region {
   uint64_t bytes;
   uint64_t requested; /* allocated: what was asked for; in a page cut for smaller requests, by all that live there */
   int state;          /* vpmm_region_state */
-  int complete;       /* free, zombie, shadow: 1 when nothing pending stands against it */
+  int complete;       /* free, zombie: 1 when nothing pending stands against it */
 } vpmm_region;
 
 typedef struct vpmm_allocation_info {

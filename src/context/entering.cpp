@@ -52,17 +52,6 @@ pool::Config in_force(pool::Config config) {
   return config;
 }
 
-observe::LogLevel log_level_of(pool::LogLevel level) {
-  switch (level) {
-    case pool::LogLevel::quiet: return observe::LogLevel::quiet;
-    case pool::LogLevel::error: return observe::LogLevel::error;
-    case pool::LogLevel::warning: return observe::LogLevel::warning;
-    case pool::LogLevel::info: return observe::LogLevel::info;
-    case pool::LogLevel::debug: return observe::LogLevel::debug;
-  }
-  return observe::LogLevel::warning;
-}
-
 Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
   int value = 0;
   VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
@@ -137,7 +126,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {
-  observe::set_log_level(log_level_of(config.log));
+  observe::set_log_level(config.log);
   capacity_ = config.capacity;
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_);

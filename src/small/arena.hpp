@@ -33,7 +33,6 @@ class Owner {
   explicit Owner(const std::atomic<Owner>* place)
       : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(Kind::place)) {}
 
-  bool is_none() const { return bits_ == 0; }
   // Null where it is another's.
   Slab* slab() const { return as<Slab>(Kind::slab); }
   // Of a slab. Beyond 1024 units the number begins again.

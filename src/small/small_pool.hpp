@@ -139,7 +139,6 @@ class SmallPool {
   // Note [Who ends an allocation may free it]. The pool's to free from then on.
   bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
   Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
-  Directory& directory() { return directory_; }
 
   // Takes back what shards keep and nobody uses. True: something came back.
   bool recall() VPMM_REQUIRES(pool_lock);
@@ -170,9 +169,7 @@ class SmallPool {
   Bytes take_peak_everywhere() VPMM_REQUIRES(pool_lock);
   Bytes peak_noted() const VPMM_REQUIRES(pool_lock) { return peak_; }  // so far since the last such call
   Bytes idle_bytes() VPMM_REQUIRES(pool_lock);                         // in arenas or kept, and nobody's
-  // What streams keep in hand, each at the end of its own last call through the pool's lock.
-  Bytes kept_bytes() const VPMM_REQUIRES(pool_lock) { return kept_noted_; }
-  Bytes kept_pages_bytes() const VPMM_REQUIRES(pool_lock);  // of these, allocations of whole pages that shards keep
+  Bytes kept_pages_bytes() const VPMM_REQUIRES(pool_lock);             // allocations of whole pages that shards keep
   Bytes idle_in_arenas_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return waiting_bytes_ + spans_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock);

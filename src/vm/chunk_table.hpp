@@ -17,7 +17,7 @@ namespace vpmm::vm {
 struct Chunk : FromHostMemory {
   driver::ChunkHandle handle{};
   Bytes size = 0;
-  std::uint32_t mappings = 0;  // two while a zombie of it lives
+  std::uint32_t mappings = 0;  // one where it is used, and one for each zombie of it
   bool handle_held = true;     // false: released, alive only through its mappings
 };
 
