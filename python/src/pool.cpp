@@ -77,7 +77,6 @@ const char* name_of(int state) {
     case VPMM_REGION_ALLOCATED: return "allocated";
     case VPMM_REGION_ZOMBIE: return "zombie";
     case VPMM_REGION_IN_FLIGHT: return "in flight";
-    case VPMM_REGION_SHADOW: return "shadow";
   }
   return "unknown";
 }

@@ -41,17 +41,6 @@ OpenPools& open_pools() {
   return *pools;
 }
 
-observe::LogLevel to_observe(pool::LogLevel level) {
-  switch (level) {
-    case pool::LogLevel::quiet: return observe::LogLevel::quiet;
-    case pool::LogLevel::error: return observe::LogLevel::error;
-    case pool::LogLevel::warning: return observe::LogLevel::warning;
-    case pool::LogLevel::info: return observe::LogLevel::info;
-    case pool::LogLevel::debug: return observe::LogLevel::debug;
-  }
-  return observe::LogLevel::warning;
-}
-
 Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
   if (device >= 0 && device < kMaxDevices) return &process_pools().slots[static_cast<std::size_t>(device)];
   return Error{ErrorCode::invalid_argument, message_of("there is no device {}", device)};
@@ -74,7 +63,7 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool
 }  // namespace
 
 Result<vpmm_pool*> open_pool(int device, const pool::Config& config, Ownership ownership) {
-  observe::set_log_level(to_observe(config.log));
+  observe::set_log_level(config.log);
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});

@@ -9,6 +9,7 @@
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
 #include "context/config.hpp"
+#include "observe/log_level.hpp"
 
 namespace vpmm::capi {
 namespace {
@@ -27,7 +28,7 @@ vpmm_config to_settings(const pool::Config& config) {
   settings.capacity = config.capacity.value_or(kUnset);
   settings.small = context::to_string(config.small);
   settings.any_stream = context::to_string(config.any_stream);
-  settings.log = context::to_string(config.log);
+  settings.log = observe::to_string(config.log);
   settings.driver = context::to_string(config.driver);
   settings.prefer = context::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;

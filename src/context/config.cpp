@@ -36,10 +36,6 @@ constexpr std::array kPreferNames{Name<pool::Prefer>{pool::Prefer::footprint, "f
 constexpr std::array kAnyStreamNames{Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::context, "context"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::legacy, "legacy"},
                                      Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::park, "park"}};
-constexpr std::array kLogNames{
-    Name<pool::LogLevel>{pool::LogLevel::quiet, "quiet"}, Name<pool::LogLevel>{pool::LogLevel::error, "error"},
-    Name<pool::LogLevel>{pool::LogLevel::warning, "warning"}, Name<pool::LogLevel>{pool::LogLevel::info, "info"},
-    Name<pool::LogLevel>{pool::LogLevel::debug, "debug"}};
 constexpr std::array kUnnamedFreeNames{
     Name<pool::UnnamedFree>{pool::UnnamedFree::any_stream, "any_stream"},
     Name<pool::UnnamedFree>{pool::UnnamedFree::allocating_stream, "allocating_stream"}};
@@ -58,6 +54,15 @@ bool set_by_name(const Names& names, std::string_view text, Enum& value) {
   for (const auto& [candidate, name] : names) {
     if (text != name) continue;
     value = candidate;
+    return true;
+  }
+  return false;
+}
+
+bool set_log_level(std::string_view text, observe::LogLevel& value) {
+  for (const observe::LogLevel level : observe::kLogLevels) {
+    if (text != observe::to_string(level)) continue;
+    value = level;
     return true;
   }
   return false;
@@ -166,7 +171,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
      [](const Config& c) -> std::string { return to_string(c.small); }},
     {"VPMM_PREFER", "\"footprint\", \"balanced\" or \"latency\"",
-     "what chunks of many sizes save: mapped memory, a bit of both, or time spent in the driver",
+     "how much memory may be spent to spare driver calls: hardly any, some or much",
      [](Config& c, std::string_view text) { return set_by_name(kPreferNames, text, c.prefer); },
      [](const Config& c) -> std::string { return to_string(c.prefer); }},
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",
@@ -178,7 +183,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
      [](const Config& c) -> std::string { return c.ipc_isolate ? "1" : "0"; }},
     {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"", "what is written to standard error",
-     [](Config& c, std::string_view text) { return set_by_name(kLogNames, text, c.log); },
+     [](Config& c, std::string_view text) { return set_log_level(text, c.log); },
      [](const Config& c) -> std::string { return to_string(c.log); }},
     {"unnamed_free", "\"any_stream\" or \"allocating_stream\"",
      "whose work ends the use of memory freed without naming a stream", nullptr,
@@ -275,7 +280,6 @@ const char* to_string(pool::DriverKind kind) { return name_of(kDriverNames, kind
 const char* to_string(pool::SmallRequests small) { return name_of(kSmallNames, small); }
 const char* to_string(pool::Prefer prefer) { return name_of(kPreferNames, prefer); }
 const char* to_string(pool::AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
-const char* to_string(pool::LogLevel level) { return name_of(kLogNames, level); }
 const char* to_string(pool::UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
 
 Result<pool::Config> config_from_environment() {

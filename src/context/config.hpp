@@ -21,7 +21,6 @@ const char* to_string(pool::DriverKind kind);
 const char* to_string(pool::SmallRequests small);
 const char* to_string(pool::Prefer prefer);
 const char* to_string(pool::AnyStreamOrder order);
-const char* to_string(pool::LogLevel level);
 const char* to_string(pool::UnnamedFree rule);
 
 // The defaults, changed by what the VPMM_ variables say. An empty variable counts as not set. VPMM_PAGES counts as 0 in

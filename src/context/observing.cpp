@@ -23,7 +23,6 @@ char kind_of(RegionState state) {
     case RegionState::allocated: return ' ';
     case RegionState::zombie: return '~';
     case RegionState::in_flight: return '#';
-    case RegionState::shadow: return '^';
   }
   return '?';
 }

@@ -8,10 +8,9 @@
 #include <string_view>
 #include <utility>
 
-namespace vpmm::observe {
+#include "observe/log_level.hpp"
 
-enum class LogLevel { quiet, error, warning, info, debug };
-const char* to_string(LogLevel level);
+namespace vpmm::observe {
 
 // Called from any thread, perhaps several at once, without any lock of this room held. May not log.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;

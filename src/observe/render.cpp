@@ -29,7 +29,6 @@ const char* state_name(char kind) {
     case '*': return "hole";
     case '~': return "zombie";
     case '#': return "in flight";
-    case '^': return "shadow";
     default: return "unknown";
   }
 }
@@ -53,7 +52,7 @@ std::string picture_of(Regions regions, Bytes page_size) {
   return out.empty() ? "[]" : out;
 }
 
-bool has_stamp(const RegionSnapshot& region) { return region.kind == '-' || region.kind == '~' || region.kind == '^'; }
+bool has_stamp(const RegionSnapshot& region) { return region.kind == '-' || region.kind == '~'; }
 
 std::string stamp_text(const RegionSnapshot& region) {
   if (has_stamp(region)) {

@@ -7,7 +7,7 @@
 
 namespace vpmm::observe {
 
-// Sizes in pages, lowest address first: [4] allocated, [-6] free, [*10] hole, [~2] zombie, [#1] in flight, [^3] shadow.
+// Sizes in pages, lowest address first: [4] allocated, [-6] free, [*10] hole, [~2] zombie, [#1] in flight.
 // A hole that ends a reservation is left out (it is usually terabytes of nothing); a bar separates reservations. "[]":
 // all is hole. A size that is no whole number of pages is printed in bytes: [100B].
 std::string picture(const PoolSnapshot& snapshot);

@@ -5,14 +5,14 @@
 #include <optional>
 
 #include "base/bytes.hpp"
+#include "observe/log_level.hpp"
 
 namespace vpmm::pool {
 
-enum class DriverKind { automatic, cuda, sim };              // VPMM_DRIVER
-enum class SmallRequests { pool, stream_ordered };           // VPMM_SMALL
-enum class AnyStreamOrder { context, legacy, park };         // VPMM_ANY_STREAM
-enum class Prefer { footprint, balanced, latency };          // VPMM_PREFER
-enum class LogLevel { quiet, error, warning, info, debug };  // VPMM_LOG
+enum class DriverKind { automatic, cuda, sim };       // VPMM_DRIVER
+enum class SmallRequests { pool, stream_ordered };    // VPMM_SMALL
+enum class AnyStreamOrder { context, legacy, park };  // VPMM_ANY_STREAM
+enum class Prefer { footprint, balanced, latency };   // VPMM_PREFER
 // Whose work ends the use of memory that is freed without naming a stream.
 enum class UnnamedFree { any_stream, allocating_stream };
 
@@ -29,7 +29,7 @@ struct Config {
   std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS
   SmallRequests small = SmallRequests::pool;            // VPMM_SMALL
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
-  LogLevel log = LogLevel::warning;                     // VPMM_LOG
+  observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
   UnnamedFree unnamed_free = UnnamedFree::any_stream;
   bool ipc_isolate = false;       // VPMM_IPC_ISOLATE: whole pages, and chunks, for every allocation
   std::optional<Bytes> capacity;  // most bytes the pool may map; none: what the GPU has

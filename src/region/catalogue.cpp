@@ -69,7 +69,6 @@ OrderedList<AgeLinks>* Catalogue::list_of(RegionState state) {
   switch (state) {
     case RegionState::free: return &free_by_age_;
     case RegionState::zombie: return &zombies_;
-    case RegionState::shadow: return &shadows_;
     default: return nullptr;
   }
 }
@@ -155,7 +154,6 @@ void Catalogue::enter(Region* region) {
       break;
     case RegionState::zombie: break;
     case RegionState::in_flight: break;
-    case RegionState::shadow: break;
   }
 }
 
@@ -172,7 +170,6 @@ void Catalogue::leave(Region* region) {
       break;
     case RegionState::zombie: break;
     case RegionState::in_flight: break;
-    case RegionState::shadow: break;
   }
 }
 
@@ -287,11 +284,6 @@ void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, Fu
     if (!visit(is_a ? a : b)) return;
     (is_a ? complete : pending).next();
   }
-}
-
-Region* Catalogue::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
-  const TimelineFile* const file = find(own);
-  return file == nullptr ? nullptr : file->single_by_size.first_fit(size, alignment).region;
 }
 
 Region* Catalogue::waiting_for(time::TimelineId timeline, std::uint64_t sequence) const {

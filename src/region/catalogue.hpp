@@ -20,7 +20,7 @@
 
 namespace vpmm::region {
 
-// Free regions, zombies and shadows with a part of their stamp on one timeline.
+// Free regions and zombies with a part of their stamp on one timeline.
 struct TimelineFile {
   TimelineFile(time::TimelineId id, const PageUnit& unit) : timeline(id), single_by_size(unit) {}
 
@@ -40,7 +40,6 @@ struct TimelineFile {
 //   free       by age; by size among the complete, among the single-part ones of its timeline, or among the two-part
 //              ones; by sequence under the timeline of each part of its stamp
 //   zombie     by age; by sequence under the timeline of each part of its stamp
-//   shadow     the same, in a list of their own
 //   allocated  at its first page
 // and every state is summed up. Junctions, the places where free regions touch, follow from their neighbours too.
 // So what is filed can be compared with the regions themselves: validate() does that.
@@ -62,13 +61,13 @@ class Catalogue {
   }
 
   // The halves of file() and unfile(). By age and sequence: enlist() and delist(). By all else: enter() and leave().
-  // A free region, zombie or shadow that left but is listed may be cut, or be united with a neighbour, and enter again.
+  // A free region or zombie that left but is listed may be cut, or be united with a neighbour, and enter again.
   void enlist(Region* region);
   void delist(Region* region);
   void enter(Region* region);
   void leave(Region* region);
 
-  // Lists `behind`, which was the end of `region`, free, zombie or shadow, until now.
+  // Lists `behind`, which was the end of `region`, free or zombie, until now.
   void enlist_behind(Region* region, Region* behind);
   // Of two neighbouring free regions that are one from now on, neither entered: the front is listed for both, with the
   // stamp and age of both, and the back is not.
@@ -86,13 +85,11 @@ class Catalogue {
   Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const;
-  Region* own_fit(Bytes size, Bytes alignment, time::TimelineId own) const;
-  // A free region, zombie or shadow that waits for a number up to `sequence` of `timeline`; null when there is none.
+  // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
 
   const OrderedList<AgeLinks>& free_by_age() const { return free_by_age_; }
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
-  const OrderedList<AgeLinks>& shadows() const { return shadows_; }
   // Calls `visit` for the regions behind junctions, by address; it returns the address to go on from, or none to stop.
   void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
 
@@ -141,14 +138,13 @@ class Catalogue {
   SizeIndex no_sizes_;  // stays empty: what a timeline without a file has
   OrderedList<AgeLinks> free_by_age_;
   OrderedList<AgeLinks> zombies_;
-  OrderedList<AgeLinks> shadows_;
   Set<Reservation*, ByAddress> joined_;  // reservations with a junction
   // Files of timelines with nothing pending stay, so that an allocate and free loop does not make one each time; they
   // are dropped when the table has doubled since, so that streams that are gone do not pile up.
   HashMap<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
   TimelineFile* last_file_ = nullptr;  // the one asked for last, mostly the one asked for next
-  std::array<Sum, 6> sums_{};
+  std::array<Sum, 5> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;
 };

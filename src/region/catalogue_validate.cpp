@@ -86,7 +86,6 @@ std::string Catalogue::difference(const Regions& regions) const {
   if (auto found = size_difference(regions); !found.empty()) return found;
   if (!holds(free_by_age_, regions, RegionState::free)) return "free regions by age are not the free regions";
   if (!holds(zombies_, regions, RegionState::zombie)) return "zombies by age are not the zombies";
-  if (!holds(shadows_, regions, RegionState::shadow)) return "shadows by age are not the shadows";
   if (auto found = place_difference(regions); !found.empty()) return found;
   if (auto found = sum_difference(regions); !found.empty()) return found;
   return timeline_difference(regions);
@@ -134,7 +133,7 @@ std::string Catalogue::place_difference(const Regions& regions) const {
 }
 
 std::string Catalogue::sum_difference(const Regions& regions) const {
-  std::array<Sum, 6> sums{};
+  std::array<Sum, 5> sums{};
   Bytes pending = 0;
   Bytes requested = 0;
   for (const Region* region : regions) {

@@ -37,9 +37,7 @@ class PageSet {
     } while (level > 1);
   }
 
-  std::uint64_t count() const { return count_; }
   bool empty() const { return count_ == 0; }
-  bool contains(std::uint64_t page) const { return (levels_[0][page / 64] & bit(page)) != 0; }
 
   // Requires: not in the set.
   void add(std::uint64_t page) {

@@ -14,7 +14,6 @@ const char* sign(RegionState state) {
     case RegionState::allocated: return "";
     case RegionState::zombie: return "~";
     case RegionState::in_flight: return "#";
-    case RegionState::shadow: return "^";
   }
   return "?";
 }

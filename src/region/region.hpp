@@ -19,13 +19,10 @@ enum class RegionState : std::uint8_t {
   allocated,  // mapped, owned by a user                                    [n]
   zombie,     // the old mapping of chunks that moved, until its stamp allows unmapping  [~n]
   in_flight,  // taken out by a request that is mapping or unmapping it     [#n]
-  shadow,     // mapped, but its memory is another address's; the rest of the chunk is not   [^n]
 };
 
 // Whether a stamp of theirs means anything.
-constexpr bool has_stamp(RegionState state) {
-  return state == RegionState::free || state == RegionState::zombie || state == RegionState::shadow;
-}
+constexpr bool has_stamp(RegionState state) { return state == RegionState::free || state == RegionState::zombie; }
 
 // Whose allocation it is.
 struct Tenant {
@@ -56,12 +53,12 @@ struct alignas(kCacheLine) Region {
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
   Reservation* reservation = nullptr;  // the one they share
-  std::uint64_t age = 0;               // free, zombie, shadow: order of becoming so, smaller is older
+  std::uint64_t age = 0;               // free, zombie: order of becoming so, smaller is older
   void* holder = nullptr;              // allocated: what a room above keeps about it
   RegionState state = RegionState::hole;
   std::uint32_t size_place = 0;  // free, hole: where in the heap of its size
 
-  time::Stamp stamp;  // free, zombie, shadow: what must have finished
+  time::Stamp stamp;  // free, zombie: what must have finished
   Link by_age;        // likewise
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here

@@ -209,10 +209,6 @@ void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own,
   private_->catalogue.for_each_fit(size, own, visit);
 }
 
-Region* RegionIndex::own_fit(Bytes size, Bytes alignment, time::TimelineId own) const {
-  return private_->catalogue.own_fit(size, alignment, own);
-}
-
 void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const {
   Vector<Region*> run;
   private_->catalogue.visit_junctions([&](Region* behind) -> std::optional<DevicePtr> {
@@ -229,10 +225,6 @@ void RegionIndex::for_each_free_by_age(FunctionRef<bool(Region*)> visit) const {
 
 void RegionIndex::for_each_zombie(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.zombies().visit_in_order(visit);
-}
-
-void RegionIndex::for_each_shadow(FunctionRef<bool(Region*)> visit) const {
-  private_->catalogue.shadows().visit_in_order(visit);
 }
 
 void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
@@ -310,11 +302,11 @@ Region* RegionIndex::attach_hole(Region* in_flight) {
 }
 
 Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
-  return land_stamped(in_flight, RegionState::zombie, stamp);
-}
-
-Region* RegionIndex::attach_shadow(Region* in_flight, time::Stamp stamp) {
-  return land_stamped(in_flight, RegionState::shadow, stamp);
+  land(in_flight, RegionState::zombie);
+  in_flight->stamp = stamp;
+  in_flight->age = ++private_->last_age;
+  private_->catalogue.file(in_flight);
+  return in_flight;
 }
 
 Region* RegionIndex::attach_allocated(Region* in_flight, Tenant tenant) {
@@ -372,14 +364,6 @@ void RegionIndex::land(Region* in_flight, RegionState state) {
   in_flight->state = state;
   in_flight->stamp = {};
   in_flight->age = 0;
-}
-
-Region* RegionIndex::land_stamped(Region* in_flight, RegionState state, time::Stamp stamp) {
-  land(in_flight, state);
-  in_flight->stamp = stamp;
-  in_flight->age = ++private_->last_age;
-  private_->catalogue.file(in_flight);
-  return in_flight;
 }
 
 // --- figures ---

@@ -41,8 +41,6 @@ class RegionIndex {
   RegionIndex(const RegionIndex&) = delete;
   RegionIndex& operator=(const RegionIndex&) = delete;
 
-  Bytes page_size() const { return page_size_; }
-
   // --- address space ---
   void add_reservation(AddressRange range);  // becomes one hole
   // Forgets a reservation that is one hole, or one complete free region, from end to end.
@@ -61,8 +59,6 @@ class RegionIndex {
   // Visits the regions among which best_fit() chooses (whatever alignment), in ascending order of size, the lowest of
   // each size first; `visit` returns false to stop and must not change the index.
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const;
-  // Of those only what nobody else may use yet: single-part on `own`.
-  Region* own_fit(Bytes size, Bytes alignment, time::TimelineId own) const;
   // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
   static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment) {
     return region::aligned_start(region.range, size, alignment);
@@ -74,8 +70,6 @@ class RegionIndex {
   void for_each_free_by_age(FunctionRef<bool(Region*)> visit) const;
   // Zombies in the order they became zombies. `visit` returns false to stop.
   void for_each_zombie(FunctionRef<bool(Region*)> visit) const;
-  // Likewise.
-  void for_each_shadow(FunctionRef<bool(Region*)> visit) const;
   // Every region in ascending address order, over all reservations.
   void for_each(FunctionRef<void(const Region&)> visit) const;
 
@@ -88,7 +82,7 @@ class RegionIndex {
   Region* split_allocated(Region* allocated, DevicePtr at);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
-  // Cuts `part` out of a free region, hole, zombie or shadow; the result is in flight and nobody else's. What is left
+  // Cuts `part` out of a free region, hole or zombie; the result is in flight and nobody else's. What is left
   // stays as it was. The detached region remembers stamp and age, so attach_free(r, r->stamp, r->age) takes it back.
   Region* detach(Region* region, AddressRange part);
   // Ends of a flight: the in-flight region becomes what it now is. Free regions and holes merge; the result is
@@ -96,7 +90,6 @@ class RegionIndex {
   Region* attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age = std::nullopt);
   Region* attach_hole(Region* in_flight);
   Region* attach_zombie(Region* in_flight, time::Stamp stamp);
-  Region* attach_shadow(Region* in_flight, time::Stamp stamp);
   Region* attach_allocated(Region* in_flight, Tenant tenant);
   // Splits an in-flight region at `at`; returns {front, back}, both in flight.
   std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
@@ -126,8 +119,6 @@ class RegionIndex {
   void check_part(const Region& region, AddressRange part) const;
   // Takes an in-flight region out of the air; it is `state` now, but not filed.
   void land(Region* in_flight, RegionState state);
-  // The same, filed: a zombie or shadow.
-  Region* land_stamped(Region* in_flight, RegionState state, time::Stamp stamp);
 
   Bytes page_size_;
   std::unique_ptr<Private> private_;

@@ -33,7 +33,6 @@ class Owner {
   explicit Owner(const std::atomic<Owner>* place)
       : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(Kind::place)) {}
 
-  bool is_none() const { return bits_ == 0; }
   // Null where it is another's.
   Slab* slab() const { return as<Slab>(Kind::slab); }
   // Of a slab. Beyond 1024 units the number begins again.
@@ -143,7 +142,7 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 // its extents grow by whole pages that stand behind them. But a run that crosses keeps two pages from going back, and
 // free pages beside it stay with the stream. So only runs of more than half a page do so, and up to a page only where
 // they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
-// else crosses where there is no other room. docs/design/chunk-policy.md has the figures.
+// else crosses where there is no other room. docs/design/small-requests.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of

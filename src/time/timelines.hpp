@@ -111,7 +111,6 @@ class Timelines {
 
   // The context that handles 0, 1 and 2 belong to.
   void set_primary(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
-  driver::ContextHandle primary() const VPMM_REQUIRES(pool_lock) { return primary_; }
   driver::ContextId primary_id() const VPMM_REQUIRES(pool_lock) { return primary_id_; }
 
   // Work in this context may use the memory of everybody from now on.

@@ -140,7 +140,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.small = pool::SmallRequests::stream_ordered;
   expected.any_stream = pool::AnyStreamOrder::park;
   expected.prefer = pool::Prefer::latency;
-  expected.log = pool::LogLevel::debug;
+  expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }

@@ -19,7 +19,7 @@ WorldOptions sixteen_pages() {
   WorldOptions options = adaptive_world();
   options.sim.capacity = kGpuPages * kPage;
   options.sim.device_count = 2;
-  options.config.log = pool::LogLevel::quiet;
+  options.config.log = observe::LogLevel::quiet;
   return options;
 }
 
@@ -29,7 +29,7 @@ class Neighbours : public ::testing::Test {
   // Its chunks are pages, so that it can give back any number of them.
   std::unique_ptr<Context> open(driver::DeviceOrdinal device = 0) {
     pool::Config config = page_world().config;
-    config.log = pool::LogLevel::quiet;
+    config.log = observe::LogLevel::quiet;
     return Context::create(world.faults(), device, config).value();
   }
   // `pool` has mapped `pages`, and nobody uses them.

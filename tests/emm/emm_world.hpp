@@ -103,7 +103,7 @@ class OnPool : public emm::PoolMemoryManager {
 inline pool::Config pool_config() {
   pool::Config config;
   config.va_size = Bytes{1} << 30;
-  config.log = pool::LogLevel::quiet;
+  config.log = observe::LogLevel::quiet;
   return config;
 }
 inline pool::Config stream_ordered_config() {

@@ -114,7 +114,7 @@ TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
   driver::sim::SimOptions options;
   pool::Config config;
   config.va_size = kGiB;
-  config.log = pool::LogLevel::quiet;
+  config.log = observe::LogLevel::quiet;
   FaultWorld world(options, config);
   world.open();
   const auto live = world.allocate(20 * kMiB, world.stream(1));

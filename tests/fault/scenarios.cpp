@@ -362,7 +362,7 @@ pool::Config config_of(const Case& c) {
   config.page_chunks = c.page_chunks;
   config.max_mappings = c.scenario.max_mappings;
   config.small = c.scenario.small;
-  config.log = pool::LogLevel::quiet;
+  config.log = observe::LogLevel::quiet;
   return config;
 }
 

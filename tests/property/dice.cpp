@@ -45,7 +45,7 @@ void Dice::draw_config(pool::Config& config) {
   if (one_in(3)) config.prefer = one_in(2) ? pool::Prefer::footprint : pool::Prefer::latency;
   if (one_in(6)) config.unnamed_free = pool::UnnamedFree::allocating_stream;
   if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
-  config.log = pool::LogLevel::quiet;
+  config.log = observe::LogLevel::quiet;
 }
 
 Scene Dice::scene() {

@@ -16,7 +16,7 @@ Scene scene_with(driver::sim::Schedule schedule = driver::sim::Schedule::manual)
   scene.sim.capacity = kGiB;
   scene.sim.schedule = schedule;
   scene.config.va_size = 4 * kGiB;
-  scene.config.log = pool::LogLevel::quiet;
+  scene.config.log = observe::LogLevel::quiet;
   return scene;
 }
 

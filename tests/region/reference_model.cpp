@@ -128,9 +128,9 @@ void ReferenceModel::attach_hole(std::uint64_t page) {
   merge();
 }
 
-void ReferenceModel::attach_stamped(std::uint64_t page, RegionState state, const Parts& parts) {
+void ReferenceModel::attach_zombie(std::uint64_t page, const Parts& parts) {
   const std::uint64_t age = ++last_age_;
-  change(page, [&](ModelRegion& region) { region = {{}, state, parts, age, 0}; });
+  change(page, [&](ModelRegion& region) { region = {{}, RegionState::zombie, parts, age, 0}; });
 }
 
 void ReferenceModel::attach_allocated(std::uint64_t page, Bytes requested) {
@@ -187,13 +187,6 @@ std::optional<PageSpan> ReferenceModel::best_fit(std::uint64_t count, std::uint6
   });
 }
 
-std::optional<PageSpan> ReferenceModel::own_fit(std::uint64_t count, std::uint64_t alignment,
-                                                time::TimelineId own) const {
-  return smallest(regions(), count, alignment, [&](const ModelRegion& region) {
-    return region.state == RegionState::free && region.parts.size() == 1 && region.parts.contains(own);
-  });
-}
-
 std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count, std::uint64_t alignment) const {
   return smallest(regions(), count, alignment,
                   [](const ModelRegion& region) { return region.state == RegionState::hole; });
@@ -233,9 +226,11 @@ std::string ReferenceModel::picture() const {
     const std::uint64_t behind = region.span.first + region.span.count;
     const bool last = !pages_.contains(behind) || !one_reservation(behind - 1, behind);
     if (last && region.state == RegionState::hole) continue;
-    const std::map<RegionState, std::string> signs{{RegionState::hole, "*"},      {RegionState::free, "-"},
-                                                   {RegionState::allocated, ""},  {RegionState::zombie, "~"},
-                                                   {RegionState::in_flight, "#"}, {RegionState::shadow, "^"}};
+    const std::map<RegionState, std::string> signs{{RegionState::hole, "*"},
+                                                   {RegionState::free, "-"},
+                                                   {RegionState::allocated, ""},
+                                                   {RegionState::zombie, "~"},
+                                                   {RegionState::in_flight, "#"}};
     text += "[" + signs.at(region.state) + std::to_string(region.span.count) + "]";
   }
   return text;

@@ -42,8 +42,7 @@ class ReferenceModel {
   void attach_free(std::uint64_t page, const Parts& parts);
   void take_back(std::uint64_t page);  // free again with the stamp and age it remembers
   void attach_hole(std::uint64_t page);
-  void attach_zombie(std::uint64_t page, const Parts& parts) { attach_stamped(page, RegionState::zombie, parts); }
-  void attach_shadow(std::uint64_t page, const Parts& parts) { attach_stamped(page, RegionState::shadow, parts); }
+  void attach_zombie(std::uint64_t page, const Parts& parts);
   void attach_allocated(std::uint64_t page, Bytes requested);
   void split(std::uint64_t at);  // `at`: first page of the back
   void join(std::uint64_t at);   // `at`: first page of the back
@@ -56,7 +55,6 @@ class ReferenceModel {
   bool one_reservation(std::uint64_t a, std::uint64_t b) const;
   std::optional<PageSpan> best_fit(std::uint64_t count, std::uint64_t alignment,
                                    std::optional<time::TimelineId> own) const;
-  std::optional<PageSpan> own_fit(std::uint64_t count, std::uint64_t alignment, time::TimelineId own) const;
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
   Vector<Vector<PageSpan>> runs() const;
   Vector<PageSpan> by_age(RegionState state) const;
@@ -73,7 +71,6 @@ class ReferenceModel {
   std::uint64_t last_id_ = 0;
   std::uint64_t last_age_ = 0;
 
-  void attach_stamped(std::uint64_t page, RegionState state, const Parts& parts);
   void cut(PageSpan part);
   void renumber(std::uint64_t first, std::uint64_t end);
   template <typename Change>

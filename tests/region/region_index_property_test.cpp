@@ -48,9 +48,8 @@ class Dice {
         region.state == RegionState::hole || (region.state == RegionState::free && region.parts.empty());
     if (is_idle && regions.size() > 1 && model.is_reservation(region.span) && one_in(2)) return Unreserve{region.span};
     switch (region.state) {
-      case RegionState::hole: return Detach{part(region.span)};
-      case RegionState::zombie:
-      case RegionState::shadow: return Detach{part(region.span)};
+      case RegionState::hole:
+      case RegionState::zombie: return Detach{part(region.span)};
       case RegionState::allocated: return Release{page_of(region.span), stamp()};
       case RegionState::free:
         if (one_in(3)) return Detach{part(region.span)};
@@ -84,7 +83,7 @@ class Dice {
   }
 
   Operation landing(PageSpan span, bool has_front) {
-    switch (below(9)) {
+    switch (below(8)) {
       case 0: return AttachHole{page_of(span)};
       case 1: return AttachZombie{page_of(span), stamp()};
       case 2: return AttachAllocated{page_of(span), 1 + below(span.count * kPage)};
@@ -95,7 +94,6 @@ class Dice {
       case 5:
         if (has_front) return Join{span.first};
         break;
-      case 6: return AttachShadow{page_of(span), stamp()};
       default: break;
     }
     return AttachFree{page_of(span), stamp()};
@@ -164,7 +162,6 @@ Vector<Operation> all_operations(const ReferenceModel& model) {
       all.insert(all.end(), {AttachHole{first}, AttachAllocated{first, count}, TakeBack{first}});
       for (const time::Stamp& stamp : stamps) all.emplace_back(AttachFree{first, stamp});
       for (const time::Stamp& stamp : stamps) all.emplace_back(AttachZombie{first, stamp});
-      for (const time::Stamp& stamp : stamps) all.emplace_back(AttachShadow{first, stamp});
       for (std::uint64_t at = first + 1; at < first + count; ++at) all.emplace_back(Split{at});
       if (i > 0 && regions[i - 1].state == RegionState::in_flight) all.emplace_back(Join{first});
     }

@@ -177,9 +177,6 @@ TEST_F(RegionIndexFit, a_stream_gets_its_own_pending_memory_and_nobody_elses) {
   EXPECT_EQ(index.best_fit(kPage, kPage, B)->range, pages(10, 2));
   EXPECT_EQ(index.best_fit(kPage, kPage, C)->range, pages(0, 5));
   EXPECT_EQ(index.best_fit(kPage, kPage, std::nullopt)->range, pages(0, 5));
-  EXPECT_EQ(index.own_fit(kPage, kPage, A)->range, pages(6, 3));
-  EXPECT_EQ(index.own_fit(4 * kPage, kPage, A), nullptr);
-  EXPECT_EQ(index.own_fit(kPage, kPage, C), nullptr);
 }
 
 TEST_F(RegionIndexFit, of_complete_and_own_regions_of_one_size_the_lowest_wins) {

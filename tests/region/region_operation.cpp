@@ -43,9 +43,6 @@ struct Printer {
   std::string operator()(const AttachZombie& o) const {
     return fmt::format("AttachZombie{{{}, {}}}", o.page, code(o.stamp));
   }
-  std::string operator()(const AttachShadow& o) const {
-    return fmt::format("AttachShadow{{{}, {}}}", o.page, code(o.stamp));
-  }
   std::string operator()(const AttachAllocated& o) const {
     return fmt::format("AttachAllocated{{{}, {}}}", o.page, o.requested);
   }
@@ -67,7 +64,6 @@ struct OnModel {
   void operator()(const TakeBack& o) const { model.take_back(o.page); }
   void operator()(const AttachHole& o) const { model.attach_hole(o.page); }
   void operator()(const AttachZombie& o) const { model.attach_zombie(o.page, parts_of(o.stamp)); }
-  void operator()(const AttachShadow& o) const { model.attach_shadow(o.page, parts_of(o.stamp)); }
   void operator()(const AttachAllocated& o) const { model.attach_allocated(o.page, o.requested); }
   void operator()(const Split& o) const { model.split(o.at); }
   void operator()(const Join& o) const { model.join(o.at); }
@@ -98,7 +94,6 @@ struct OnIndex {
   }
   Region* operator()(const AttachHole& o) const { return index.attach_hole(at(o.page)); }
   Region* operator()(const AttachZombie& o) const { return index.attach_zombie(at(o.page), o.stamp); }
-  Region* operator()(const AttachShadow& o) const { return index.attach_shadow(at(o.page), o.stamp); }
   Region* operator()(const AttachAllocated& o) const {
     return index.attach_allocated(at(o.page), Tenant{o.requested, A, {}, 0});
   }
@@ -138,7 +133,7 @@ std::string text(const Vector<PageSpan>& spans) {
 std::string to_code(const Operation& operation) { return fmt::format("run({});", std::visit(Printer{}, operation)); }
 
 Twins::Twins(const Vector<PageSpan>& reservations, Bytes unit)
-    : reservations_(reservations), model_(reservations), index_(unit) {
+    : reservations_(reservations), unit_(unit), model_(reservations), index_(unit) {
   for (const PageSpan& span : reservations) index_.add_reservation(range(span));
 }
 
@@ -153,7 +148,7 @@ void Twins::run(const Operation& operation) {
 std::string Twins::history() const {
   std::string all = "Twins twins({";
   for (const PageSpan& span : reservations_) all += (span == reservations_.front() ? "" : ", ") + code(span);
-  all += fmt::format("}}, kPage / {});\n", kPage / index_.page_size());
+  all += fmt::format("}}, kPage / {});\n", kPage / unit_);
   for (const Operation& operation : history_) all += "twins." + to_code(operation) + "\n";
   return all;
 }
@@ -199,9 +194,6 @@ std::string Twins::search_difference(const Question& fit) const {
   const Bytes alignment = fit.alignment * kPage;
   if (span_of(index_.best_fit(size, alignment, fit.own)) != model_.best_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("best fit of {} pages at {} differs", fit.count, fit.alignment);
-  if (fit.own &&
-      span_of(index_.own_fit(size, alignment, *fit.own)) != model_.own_fit(fit.count, fit.alignment, *fit.own))
-    return fmt::format("own fit of {} pages at {} differs", fit.count, fit.alignment);
   if (span_of(index_.smallest_hole(size, alignment)) != model_.smallest_hole(fit.count, fit.alignment))
     return fmt::format("smallest hole of {} pages at {} differs", fit.count, fit.alignment);
   Vector<Vector<PageSpan>> runs;
@@ -220,15 +212,12 @@ std::string Twins::search_difference(const Question& fit) const {
   if (by_age != model_.by_age(RegionState::free)) return "free regions by age are " + text(by_age);
   by_age.clear();
   index_.for_each_zombie(collect);
-  if (by_age != model_.by_age(RegionState::zombie)) return "zombies by age are " + text(by_age);
-  by_age.clear();
-  index_.for_each_shadow(collect);
-  return by_age == model_.by_age(RegionState::shadow) ? "" : "shadows by age are " + text(by_age);
+  return by_age == model_.by_age(RegionState::zombie) ? "" : "zombies by age are " + text(by_age);
 }
 
 std::string Twins::figure_difference(const Vector<ModelRegion>& regions) const {
-  std::array<Bytes, 6> bytes{};
-  std::array<std::uint64_t, 6> counts{};
+  std::array<Bytes, 5> bytes{};
+  std::array<std::uint64_t, 5> counts{};
   std::map<time::TimelineId, Bytes> on_timeline;
   Bytes pending = 0;
   Bytes requested = 0;

@@ -44,10 +44,6 @@ struct AttachZombie {
   std::uint64_t page = 0;
   time::Stamp stamp;
 };
-struct AttachShadow {
-  std::uint64_t page = 0;
-  time::Stamp stamp;
-};
 struct AttachAllocated {
   std::uint64_t page = 0;
   Bytes requested = 0;
@@ -64,7 +60,7 @@ struct Advance {
 };
 
 using Operation = std::variant<Reserve, Unreserve, Allocate, Release, Detach, AttachFree, TakeBack, AttachHole,
-                               AttachZombie, AttachShadow, AttachAllocated, Split, Join, Advance>;
+                               AttachZombie, AttachAllocated, Split, Join, Advance>;
 
 // As a line for a regression test: `run(Release{3, on(A, 7)});`
 std::string to_code(const Operation& operation);
@@ -96,6 +92,7 @@ class Twins {
   std::string figure_difference(const Vector<ModelRegion>& regions) const;
 
   Vector<PageSpan> reservations_;
+  Bytes unit_;
   ReferenceModel model_;
   RegionIndex index_;
   Vector<Operation> history_;

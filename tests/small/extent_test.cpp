@@ -145,7 +145,7 @@ TEST_F(ExtentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_t
   arena.set_owner(slab.begin, slab.units, extent);
   extent.leave();
   for (const PageEntry& entry : entries) EXPECT_EQ(entry.owner(), Owner(&arena));
-  for (const std::atomic<Owner>& owner : owners) EXPECT_TRUE(owner.load().is_none());
+  for (const std::atomic<Owner>& owner : owners) EXPECT_EQ(owner.load(), Owner{});
 }
 
 TEST(Extent, neighbours_that_come_back_are_one_stretch) {

@@ -157,7 +157,7 @@ inline pool::Config small_config(bool page_chunks) {
   config.va_size = 2 * kGiB;
   config.page_chunks = page_chunks;
   config.chunk_max = 16 * kMiB;
-  config.log = pool::LogLevel::quiet;
+  config.log = observe::LogLevel::quiet;
   return config;
 }
 

@@ -1,0 +1,13 @@
+// observe: how much a message matters, and which messages are wanted.
+#pragma once
+
+#include <array>
+
+namespace vpmm::observe {
+
+enum class LogLevel { quiet, error, warning, info, debug };
+inline constexpr std::array kLogLevels{LogLevel::quiet, LogLevel::error, LogLevel::warning, LogLevel::info,
+                                       LogLevel::debug};
+const char* to_string(LogLevel level);
+
+}  // namespace vpmm::observe
