@@ -74,10 +74,15 @@ bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
 
 Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
                          std::uint64_t began_ns) {
-  for (;;) {
+  for (bool has_swept = false;;) {
     VPMM_TRY_ASSIGN(Decision decision, decide_in_room(lock, request, caller, effort));
-    if (const NoPlan* const none = std::get_if<NoPlan>(&decision))
-      return Answer(Needs{Needs::What::memory, none->missing, 0});
+    const NoPlan* const none = std::get_if<NoPlan>(&decision);
+    const bool may_be_pinned = none != nullptr || std::get<Plan>(decision).blocked > 0;
+    if (may_be_pinned && !std::exchange(has_swept, true) && has_complete_zombie()) {
+      VPMM_TRY(unpin(lock, effort));
+      continue;
+    }
+    if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
     if (effort == Effort::by_policy) {
       VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, caller, began_ns));
@@ -91,6 +96,21 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     VPMM_TRY(reclaimer_.sweep(lock, memory_.chunks.mapping_count()));
     effort = Effort::few_mappings;
   }
+}
+
+bool Pool::has_complete_zombie() const {
+  bool has_one = false;
+  memory_.index.for_each_zombie([&](const Region* zombie) {
+    has_one = zombie->stamp.is_complete();
+    return !has_one;
+  });
+  return has_one;
+}
+
+// A chunk with a second mapping cannot be split, and what has become complete since the call began may be such.
+Result<void> Pool::unpin(MutexLock& lock, Effort effort) {
+  if (effort == Effort::by_policy) return settle(lock);
+  return reclaimer_.sweep(lock, memory_.chunks.mapping_count());
 }
 
 bool Pool::takes_waiting(const Caller& caller, Effort effort) const {

@@ -170,6 +170,8 @@ class Pool {
   // The same without slack.
   Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
 
+  bool has_complete_zombie() const VPMM_REQUIRES(pool_lock);
+  Result<void> unpin(MutexLock& lock, Effort effort) VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Decision decide(const Ask& ask, const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort)

@@ -190,6 +190,24 @@ TEST(GrowDelay, is_for_a_chunk_of_the_own_stream_that_is_to_be_split) {
   EXPECT_EQ(world.pool->statistics().chunks_released, 1u);
 }
 
+// It moved, and its old address was in use as long as it was.
+TEST(GrowDelay, is_for_a_chunk_that_moved_and_is_to_be_split) {
+  World world;
+  const DevicePtr front = world.allocate(kHalf, world.own);
+  world.allocate(kHalf, world.own);
+  const DevicePtr back = world.allocate(kHalf, world.own);
+  world.allocate(kHalf, world.own);
+  for (const DevicePtr ptr : {front, back}) {
+    world.use(ptr, kHalf, world.own, 300 * kMicrosecond);
+    world.deallocate(ptr, world.own);
+  }
+  world.deallocate(world.allocate(2 * kHalf, world.own), world.own);
+  ASSERT_EQ(world.pool->statistics().zombie_bytes, 2 * kHalf);
+  const Bytes mapped = world.mapped();
+  world.allocate(kHalf / 2, world.own);
+  EXPECT_EQ(world.mapped(), mapped);
+}
+
 TEST(GrowDelay, is_not_for_what_the_own_stream_can_have_at_once) {
   World world;
   const DevicePtr mine = world.allocate(kHalf, world.own);

@@ -143,6 +143,26 @@ TEST_P(ShortOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_c
   }
 }
 
+// Chunks that moved while their old addresses were in use are split like others once they are not.
+TEST_P(ShortOfMemory, chunks_that_moved_are_split_when_their_work_is_waited_for) {
+  WorldOptions options = adaptive_world();
+  options.config.chunk_max = 16 * kPage;
+  options.config.pages = 64;  // four chunks
+  World world(64, options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 4; ++i) live.push_back(world.allocate(16 * kPage, stream));
+  for (const std::size_t i : {0u, 2u}) {
+    world.use(live[i], 16 * kPage, stream, kLongNs);
+    world.deallocate(live[i], stream);
+  }
+  world.deallocate(world.allocate(32 * kPage, stream), stream);
+  ASSERT_EQ(world.statistics().zombie_bytes, 32 * kPage);
+  const StreamHandle other = world.stream();
+  world.use(world.allocate(8 * kPage, other), 8 * kPage, other);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+}
+
 TEST(OutOfMemory, without_context_events_the_context_is_synchronised) {
   WorldOptions options = adaptive_world();
   options.sim.capacity = 8 * kPage;

@@ -45,7 +45,7 @@ void World::operator()(const Allocate& o) {
       by_object != nullptr
           ? by_object->allocate(o.bytes, o.alignment)
           : at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
-  if (!result) return judge_shortage(at, result.error(), round_up(o.bytes, page()));
+  if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes expected = std::max(o.alignment, o.bytes >= page() && has_pool() ? page() : kSmallAlignment);
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
@@ -68,7 +68,7 @@ void World::operator()(const AllocateMany& o) {
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
-    return judge_shortage(at, result.error(), whole_pages);
+    return judge_shortage(at, result.error(), {whole_pages, sizes.size() > 1 ? most_slack() : 0});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) take_over(number, stream, is_named, made[i], sizes[i]);
 }
@@ -92,29 +92,37 @@ bool World::has_drivers_pool() const {
   return !has_pool() || scene_.config.small == pool::SmallRequests::stream_ordered;
 }
 
-// Out of memory is right only when the memory is out. In page mode nothing but the memory in use counts, since every
-// free page can be moved, and a page that small requests were cut from is free when the last of these is.
-void World::judge_shortage(const Device& at, const Error& error, Bytes whole_pages) {
+// Out of memory is right only when the memory is out: nothing but the memory in use counts, since every free chunk can
+// be moved and split, and a page that small requests were cut from is free when the last of these is. What is pending
+// can be waited for, except while somebody captures.
+void World::judge_shortage(const Device& at, const Error& error, const Refused& refused) {
   if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
   const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
   if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
   if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
   const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
-  const Bytes used = needed_pages(at) + whole_pages;
-  if (used <= limit)
-    fail(fmt::format("{} bytes refused though {} with them is not more than {}: {}", whole_pages, used, limit,
-                     error.message));
+  const InUse used = in_use(at);
+  if (used.whole_pages + used.cut_pages + refused.whole_pages + refused.slack <= limit)
+    fail(fmt::format(
+        "refused: {} bytes, and {} of slack before them, though {} bytes of whole pages ({} as asked for, "
+        "the others slack, leased or of graphs) and {} of pages that are cut are in use of {}: {}",
+        refused.whole_pages, refused.slack, used.whole_pages, used.asked_for, used.cut_pages, limit, error.message));
 }
 
+// All slack together: a hundredth of what the GPU has for the pool.
+Bytes World::most_slack() const { return scene_.config.page_chunks ? 0 : scene_.sim.capacity / 100; }
+
 // Whole pages that are in use, and those that live small memory is cut from: these the program itself has counted.
-Bytes World::needed_pages(const Device& at) const {
+World::InUse World::in_use(const Device& at) const {
   const observe::Statistics now = at.pool->statistics();
-  const Bytes whole = now.allocated_bytes - (now.small_bytes - now.small_free_bytes);
+  InUse used;
+  used.whole_pages = now.allocated_bytes - (now.small_bytes - now.small_free_bytes);
   std::set<std::uint64_t> cut_pages;
   for (const Allocation& allocation : allocations_) {
     if (&devices_[allocation.device] != &at) continue;
     const auto info = at.pool->query(allocation.ptr);
+    if (info && info.value().usable >= page()) used.asked_for += round_up(allocation.bytes, page());
     if (!info || info.value().usable >= page()) continue;
     for (const Bytes offset : {Bytes{0}, info.value().usable - 1})
       cut_pages.insert(to_integer(allocation.ptr + offset) / page());
@@ -124,7 +132,8 @@ Bytes World::needed_pages(const Device& at) const {
     for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
       cut_pages.insert(to_integer(byte) / page());
   }
-  return whole + cut_pages.size() * page();
+  used.cut_pages = cut_pages.size() * page();
+  return used;
 }
 
 void World::forget(const Allocation& allocation) {

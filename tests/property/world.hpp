@@ -156,8 +156,18 @@ class World {
   bool has_drivers_pool() const;
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
   void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes);
-  void judge_shortage(const Device& device, const Error& error, Bytes whole_pages);
-  Bytes needed_pages(const Device& device) const;
+  struct Refused {
+    Bytes whole_pages = 0;
+    Bytes slack = 0;  // that what came before it, and was taken back, may have had
+  };
+  struct InUse {
+    Bytes whole_pages = 0;
+    Bytes asked_for = 0;  // of them, by what lives
+    Bytes cut_pages = 0;
+  };
+  void judge_shortage(const Device& device, const Error& error, const Refused& refused);
+  Bytes most_slack() const;
+  InUse in_use(const Device& device) const;
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
