@@ -28,7 +28,7 @@ class Neighbours : public ::testing::Test {
  protected:
   // Its chunks are pages, so that it can give back any number of them.
   std::unique_ptr<Context> open(driver::DeviceOrdinal device = 0) {
-    pool::Config config = page_world().config;
+    context::Config config = page_world().config;
     config.log = observe::LogLevel::quiet;
     return Context::create(world.faults(), device, config).value();
   }

@@ -8,7 +8,7 @@
 namespace vpmm::context {
 namespace {
 
-using pool::DriverKind;
+using DriverKind;
 
 bool cuda_is_usable() { return open_driver(DriverKind::cuda).ok(); }
 

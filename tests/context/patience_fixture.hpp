@@ -42,7 +42,7 @@ class Patience : public ::testing::Test {
  protected:
   static constexpr Bytes kHalf = 256 * kMiB;
   struct World {
-    explicit World(const pool::Config& config = adaptive_world().config) {
+    explicit World(const context::Config& config = adaptive_world().config) {
       EXPECT_EQ(sim.init(), driver::CuResult::success);
       EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
       EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
@@ -107,8 +107,8 @@ class Patience : public ::testing::Test {
       }).join();
     }
   };
-  static pool::Config preferring(pool::Prefer prefer) {
-    pool::Config config = adaptive_world().config;
+  static context::Config preferring(pool::Prefer prefer) {
+    context::Config config = adaptive_world().config;
     config.prefer = prefer;
     return config;
   }

@@ -310,8 +310,8 @@ TEST_F(Patience, is_not_for_memory_that_no_event_stands_for) {
 
 // Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
 TEST_F(Patience, is_not_for_parked_memory) {
-  pool::Config config = adaptive_world().config;
-  config.any_stream = pool::AnyStreamOrder::park;
+  context::Config config = adaptive_world().config;
+  config.any_stream = context::AnyStreamOrder::park;
   World world(config);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);
