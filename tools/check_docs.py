@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that what the documents name exists: files, headings, ./dev verbs, presets, settings, vpmm verbs and options.
+"""Checks that what the documents name exists: files, headings, ./dev verbs, presets, settings, vpmm verbs and options,
+`Type::member`, Note [titles]; and that constants which they cite have the value they say.
 
-A document cannot go stale silently: rename a file or a setting, and this fails until the page follows.
+A document cannot go stale silently: rename a file or a setting, or change a constant, and this fails until the page
+follows. A constant is cited as `kSlackOfRoom = 100`, one of a class, or the value that a field begins with, as
+`GrowDelay::kWholeShare = 32`, a size also as `kBytesPerEvent = 8 MiB`; what a case of a switch sets, as
+`Prefer::balanced: slack_permille = 50`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*
 SETTINGS_PAGE = "docs/reference/settings.md"
 CONFIG = "src/context/config.cpp"
 KNOWN_SUFFIXES = ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
+SOURCES = ["src/**/*.[chd]*", "include/**/*.h*", "cli/*", "bench/**/*.[chp]*", "python/**/*.[chp]*"]
 # Roots a path in a document may be relative to, besides the document's own folder.
 ROOTS = ["", "src", "include", "python"]
 
@@ -30,6 +35,16 @@ PRESET = re.compile(r"--preset[ =]([\w-]+)")
 VPMM_COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:\S*/)?vpmm ((?:[a-z-])[^|;&#\n]*)", re.MULTILINE)
 LONG_OPTION = re.compile(r"(?<!\S)(--[a-z][\w-]*)")
 PATH = re.compile(r"[\w.*+-]+(?:/[\w.*+-]+)*/?")
+MEMBER = re.compile(r"(?:[A-Za-z_]\w*::)+~?[A-Za-z_]\w*(?:\(\))?")
+FOREIGN = ("std::", "cuda::")
+NOTE = re.compile(r"Note \[([^\]]+)\]")
+CITATION = re.compile(r"(?:(\w+)::(\w+)|(k[A-Z]\w*)) = (.+)")
+CASE_CITATION = re.compile(r"(\w+::\w+): (\w+) = (.+)")
+CONSTANT = re.compile(r"^( *)[^/\n]*\bconst(?:expr)?\b[^=;(){}]*\b(k[A-Z]\w*)\s*=\s*([^;]+);", re.MULTILINE)
+FIELD = re.compile(r"^  (?!static|const\b|return)[\w:<>, ]+ (\w+) = ([^;{}]+);", re.MULTILINE)
+TYPE = re.compile(r"^(?:struct|class)\s[^;\n]*?\b(\w+)(?: final)?(?: :[^;\n]*)? \{", re.MULTILINE)
+CASE = re.compile(r"case ((?:\w+::)+\w+):(.*?)(?=\bcase\b|\bdefault:|\Z)", re.DOTALL)
+ASSIGNMENT = re.compile(r"(\w+) = ([^;{}]+);")
 
 
 @dataclass
@@ -43,6 +58,11 @@ class Known:
     settings: set[str] | None = None
     cli_verbs: set[str] | None = None
     cli_options: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    notes: set[str] = field(default_factory=set)
+    # By name, with the type that it is a member of or "": the values it has. By case, likewise, what it sets.
+    constants: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    cases: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
 
 def read_all(root: Path, patterns: list[str]) -> str:
@@ -64,8 +84,40 @@ def preset_names(text: str) -> set[str]:
     return {preset["name"] for key, presets in data.items() if key.endswith("Presets") for preset in presets}
 
 
+def value_of(text: str) -> str:
+    """A value as the source or a page has it, in one form: 8 * kMiB and 8 MiB, 12'000 and 12,000 are the same."""
+    text = re.sub(r"(?<=\d)[',](?=\d)", "", " ".join(text.split()))
+    return re.sub(r"\* ?k([KMGT]iB)\b", r"\1", text)
+
+
+def learn_constants(known: Known, text: str) -> None:
+    """From one file. A member is indented, and belongs to the type that was begun last."""
+    types = [(match.start(), match.group(1)) for match in TYPE.finditer(text)]
+
+    def add(offset: int, name: str, value: str, is_member: bool) -> None:
+        before = [owner for begin, owner in types if begin < offset]
+        owner = before[-1] if is_member and before else ""
+        known.constants.setdefault(name, set()).add((owner, value_of(value)))
+
+    for match in CONSTANT.finditer(text):
+        add(match.start(), match.group(2), match.group(3), match.group(1) != "")
+    for match in FIELD.finditer(text):
+        add(match.start(), match.group(1), match.group(2), is_member=True)
+    for case in CASE.finditer(text):
+        label = "::".join(case.group(1).split("::")[-2:])
+        for name, value in ASSIGNMENT.findall(case.group(2)):
+            known.cases.setdefault((label, name), set()).add(value_of(value))
+
+
 def learn(root: Path) -> Known:
     known = Known(root)
+    for file in sorted([*root.glob("src/**/*.[chd]*"), *root.glob("include/**/*.h*")]):
+        if file.is_file():
+            learn_constants(known, file.read_text(errors="replace"))
+    sources = read_all(root, SOURCES)
+    known.words = set(re.findall(r"[A-Za-z_]\w*", sources))
+    unwrapped = re.sub(r"\s*\n\s*(?://|#|\*)?\s*", " ", sources)
+    known.notes = {" ".join(title.split()) for title in NOTE.findall(unwrapped)}
     known.dev_verbs = dev_verbs(read_all(root, ["dev"]))
     presets = read_all(root, ["CMakePresets.json"])
     known.presets = preset_names(presets) if presets else set()
@@ -150,9 +202,37 @@ def command_problems(known: Known, command: str) -> Iterator[str]:
             yield f"vpmm {verb} {option}: no such option"
 
 
+def citation_problem(known: Known, code: str) -> str | None:
+    """Of a span that cites the value of a constant, or what a case sets."""
+    if match := CASE_CITATION.fullmatch(" ".join(code.split())):
+        found = known.cases.get((match.group(1), match.group(2)), set())
+        scope, name, cited = f"{match.group(1)}: ", match.group(2), match.group(3)
+    elif match := CITATION.fullmatch(" ".join(code.split())):
+        owner, name, cited = match.group(1), match.group(2) or match.group(3), match.group(4)
+        scope = f"{owner}::" if owner else ""
+        found = {value for of, value in known.constants.get(name, set()) if owner is None or of == owner}
+    else:
+        return None
+    if not found:
+        return f"`{scope}{name}`: no such constant"
+    if len(found) > 1:
+        return f"`{scope}{name}`: several of that name; name the type that it is a member of"
+    value = next(iter(found))
+    return None if value == value_of(cited) else f"`{scope}{name}` is {value}, not {cited}"
+
+
+def member_problem(known: Known, code: str) -> str | None:
+    if not MEMBER.fullmatch(code) or code.startswith(FOREIGN):
+        return None
+    missing = [word for word in re.findall(r"\w+", code) if word not in known.words]
+    return f"`{code}`: nothing in the sources is called {missing[0]}" if missing else None
+
+
 def code_problems(known: Known, page: Path, code: str, is_span: bool) -> Iterator[str]:
     if is_span and is_path(known, code) and not path_exists(known, page, code):
         yield f"`{code}`: no such file or folder"
+    if is_span:
+        yield from filter(None, (citation_problem(known, code), member_problem(known, code)))
     for verb in DEV_COMMAND.findall(code):
         if verb not in known.dev_verbs:
             yield f"./dev {verb}: no such verb"
@@ -185,6 +265,9 @@ def check_page(known: Known, page: Path) -> Iterator[str]:
         problem = check_link(known, page, match.group(1) or match.group(2))
         if problem:
             found.append((match.start(), problem))
+    for match in NOTE.finditer(prose):
+        if " ".join(match.group(1).split()) not in known.notes:
+            found.append((match.start(), f"{' '.join(match.group().split())}: no such note in the sources"))
     found.extend(setting_problems(known, page, text))
     for offset, problem in sorted(found):
         line = text.count("\n", 0, offset) + 1

@@ -7,8 +7,7 @@
  *   keeps it beyond the call.
  * - No function waits for the GPU unless memory would otherwise run out, or too much any-stream memory is pending. By
  *   default an allocation that would map more than was ever mapped may look for up to 12 ms whether the GPU is done
- *   with what was freed, and calls that come meanwhile stand behind it; or for up to 4 ms whether other threads free
- *   something, while they are at work.
+ *   with what was freed.
  * - What one pool holds idle is no reason for another to run out: where the GPU is full, and no stream is known to be
  *   captured, the pools of the process give back what they hold idle and what is complete before a call fails, also
  *   what was mapped ahead.
@@ -39,7 +38,7 @@ typedef enum vpmm_status {
   VPMM_OK = 0,
   VPMM_ERROR_INVALID_ARGUMENT = 1,   /* a size, alignment, ordinal, stream or null pointer that is not allowed */
   VPMM_ERROR_INVALID_POINTER = 2,    /* not a live allocation of this pool, or not where it starts */
-  VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory */
+  VPMM_ERROR_OUT_OF_MEMORY = 3,      /* device memory: what lives and the request do not fit, see vpmm_allocate */
   VPMM_ERROR_HOST_OUT_OF_MEMORY = 4, /* of the process itself; nothing has changed: a free is to be made again */
   VPMM_ERROR_BAD_CONFIGURATION = 5,  /* a setting has a value that is not allowed; the message names it */
   VPMM_ERROR_UNSUPPORTED = 6,        /* this device or driver cannot do it */
@@ -186,8 +185,13 @@ VPMM_API vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpm
 VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; null does nothing */
 
 /* --- allocating --- */
-/* Memory that work queued on `stream` after the call may use. At least 256-byte aligned, from one page up to
- * pages (the largest power of two that divides one). Zero bytes give null. */
+/* Memory that work queued on `stream` after the call may use. Aligned to 256 bytes; from one page up to pages (the
+ * largest power of two that divides one). Zero bytes give null.
+ * The promise: the call succeeds whenever the capacity (vpmm_set_capacity, or what the GPU has for this process) holds
+ * all live allocations, each rounded up to pages, the request likewise, and slack, which is at most a hundredth of the
+ * capacity. Nothing idle is ever the reason for VPMM_ERROR_OUT_OF_MEMORY. These count as live: memory leased to other
+ * processes; memory that belongs to a captured graph; freed memory that the GPU still uses, where nothing allows the
+ * host or `stream` to wait for it. Requests below a page count with the pages that they are cut from. */
 VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
                                            void** ptr);
@@ -238,7 +242,7 @@ VPMM_API vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id);
 
 /* --- putting off what takes time --- */
 /* Between them the pool unmaps and releases nothing by itself, and does not wait on the host: no trim by
- * release_threshold, no pause before growth, no wait for any-stream memory that is pending. What is complete is used
+ * release_threshold, no delay before growth, no wait for any-stream memory that is pending. What is complete is used
  * again all the same. Running out of memory comes first, and so does what you call (vpmm_trim, vpmm_synchronize). Pairs
  * may nest and overlap, on any threads; calls after the last end catch up. While the process ends they do nothing. */
 VPMM_API vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool);

@@ -6,19 +6,12 @@
 
 namespace vpmm::context {
 
-// Where a stream's calls look first: its shard, if it is still in service for the stream with this id.
-struct DeviceContext::Known {
-  small::Shard* shard = nullptr;  // null: the call takes the pool's lock
-  driver::StreamId id{};
-  Stream stream;  // none: any-stream
-};
-
 // On a line of its own, for it is read at every call. Keeps its timeline from being retired. The timeline ends all the
 // same when its CUDA context does.
 class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
  public:
-  Bound(DeviceContext& context, const Known& known, time::TimelineId timeline)
-      : context_(context), known_(known), timeline_(timeline) {}
+  Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
+      : context_(context), client_(client), timeline_(timeline) {}
   ~Bound() override;
   DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) override;
   bool deallocate_in_hand(DevicePtr ptr) override;
@@ -30,7 +23,7 @@ class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
   bool is_fast() const;
 
   DeviceContext& context_;
-  const Known known_;
+  const Client client_;
   const time::TimelineId timeline_;
 };
 

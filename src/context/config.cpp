@@ -167,7 +167,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
      [](const Config& c) -> std::string { return to_string(c.small); }},
     {"VPMM_PREFER", "\"footprint\", \"balanced\" or \"latency\"",
-     "what chunks of many sizes save: mapped memory, a bit of both, or time spent in the driver",
+     "how much memory may be spent to spare driver calls: hardly any, some or much",
      [](Config& c, std::string_view text) { return set_by_name(kPreferNames, text, c.prefer); },
      [](const Config& c) -> std::string { return to_string(c.prefer); }},
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",

@@ -85,21 +85,16 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   return result;
 }
 
-// A stream that captures gets whole pages, which stay with its graph.
-bool DeviceContext::wants_small(const Request& request, const Caller& caller) const {
-  return serves_small_ && caller.standing == Standing::ordinary && small_->serves(request.bytes, request.alignment);
-}
-
-// Unless the stream captures: a stream-ordered allocation would become a node of the graph.
-bool DeviceContext::wants_stream_ordered(const Request& request, const Caller& caller) const {
-  if (pool_ == nullptr) return true;
-  if (somm_ == nullptr || caller.standing != Standing::ordinary) return false;
-  return request.bytes < pool_->page_size() && request.alignment <= kSmallAlignment;
-}
-
+// A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation would become a node
+// of it.
 Result<DevicePtr> DeviceContext::route(MutexLock& lock, const Request& request, const Caller& caller) {
-  if (wants_small(request, caller)) return allocate_small(lock, request, caller);
-  if (!wants_stream_ordered(request, caller)) return allocate_pages(lock, request, caller);
+  using Server = small::SmallPool::Server;
+  Server server = Server::driver_pool;
+  if (pool_ != nullptr)
+    server =
+        caller.standing == Standing::ordinary ? small_->server_of(request.bytes, request.alignment) : Server::pages;
+  if (server == Server::pages) return allocate_pages(lock, request, caller);
+  if (server != Server::driver_pool) return allocate_small(lock, request, caller);
   if (caller.standing != Standing::ordinary)
     return Error{ErrorCode::capture_active,
                  "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
@@ -229,7 +224,7 @@ Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& strea
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
-  if (!keep_before_event(caller, ptr)) VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
+  VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
   // The memory is freed already, so a failure from here on is not the call's.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     leave(caller);

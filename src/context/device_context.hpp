@@ -98,20 +98,14 @@ class DeviceContext final : public Context {
   class Visit;  // one public call: context made current, lock held
   class Bound;
   // fast_path.cpp
-  struct Known;
-  Known known(driver::StreamHandle stream) const;
-  bool is_ever_in_hand(Bytes bytes, Bytes alignment) const;
-  DevicePtr take_in_hand(const Known& known, Bytes bytes);
+  using Client = small::SmallPool::Client;
+  using Freed = small::SmallPool::Freed;
+  Client client_of(driver::StreamHandle stream) const;
+  DevicePtr try_allocate(const Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
-  bool keep_in_hand(const Known& known, DevicePtr ptr);
-  enum class Kept { yes, no, not_asked };
-  Kept keep_by_handle(DevicePtr ptr, driver::StreamHandle stream);
-  bool keep_locked(const small::SmallPool::Location& at, DevicePtr ptr, const Stream& stream) VPMM_REQUIRES(cache_lock);
-  bool keep_pages(small::Shard& shard, const small::PageEntry& entry, region::Region& region, DevicePtr ptr,
-                  const Stream& stream) VPMM_REQUIRES(cache_lock);
-  bool may_keep(small::Shard& shard, AddressRange range, const Stream& stream) VPMM_REQUIRES(cache_lock);
-  bool is_event_due(small::Shard& shard, Bytes freed) const VPMM_REQUIRES(cache_lock);
-  bool keep_before_event(const pool::Caller& caller, DevicePtr ptr) VPMM_REQUIRES(pool_lock);
+  Freed try_free(const Client& client, DevicePtr ptr);
+  bool is_freed(Freed freed, const Stream& stream, Bound* bound);
+  void record_due_event(const Stream& stream, Bound* bound) noexcept;
   void refresh_fast_path() VPMM_REQUIRES(pool_lock);
   void answer_attention(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // entering.cpp
@@ -184,8 +178,6 @@ class DeviceContext final : public Context {
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  bool wants_stream_ordered(const Request& request, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
-  bool wants_small(const Request& request, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
   void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
@@ -255,10 +247,8 @@ class DeviceContext final : public Context {
   const Config config_;
   const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
-  const bool serves_small_;     // requests below a page come from the pool
   const bool has_context_ids_;  // the driver can tell a context from one that had its address before
   const Bytes page_size_;       // of the pool, if there is one
-  const region::PageUnit page_unit_;
 
   alignas(kCacheLine) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics

@@ -121,10 +121,8 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       config_(config),
       traits_(traits),
       observer_(driver.memory_observer()),
-      serves_small_(cuts_pages(config, traits)),
       has_context_ids_(driver.has(Call::ctx_get_id)),
       page_size_(config.page_size.value_or(traits.granularity)),
-      page_unit_(page_size_),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
       captures_(driver_) {
@@ -132,10 +130,17 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   capacity_ = config.capacity;
   if (traits.has_vmm && config.pool_enabled)
     pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_);
-  if (pool_ != nullptr) small_ = std::make_unique<small::SmallPool>(*pool_, timelines_);
+  const bool cuts = cuts_pages(config, traits);
   const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
-  if (traits.has_memory_pools && !serves_small_ && !has_whole_pages_only)
-    somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+  const bool has_driver_pool = traits.has_memory_pools && !cuts && !has_whole_pages_only;
+  using BelowAPage = small::SmallPool::BelowAPage;
+  const BelowAPage below_a_page = cuts              ? BelowAPage::cut
+                                  : has_driver_pool ? BelowAPage::driver_pool
+                                                    : BelowAPage::whole_pages;
+  if (pool_ != nullptr)
+    small_ = std::make_unique<small::SmallPool>(inner_driver_, *pool_, timelines_,
+                                                small::SmallPool::Serving{below_a_page, !config.page_chunks});
+  if (has_driver_pool) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver

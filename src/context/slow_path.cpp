@@ -101,7 +101,7 @@ void DeviceContext::prepare_growth(MutexLock& lock, const PageRequest& request, 
   if (would_set_record && cleanup_holds_ == 0) shrink_caches(lock);
 }
 
-// Until something came back, or until then.
+// Until something came back, or until then. A look that fails has learned nothing; only a broken context is told.
 Result<void> DeviceContext::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   const std::uint64_t returned = pool_->returned();
   while (pool_->returned() == returned && driver_.now_ns() < until_ns) {
@@ -109,7 +109,8 @@ Result<void> DeviceContext::wait_until(MutexLock& lock, std::uint64_t until_ns) 
       const Unlocked unlocked(lock);
       driver_.sleep_ns(pool::GrowDelay::kBetweenLooksNs);
     }
-    VPMM_TRY(learn(kTimelinesAskedPerLook));
+    const Result<bool> learned = learn(kTimelinesAskedPerLook);
+    if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
   }
   return {};
 }

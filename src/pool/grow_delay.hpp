@@ -12,8 +12,8 @@ namespace vpmm::pool {
 // What other streams freed is often complete sooner than new memory is mapped, and what a pool grows by it keeps. So
 // before growth sets a record, the host looks for a moment, without the lock, whether pending memory becomes complete.
 // No stream is put behind another, and a long kernel delays nobody by more than that moment. The delay is proportional
-// to the share of mapped memory that it may spare: so whatever a program does, doubling its memory costs less than
-// kLongestNs * kWholeShare * ln 2, a quarter of a second, in all.
+// to the share of mapped memory that it may spare: so whatever a program does, doubling its memory costs about
+// kLongestNs * kWholeShare * ln 2, a quarter of a second, in all; up to kWholeShare pages, kLongestNs per page.
 struct GrowDelay {
   // For a share of 1/kWholeShare of what is mapped, and for more. Halved: several streams of short kernels hold more;
   // doubled: a request that grows waits longer for kernels that are longer.

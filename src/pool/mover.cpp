@@ -70,7 +70,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
   if (plan.is_hit()) return take_hit(plan, std::move(tenant));
   const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
   if (!promise.is_kept()) return no_host_memory();
-  memory_.chunks.provide(plan.creates.size() + (plan.split ? plan.split->left_chunks.size() : 0));
+  memory_.chunks.provide(plan.pieces());
   Flight flight = detach(plan);
   std::optional<Error> error;
   memory_.coming_bytes += plan.growth();

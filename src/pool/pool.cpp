@@ -29,7 +29,7 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
 // All slack together is at most this share of what the GPU has for the pool: Note [One knob]. Halved, a program runs
 // with half as much to spare and pays for it near the GPU's end; doubled, the other way round.
-constexpr Bytes kSlackOfRoom = 100;
+constexpr Bytes kSlackOfRoom = 200;
 // The slack of one allocation is at most this share of its request.
 constexpr Bytes kSlackOfRequest = 2;
 

@@ -2,6 +2,7 @@
 #include "pool/strategies.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -205,42 +206,70 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   return best;
 }
 
-// An idle chunk, and what speaks for moving it before others.
+// An idle chunk, and what speaks for moving it before others of its size.
 struct Idle {
   Region* from = nullptr;
   vm::Mapping chunk;
-  Bytes stretch = 0;
-  bool is_waiting = false;  // the caller's stream has to wait for others
+  std::uint64_t rank = 0;  // the least goes first
+
+  Bytes size() const { return chunk.chunk->size; }
+  friend bool operator<(const Idle& a, const Idle& b) {
+    return std::tuple(a.rank, a.chunk.at) < std::tuple(b.rank, b.chunk.at);
+  }
 };
+
+// Largest size first. Note [The smallest stretch gives first]
+using IdleBySize = Map<Bytes, Vector<Idle>, std::greater<>>;
 
 // Note [The smallest stretch gives first]
 // Chunks that are not too large move, the largest first: a moved chunk costs the same whatever its size. Of chunks of
 // one size, those of the smallest stretch move, so that large stretches stay what they are, and hits stay likely.
-bool moves_before(const Idle& a, const Idle& b, Tuning::Order order) {
-  if (a.is_waiting != b.is_waiting) return b.is_waiting;
-  const auto rank = [order](const Idle& idle) {
-    const std::uint64_t begin = to_integer(idle.chunk.at);
-    if (order == Tuning::Order::oldest_first) return std::tuple(std::uint64_t{0}, idle.from->age, begin);
-    return std::tuple(~idle.chunk.chunk->size, idle.stretch, begin);
-  };
-  return rank(a) < rank(b);
-}
+struct Supply {
+  IdleBySize at_once;
+  IdleBySize behind_waits;  // the caller's stream has to wait for others
+};
 
-Vector<Idle> idle_chunks(const View& view, const Ask& ask, AddressRange except) VPMM_REQUIRES(pool_lock) {
-  Vector<Idle> idle;
+Supply idle_chunks(const View& view, const Ask& ask, AddressRange except) VPMM_REQUIRES(pool_lock) {
+  Supply supply;
+  const bool is_oldest_first = view.tuning.order == Tuning::Order::oldest_first;
   view.for_each_stretch(ask, [&](Region* first, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
     for (Region* region = first; region != nullptr && region->range.begin < stretch.end(); region = region->next) {
-      const bool is_waiting = !View::is_usable(*region, ask.own);
+      IdleBySize& idle = View::is_usable(*region, ask.own) ? supply.at_once : supply.behind_waits;
+      const std::uint64_t rank = is_oldest_first ? region->age : stretch.size;
       view.chunks.for_each_inside(region->range, [&](const vm::Mapping& mapping) {
-        if (!except.contains(mapping.at)) idle.push_back({region, mapping, stretch.size, is_waiting});
+        if (!except.contains(mapping.at)) idle[mapping.chunk->size].push_back({region, mapping, rank});
         return true;
       });
     }
     return true;
   });
-  const Tuning::Order order = view.tuning.order;
-  std::sort(idle.begin(), idle.end(), [order](const Idle& a, const Idle& b) { return moves_before(a, b, order); });
-  return idle;
+  return supply;
+}
+
+// Of `idle`, the first of each size, as long as they are not too large. Takes them from `left`.
+void pick(IdleBySize& idle, Bytes& left, Vector<Idle>& picked) {
+  for (auto& [size, chunks] : idle) {
+    const std::size_t count = std::min<std::size_t>(chunks.size(), left / size);
+    if (count == 0) continue;
+    const auto end = chunks.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(chunks.begin(), end, chunks.end());
+    picked.insert(picked.end(), chunks.begin(), end);
+    chunks.erase(chunks.begin(), end);
+    left -= count * size;
+  }
+}
+
+// The smallest chunk that is larger than `left` and suits; null: there is none.
+template <typename Suits>
+const Idle* smallest_above(const IdleBySize& idle, Bytes left, const Suits& suits) {
+  for (auto size = idle.rbegin(); size != idle.rend(); ++size) {
+    if (size->first <= left) continue;
+    const Idle* best = nullptr;
+    for (const Idle& each : size->second)
+      if (suits(each) && (best == nullptr || each < *best)) best = &each;
+    if (best != nullptr) return best;
+  }
+  return nullptr;
 }
 
 // Chunks that lie side by side in one region leave it together.
@@ -279,39 +308,30 @@ Split split_of(const View& view, const Idle& idle, Bytes wanted) {
 // What of `wanted` bytes idle chunks give: chunks that are not too large; then a larger one, whole if its slack is
 // allowed, else split. Returns what they lack.
 Bytes gather(const View& view, const Ask& ask, AddressRange except, Bytes wanted, Plan& plan) VPMM_REQUIRES(pool_lock) {
-  const Vector<Idle> idle = idle_chunks(view, ask, except);
+  Supply supply = idle_chunks(view, ask, except);
   Vector<Idle> picked;
-  const Idle* smallest_whole = nullptr;  // of those that are larger than what is left
-  const Idle* smallest_to_split = nullptr;
   Bytes left = wanted;
-  Vector<const Idle*> larger;
-  for (const Idle& each : idle) {
-    if (left == 0) break;
-    if (each.chunk.chunk->size <= left) {
-      picked.push_back(each);
-      left -= each.chunk.chunk->size;
-    } else {
-      larger.push_back(&each);
-    }
-  }
-  const auto is_smaller = [](const Idle* a, const Idle* b) {
-    return b == nullptr || a->chunk.chunk->size < b->chunk.chunk->size;
+  pick(supply.at_once, left, picked);
+  pick(supply.behind_waits, left, picked);
+  const auto larger = [&](const auto& suits) {
+    const Idle* const chunk = smallest_above(supply.at_once, left, suits);
+    return chunk != nullptr ? chunk : smallest_above(supply.behind_waits, left, suits);
+  };
+  const auto is_splittable = [](const Idle& idle) {
+    return idle.from->stamp.is_complete() && idle.chunk.chunk->mappings == 1;
   };
   if (left > 0) {
-    for (const Idle* each : larger) {
-      const bool is_splittable = each->from->stamp.is_complete() && each->chunk.chunk->mappings == 1;
-      if (is_smaller(each, smallest_whole)) smallest_whole = each;
-      if (is_splittable && is_smaller(each, smallest_to_split)) smallest_to_split = each;
-    }
-    if (smallest_whole != nullptr && smallest_whole->chunk.chunk->size - left <= ask.slack) {
-      plan.slack = smallest_whole->chunk.chunk->size - left;
-      picked.push_back(*smallest_whole);
+    const Idle* const whole = larger([](const Idle&) { return true; });
+    const Idle* const to_split = larger(is_splittable);
+    if (whole != nullptr && whole->size() - left <= ask.slack) {
+      plan.slack = whole->size() - left;
+      picked.push_back(*whole);
       left = 0;
-    } else if (smallest_to_split != nullptr) {
-      plan.split = split_of(view, *smallest_to_split, left);
+    } else if (to_split != nullptr) {
+      plan.split = split_of(view, *to_split, left);
       plan.creates = view.tuning.chunk_sizes(left);
       left = 0;
-    } else if (smallest_whole != nullptr) {
+    } else if (whole != nullptr) {
       plan.blocked = left;
     }
   }
@@ -370,6 +390,7 @@ Decision stitch(const View& view, const Ask& ask) {
 }
 
 Decision grow(const View& view, const Ask& ask) {
+  if (ask.early_growth == 0) return NoPlan{NoPlan::Reason::memory, ask.size};
   const Kept kept = best_kept(view, ask);
   const Bytes lacking = ask.size - kept.range.size;
   const Bytes most = std::min(ask.growth_room, ask.early_growth);
@@ -393,8 +414,8 @@ Decision cheapest(std::span<const Strategy> strategies, const View& view, const 
   for (const Strategy strategy : strategies) {
     Decision decision = strategy(view, ask);
     if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
-      const bool is_space = none->reason == NoPlan::Reason::address_space;
-      if (!least || is_space || none->missing < least->missing) least = *none;
+      const bool is_less = !least || (least->reason == NoPlan::Reason::memory && none->missing < least->missing);
+      if (is_less || none->reason == NoPlan::Reason::address_space) least = *none;
       continue;
     }
     Plan& plan = std::get<Plan>(decision);

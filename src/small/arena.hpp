@@ -142,7 +142,7 @@ inline Owner owner_in(const std::atomic<Owner>& entry) {
 // its extents grow by whole pages that stand behind them. But a run that crosses keeps two pages from going back, and
 // free pages beside it stay with the stream. So only runs of more than half a page do so, and up to a page only where
 // they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
-// else crosses where there is no other room. docs/design/chunk-policy.md has the figures.
+// else crosses where there is no other room. docs/design/small-requests.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
 // `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of

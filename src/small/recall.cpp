@@ -264,7 +264,7 @@ void SmallPool::want_events(const time::Timeline* except) {
   const auto found = by_timeline_.find(except->id);
   if (found == by_timeline_.end()) return;
   const CacheGuard guard(*found->second);
-  found->second->misses_seen = count;
+  found->second->pacing.miss(count);
 }
 
 void SmallPool::retire_idle() {

@@ -17,6 +17,7 @@
 #include "small/extent.hpp"
 #include "small/kept_pages.hpp"
 #include "small/slab.hpp"
+#include "time/event_pacing.hpp"
 #include "time/timelines.hpp"
 
 namespace vpmm::small {
@@ -103,11 +104,7 @@ class alignas(kCacheLine) Shard {
   std::uint64_t activity_seen VPMM_GUARDED_BY(cache_lock) = 0;           // when somebody last looked
   time::NumberInHand in_hand;
   std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // what it has waits for that
-  std::uint64_t misses_seen VPMM_GUARDED_BY(cache_lock) = 0;           // of SmallPool::misses(), when this last looked
-  std::uint64_t closings_left VPMM_GUARDED_BY(cache_lock) = 0;  // events others still want of this stream's frees
-  std::uint64_t closed_ns VPMM_GUARDED_BY(cache_lock) = 0;      // when the last of them was asked for
-  Bytes bytes_freed VPMM_GUARDED_BY(cache_lock) = 0;            // since somebody looked whether one is due
-  Bytes bytes_per_look VPMM_GUARDED_BY(cache_lock) = 0;         // so many before the next look
+  time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);                // of events that others want of its frees
   Tally tally VPMM_GUARDED_BY(cache_lock);
   std::int64_t requested_noted VPMM_GUARDED_BY(pool_lock) = 0;            // of the tally
   Bytes kept_noted VPMM_GUARDED_BY(pool_lock) = 0;                        // of `kept_bytes`
@@ -129,6 +126,12 @@ class alignas(kCacheLine) Shard {
 
   // Its sums, which are atomic where they are asked for so.
   const Tally& tally_now() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return tally; }
+
+  // Whether it is in service for the stream, and nobody asked that stream to come to the pool's lock.
+  bool serves(driver::StreamId id) const VPMM_REQUIRES(cache_lock) {
+    return stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
+           !wants_attention.load(std::memory_order_relaxed);
+  }
 
   // --- blocks ---
   // A block of the class for the stream's work; null: none in hand.

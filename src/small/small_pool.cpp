@@ -44,9 +44,14 @@ std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
 
 }  // namespace
 
-SmallPool::SmallPool(pool::Pool& pool, time::Timelines& timelines)
+SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving)
     : pool_(pool),
       timelines_(timelines),
+      driver_(driver),
+      observer_(driver.memory_observer()),
+      below_a_page_(serving.below_a_page),
+      keeps_pages_(serving.keeps_pages),
+      page_unit_(pool.page_size()),
       page_size_(pool.page_size()),
       directory_(page_size_),
       spans_(kUnit),
@@ -295,9 +300,7 @@ Shard& SmallPool::shard_of(time::Timeline& timeline) {
   shard->unproven.reset();
   const CacheGuard guard(*shard);
   shard->timeline = timeline.id;
-  shard->closings_left = 0;
-  shard->misses_seen = misses();
-  shard->bytes_freed = shard->bytes_per_look = 0;
+  shard->pacing.begin(misses());
   shard->in_hand.begin(timeline.last);
   timeline.in_hand = &shard->in_hand;
   shard->wants_attention.store(false, std::memory_order_relaxed);

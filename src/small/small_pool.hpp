@@ -17,7 +17,9 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/stable_store.hpp"
+#include "driver/driver.hpp"
 #include "pool/pool.hpp"
+#include "region/page_unit.hpp"
 #include "region/region_index.hpp"
 #include "small/directory.hpp"
 #include "small/extent.hpp"
@@ -47,18 +49,49 @@ struct Allocation {
 // It calls nobody above it, and drops no lock.
 class SmallPool {
  public:
-  SmallPool(pool::Pool& pool, time::Timelines& timelines);
+  // What is served how. `below_a_page`: requests below a page.
+  enum class BelowAPage { cut, whole_pages, driver_pool };
+  struct Serving {
+    BelowAPage below_a_page = BelowAPage::cut;
+    bool keeps_pages = true;  // whole pages may stay in a stream's cache
+  };
+  // `driver`: for its clock, and for whoever observes memory.
+  SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);
 
   // What the first request would find missing.
   void prepare() VPMM_REQUIRES(pool_lock);
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
-  // Whether a request is served here rather than by whole pages. Any thread, without a lock. Requires: can_cut().
-  bool serves(Bytes bytes, Bytes alignment) const {
-    return bytes < page_size_ && is_below_a_page(bytes, alignment, page_size_);
+  // Who serves a request of an ordinary stream, by its size. The one place where that is decided. Any thread, without a
+  // lock.
+  enum class Server { blocks, runs, pages, driver_pool };
+  Server server_of(Bytes bytes, Bytes alignment) const {
+    if (bytes >= page_size_) return Server::pages;
+    if (below_a_page_ == BelowAPage::driver_pool) return alignment <= kGrain ? Server::driver_pool : Server::pages;
+    if (below_a_page_ == BelowAPage::whole_pages || !is_below_a_page(bytes, alignment, page_size_))
+      return Server::pages;
+    return bytes <= kLargestBlock ? Server::blocks : Server::runs;
   }
   static bool is_below_a_page(Bytes bytes, Bytes alignment, Bytes page_size) {
     return std::max(run_units(bytes) * kUnit, alignment) < page_size;
   }
+
+  // --- warm calls: any thread, no lock but the cache's (warm_calls.cpp) ---
+  using Stream = std::optional<driver::StreamHandle>;
+  // Where a stream's calls look first: its cache, if it is still in service for the stream with this id.
+  struct Client {
+    Shard* shard = nullptr;  // null: the call takes the pool's lock
+    driver::StreamId id{};
+    Stream stream;  // none: any-stream
+  };
+  bool may_be_cached(Bytes bytes, Bytes alignment) const;
+  // What the cache has; null: nothing, or the stream is asked to come to the pool's lock. Requires: may_be_cached().
+  DevicePtr try_allocate(const Client& client, Bytes bytes);
+  // Into the cache, if it is a live allocation of that very stream. Where an event is due it is in the cache, too, and
+  // the stream's call is to record one.
+  enum class Freed { no, not_known, yes, yes_and_event_is_due };
+  Freed try_free(const Client& client, DevicePtr ptr);
+  // By the handle alone; `not_known`: it says nothing of this memory.
+  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
 
   // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
   // needs another page.
@@ -151,6 +184,10 @@ class SmallPool {
   std::string validate() VPMM_REQUIRES(pool_lock);
 
  private:
+  Freed cache(const Location& at, DevicePtr ptr, const Stream& stream) VPMM_REQUIRES(cache_lock);
+  Freed cache_pages(Shard& shard, const PageEntry& entry, region::Region& region, DevicePtr ptr, const Stream& stream)
+      VPMM_REQUIRES(cache_lock);
+  Freed note_free(Shard& shard, AddressRange range, const Stream& stream) VPMM_REQUIRES(cache_lock);
   // A block (index: in the slab) or units of a run that ended and may not be used again yet.
   struct Waiting {
     Shard* shard = nullptr;
@@ -214,6 +251,11 @@ class SmallPool {
 
   pool::Pool& pool_;
   time::Timelines& timelines_;
+  driver::Driver& driver_;
+  driver::MemoryObserver* const observer_;
+  const BelowAPage below_a_page_;
+  const bool keeps_pages_;
+  const region::PageUnit page_unit_;
   const Bytes page_size_;
   Directory directory_;  // read without a lock, so that nothing that changes stands on its lines
   alignas(kCacheLine) region::RegionIndex spans_ VPMM_GUARDED_BY(pool_lock);  // of the arenas

@@ -11,8 +11,12 @@
 namespace vpmm::vm {
 
 void ChunkTable::provide(std::size_t count) {
-  const auto room = static_cast<std::size_t>(static_cast<float>(chunks_.bucket_count()) * chunks_.max_load_factor());
-  if (chunks_.size() + count > room) chunks_.reserve(std::max(2 * room, chunks_.size() + count));
+  const auto make_room = [count](auto& table) {
+    const auto room = static_cast<std::size_t>(static_cast<float>(table.bucket_count()) * table.max_load_factor());
+    if (table.size() + count > room) table.reserve(std::max(2 * room, table.size() + count));
+  };
+  make_room(chunks_);
+  make_room(by_begin_);
 }
 
 Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
@@ -26,8 +30,9 @@ Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
 }
 
 void ChunkTable::map(Chunk* chunk, DevicePtr at) {
-  const bool is_new = mappings_.emplace(at, chunk).second;
+  const auto [mapping, is_new] = mappings_.emplace(at, chunk);
   VPMM_CHECK(is_new, "two chunks mapped at one address");
+  by_begin_.emplace(to_integer(at), mapping);
   ++chunk->mappings;
 }
 
@@ -36,6 +41,7 @@ void ChunkTable::unmap(AddressRange range) {
   while (mapping != mappings_.end() && mapping->first < range.end()) {
     Chunk* chunk = mapping->second;
     VPMM_CHECK(mapping->first + chunk->size <= range.end(), "part of a mapping forgotten");
+    by_begin_.erase(to_integer(mapping->first));
     mapping = mappings_.erase(mapping);
     --chunk->mappings;
     if (chunk->mappings == 0 && !chunk->handle_held) forget(chunk);
@@ -52,15 +58,20 @@ void ChunkTable::forget(Chunk* chunk) {
   chunks_.erase(chunk);
 }
 
+ChunkTable::Mappings::const_iterator ChunkTable::from(DevicePtr p) const {
+  const auto begins = by_begin_.find(to_integer(p));
+  return begins != by_begin_.end() ? Mappings::const_iterator(begins->second) : mappings_.lower_bound(p);
+}
+
 void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
-  for (auto mapping = mappings_.lower_bound(range.begin); mapping != mappings_.end(); ++mapping) {
+  for (auto mapping = from(range.begin); mapping != mappings_.end(); ++mapping) {
     if (mapping->first + mapping->second->size > range.end()) return;
     if (!visit({mapping->first, mapping->second})) return;
   }
 }
 
 void ChunkTable::for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
-  for (auto mapping = mappings_.lower_bound(range.end()); mapping != mappings_.begin();) {
+  for (auto mapping = from(range.end()); mapping != mappings_.begin();) {
     --mapping;
     if (mapping->first + mapping->second->size > range.end()) continue;
     if (mapping->first < range.begin || !visit({mapping->first, mapping->second})) return;
@@ -100,6 +111,7 @@ std::string ChunkTable::validate() const {
     if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
   }
   if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
+  if (by_begin_.size() != mappings_.size()) return "a mapping is not found by where it begins";
   if (mapped != mappings_.size()) return message_of("{} mappings, chunks say {}", mappings_.size(), mapped);
   DevicePtr reached{};
   for (const auto& [at, chunk] : mappings_) {

@@ -33,7 +33,7 @@ TEST(Settings, init_gives_the_documented_defaults) {
   EXPECT_EQ(config.page_size, 0U);
   EXPECT_EQ(config.pages, 0U);
   EXPECT_EQ(config.va_size, std::uint64_t{8} << 40);
-  EXPECT_EQ(config.chunk_max, 4096 * kMiB);
+  EXPECT_EQ(config.chunk_max, 256 * kMiB);
   EXPECT_EQ(config.release_threshold, UINT64_MAX);
   EXPECT_EQ(config.max_mappings, 60'000U);
   EXPECT_EQ(config.capacity, UINT64_MAX);

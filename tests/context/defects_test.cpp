@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "pool/tuning.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -458,13 +459,16 @@ TEST(Defects, a_hit_makes_no_memory_call_and_looks_nothing_up_in_the_driver) {
         << call;
 }
 
-TEST(Defects, large_growth_is_one_chunk_and_not_one_per_page) {
-  PoolWorld world(adaptive_world());
+TEST(Defects, large_growth_is_a_few_chunks_and_not_one_per_page) {
+  const WorldOptions options = adaptive_world();
+  PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const std::uint64_t created = world.calls().count(Call::mem_create);
   const std::uint64_t accessed = world.calls().count(Call::mem_set_access);
   world.allocate(100 * kPage, stream);
-  EXPECT_EQ(world.calls().count(Call::mem_create), created + 1);
+  const std::uint64_t chunks = world.calls().count(Call::mem_create) - created;
+  EXPECT_EQ(chunks, pool::tuning_of(options.config, kPage).chunk_sizes(100 * kPage).size());
+  EXPECT_LE(chunks, 100u / 10);
   EXPECT_EQ(world.calls().count(Call::mem_set_access), accessed + 1);
 }
 

@@ -260,18 +260,19 @@ TEST(AddressSpace, a_request_above_the_reservation_size_reserves_more) {
 
 TEST(AddressSpace, there_is_room_for_whole_chunks_that_move_although_the_request_is_smaller) {
   WorldOptions options = adaptive_world();
-  options.config.va_size = 6 * kPage;
-  options.config.chunk_max = 6 * kPage;
-  options.config.pages = 18;  // three chunks
-  options.config.capacity = 18 * kPage;
+  options.config.prefer = pool::Prefer::latency;  // a page of slack is allowed
+  options.config.va_size = 8 * kPage;
+  options.config.chunk_max = 8 * kPage;
+  options.config.pages = 24;  // three chunks
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   std::vector<DevicePtr> live;
-  for (int i = 0; i < 3; ++i) live.push_back(world.allocate(6 * kPage, stream));
+  for (int i = 0; i < 3; ++i) live.push_back(world.allocate(8 * kPage, stream));
   world.deallocate(live[0], stream);
   world.deallocate(live[2], stream);
-  world.use(world.allocate(8 * kPage, stream), 8 * kPage, stream);
-  EXPECT_EQ(world.statistics().reserved_bytes, 30 * kPage);
+  world.wait();
+  world.use(world.allocate(15 * kPage, stream), 15 * kPage, stream);
+  EXPECT_EQ(world.statistics().reserved_bytes, (24 + 16) * kPage);
 }
 
 TEST(AddressSpace, reservations_are_added_when_holes_run_out) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "pool/grow_delay.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -12,6 +13,9 @@ namespace {
 using driver::Call;
 using driver::CuResult;
 using driver::FaultPlan;
+
+// Work that outlasts as many delays of growth as these tests make.
+constexpr std::uint64_t kLongerNs = 100 * pool::GrowDelay::kLongestNs;
 
 WorldOptions two_devices(WorldOptions options) {
   options.sim.device_count = 2;
@@ -198,18 +202,18 @@ TEST_P(Peers, a_free_without_a_stream_waits_for_work_of_the_peer) {
   world.give_access();
   for (const Bytes bytes : {Bytes{4 * kPage}, Bytes{1000}}) {
     const DevicePtr ptr = world.allocate(bytes, std::nullopt);
-    world.use(ptr, bytes, world.far, kLongNs);
+    world.use(ptr, bytes, world.far, kLongerNs);
     world.deallocate(ptr, std::nullopt);
     for (int i = 0; i < 20; ++i) {
       const DevicePtr other = world.allocate(bytes, i % 2 == 0 ? context::Stream(a) : std::nullopt);
       EXPECT_NE(other, ptr);
       world.use(other, bytes, a);
     }
-    world.sim().advance_host_ns(2 * kLongNs);
+    world.sim().advance_host_ns(2 * kLongerNs);
     EXPECT_EQ(world.statistics().host_waits, 0u);
   }
   world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
-  world.sim().advance_host_ns(kLongNs);
+  world.sim().advance_host_ns(kLongerNs);
   world.allocate(kPage, std::nullopt);
   EXPECT_EQ(world.statistics().pending_bytes, 0u) << "when the peer is done, it comes back";
 }
@@ -245,13 +249,13 @@ TEST_P(Peers, a_stream_of_a_peer_allocates_and_frees_as_any_other) {
 TEST_P(Peers, memory_of_a_stream_of_a_peer_that_is_gone_comes_back_by_an_event_of_its_context) {
   world.give_access();
   const DevicePtr ptr = world.allocate(4 * kPage, world.far);
-  world.use(ptr, 4 * kPage, world.far, kLongNs);
+  world.use(ptr, 4 * kPage, world.far, kLongerNs);
   world.deallocate(ptr, world.far);
   ASSERT_EQ(world.sim().stream_destroy(world.far), CuResult::success);
   for (int i = 0; i < 12; ++i) world.allocate((5 + static_cast<Bytes>(i)) * kPage, std::nullopt);
   ASSERT_TRUE(world.pool().trim(0).ok());
   EXPECT_GT(world.statistics().pending_bytes, 0u);
-  world.sim().advance_host_ns(2 * kLongNs);
+  world.sim().advance_host_ns(2 * kLongerNs);
   ASSERT_TRUE(world.pool().trim(0).ok());
   EXPECT_EQ(world.statistics().pending_bytes, 0u);
 }

@@ -5,20 +5,19 @@
 
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "driver/sim/sim_driver.hpp"
-#include "pool/planner.hpp"
+#include "pool/strategies.hpp"
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
 
 constexpr Bytes kPage = 2 * kMiB;
 
-// Pages of a reservation; every region is put there in so many words. Plans are printed in pages.
-class PlanWorld : public testing::Test {
- protected:
-  explicit PlanWorld(Config config = page_chunks()) : policy(make_chunk_policy(config, kPage)) {
+// A thousand pages of address space; every region is put there in so many words. Plans are printed in pages.
+class PlanWorld {
+ public:
+  explicit PlanWorld(const Config& config = {}) : tuning(tuning_of(config, kPage)) {
     index.add_reservation({kStart, 1000 * kPage});
     time::enter_primary(sim, timelines);
     for (Lane* lane : {&own, &other, &third}) {
@@ -26,16 +25,13 @@ class PlanWorld : public testing::Test {
       lane->timeline = timelines.of(lane->stream).value();
     }
   }
-  ~PlanWorld() override {
+  virtual ~PlanWorld() {
     EXPECT_EQ(index.validate(), "");
     EXPECT_EQ(chunks.validate(), "");
     timelines.destroy_events();
   }
-  static Config page_chunks() {
-    Config config;
-    config.page_chunks = true;
-    return config;
-  }
+  PlanWorld(const PlanWorld&) = delete;
+  PlanWorld& operator=(const PlanWorld&) = delete;
 
   struct Lane {
     driver::StreamHandle stream{};
@@ -69,6 +65,12 @@ class PlanWorld : public testing::Test {
     region::Region* region = free(first, count);
     index.allocate(region, {page(first), count * kPage}, region::Tenant{count * kPage, own.timeline->id, {}, 0});
   }
+  // The chunk at page `first` came from page `old`, where work may still use it.
+  void moved_from(Bytes old, Bytes first) {
+    vm::Chunk* const chunk = chunks.inside({page(first), 1000 * kPage}).front().chunk;
+    chunks.map(chunk, page(old));
+    index.attach_zombie(index.detach(at(old), {page(old), chunk->size}), pending(other));
+  }
   region::Region* at(Bytes number) {
     const region::Region* found = nullptr;
     index.for_each([&](const region::Region& region) {
@@ -77,27 +79,39 @@ class PlanWorld : public testing::Test {
     return const_cast<region::Region*>(found);  // the index shows them const, but they are its own nodes
   }
 
-  Need need(Bytes pages) const {
-    Need need;
-    need.size = pages * kPage;
-    need.alignment = kPage;
-    need.own = own.timeline->id;
-    need.may_wait = true;
-    need.mapped = chunks.chunk_bytes();
-    need.peak_used = need.peak_asked = need.mapped;
-    need.growth_room = 1000 * kPage;
-    return need;
+  View view() const { return {index, chunks, timelines, tuning}; }
+  // Without slack and early growth, on stream `own`.
+  Ask ask(Bytes pages) const {
+    Ask ask;
+    ask.size = pages * kPage;
+    ask.alignment = kPage;
+    ask.own = own.timeline->id;
+    ask.growth_room = 1000 * kPage;
+    return ask;
   }
-  std::variant<Plan, NoPlan> decide(const Need& need, Effort effort = Effort::by_policy) const {
-    return Planner(index, chunks, timelines, *policy, kPage).plan(need, effort);
+  Ask with_slack(Bytes pages, Bytes slack) const {
+    Ask loose = ask(pages);
+    loose.slack = slack * kPage;
+    return loose;
   }
-  // "11 = keep 3 move 8 of [-10] at 14": what the plan does and the page at which the request begins.
-  std::string text(const Need& need, Effort effort = Effort::by_policy) const {
-    const std::variant<Plan, NoPlan> decided = decide(need, effort);
-    if (const NoPlan* none = std::get_if<NoPlan>(&decided))
+  Ask aligned(Bytes pages, Bytes alignment) const {
+    Ask aligned = ask(pages);
+    aligned.alignment = alignment * kPage;
+    return aligned;
+  }
+  Ask waiting(Bytes pages) const {
+    Ask waiting = ask(pages);
+    waiting.takes_waiting = true;
+    return waiting;
+  }
+  Plan plan(Strategy strategy, const Ask& ask) const { return std::get<Plan>(strategy(view(), ask)); }
+  // "11 = keep 3 move 8 of [-10] at 14": what the plan does and the page at which the allocation begins.
+  std::string text(Strategy strategy, const Ask& ask) const { return text(strategy(view(), ask)); }
+  static std::string text(const Decision& decision) {
+    if (const NoPlan* none = std::get_if<NoPlan>(&decision))
       return none->reason == NoPlan::Reason::memory ? "no plan: " + std::to_string(none->missing / kPage) + " missing"
                                                     : "no plan: address space";
-    const Plan& plan = std::get<Plan>(decided);
+    const Plan& plan = std::get<Plan>(decision);
     return to_string(plan, kPage) + " at " + std::to_string((plan.allocation - kStart) / kPage);
   }
 
@@ -106,7 +120,7 @@ class PlanWorld : public testing::Test {
   time::Timelines timelines{sim, {}};
   region::RegionIndex index{kPage};
   vm::ChunkTable chunks;
-  std::unique_ptr<ChunkPolicy> policy;
+  Tuning tuning;
   Lane own;  // the caller's
   Lane other;
   Lane third;

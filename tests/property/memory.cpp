@@ -97,7 +97,7 @@ bool World::has_drivers_pool() const {
 void World::judge_shortage(const Device& at, const Error& error, Bytes whole_pages) {
   if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
-  const bool is_exact = has_pool() && scene_.config.page_chunks && scene_.config.max_mappings > 10'000;
+  const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
   if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
   if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
   const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);

@@ -16,7 +16,30 @@ CLI = 'app.add_subcommand("replay", "x"); replay->add_option("--lag-us", n); rep
 TREE = {
     "dev": 'case "${1:-help}" in\n  demo) demo ;;\n  test | check) run ;;\nesac\n',
     "CMakePresets.json": '{"version": 6, "configurePresets": [{"name": "dev"}]}',
-    "src/pool/planner.cpp": "// pool: plans.\n",
+    "src/pool/planner.cpp": "// pool: plans.\n\n// Note [Plans are\n// data]\nPlan Planner::plan() {}\n",
+    "src/pool/limits.hpp": """// pool: limits.
+constexpr Bytes kSlackOfRoom = 100;  // a share
+constexpr Bytes kPerLook = 8 * kMiB;
+struct Delay {
+  static constexpr std::uint64_t kLongestNs = 12'000'000;  // and for more
+  static constexpr Bytes kShare = 32;
+};
+struct Rule final : Base {
+  static constexpr Bytes kShare = 16;
+  Bytes largest = 256 * kMiB;  // of all
+};
+""",
+    "src/pool/tuning.cpp": """// pool: settings as figures.
+  switch (prefer) {
+    case Prefer::small:
+      tuning.slack = 5;
+      break;
+    case Prefer::fast:
+      tuning.slack = 200;
+      tuning.delays = true;
+      break;
+  }
+""",
     "src/context/config.cpp": '// context: settings.\nconst char* a = "VPMM_LOG";\nconst char* b = "VPMM_PAGES";\n',
     "include/vpmm/vpmm.h": "/* vpmm: C. */\n#define VPMM_VPMM_H\n",
     "cli/main.cpp": "// cli: verbs.\n" + CLI,
@@ -62,6 +85,18 @@ class CheckDocs(unittest.TestCase):
             "`VPMM_GONE`": "VPMM_GONE: nothing in the sources",
             "`vpmm fly`": "vpmm fly: no such verb",
             "`vpmm replay x.csv --gone`": "vpmm replay --gone: no such option",
+            "`Planner::gone`": "nothing in the sources is called gone",
+            "`Gone::plan()`": "nothing in the sources is called Gone",
+            "Note [Plans are gone]": "Note [Plans are gone]: no such note",
+            "`kSlackOfRoom = 50`": "`kSlackOfRoom` is 100, not 50",
+            "`kPerLook = 4 MiB`": "`kPerLook` is 8 MiB, not 4 MiB",
+            "`Delay::kShare = 16`": "`Delay::kShare` is 32, not 16",
+            "`kGone = 1`": "`kGone`: no such constant",
+            "`Gone::kShare = 32`": "`Gone::kShare`: no such constant",
+            "`kShare = 32`": "`kShare`: several of that name",
+            "`Rule::largest = 1 GiB`": "`Rule::largest` is 256 MiB, not 1 GiB",
+            "`Prefer::small: slack = 200`": "`Prefer::small: slack` is 5, not 200",
+            "`Prefer::small: delays = true`": "`Prefer::small: delays`: no such constant",
         }
         for text, problem in faults.items():
             with self.subTest(text=text):
@@ -69,6 +104,22 @@ class CheckDocs(unittest.TestCase):
                 self.assertEqual(len(found), 1, found)
                 self.assertTrue(found[0].startswith("docs/page.md:3: "), found)
                 self.assertIn(problem, found[0])
+
+    def test_names_and_constants_that_are_cited_as_they_are_are_accepted(self) -> None:
+        text = (
+            "`Planner::plan` and `Planner::plan()`, Note [Plans\nare data], `std::gone`, `kSlackOfRoom = 100`,\n"
+            "`kPerLook = 8 MiB`, `kPerLook = 8 * kMiB`, `Delay::kLongestNs = 12'000'000`, `kLongestNs = 12,000,000`,\n"
+            "`Delay::kShare = 32`, `Rule::kShare = 16`, `Prefer::small: slack = 5`, `Prefer::fast: delays = true`,\n"
+            "`Rule::largest = 256 MiB`, and once more `Prefer::small: slack = 5`, "
+            "`share = 3` and `a: b = 3`, which are nobody's.\n"
+        )
+        self.assertEqual(self.findings(text), [])
+
+    def test_a_constant_that_changes_is_found_where_it_is_cited(self) -> None:
+        page = "# Page\n\nAt most a hundredth (`kSlackOfRoom = 100`).\n"
+        self.assertEqual(self.findings(page), [])
+        self.write("src/pool/limits.hpp", "// pool: limits.\nconstexpr Bytes kSlackOfRoom = 50;\n")
+        self.assertEqual(self.findings(page), ["docs/page.md:3: `kSlackOfRoom` is 50, not 100"])
 
     def test_commands_in_blocks_are_checked_across_continued_lines(self) -> None:
         found = self.findings("```sh\n$ VPMM_LOG=info ./build/bin/vpmm replay a.csv \\\n  --gone\n```\n")

@@ -1,0 +1,417 @@
+// context: the moment for which a request looks, before the pool grows, whether other streams are done: Note [Grow
+// delay].
+#include "pool/grow_delay.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "driver/forwarding.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+using driver::FaultPlan;
+
+constexpr std::uint64_t kMicrosecond = 1'000;
+constexpr std::uint64_t kMillisecond = 1'000'000;
+constexpr std::uint64_t kLongest = pool::GrowDelay::kLongestNs;
+// More than the driver's calls for what these tests create take, and the look during which a delay ends.
+constexpr std::uint64_t kCalls = kMillisecond;
+constexpr Bytes kHalf = 256 * kMiB;
+
+// Does something while a request looks, and counts.
+class Looks final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  void sleep_ns(std::uint64_t ns) override {
+    ++count;
+    ForwardingDriver::sleep_ns(ns);
+    if (meanwhile) std::exchange(meanwhile, {})();
+  }
+  int count = 0;
+  std::function<void()> meanwhile;  // once; on the thread that looks, without the pool's lock
+};
+
+// Two streams have called; `other` has half of what is mapped in use.
+struct World {
+  explicit World(const context::Config& config = adaptive_world().config) {
+    EXPECT_EQ(sim.init(), driver::CuResult::success);
+    EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
+    EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
+    auto created = context::Context::create(looks, 0, config);
+    EXPECT_TRUE(created.ok());
+    pool = std::move(created.value());
+    own = stream();
+    other = stream();
+    allocate(kHalf, other);
+    allocate(kPage, own);
+  }
+  ~World() {
+    faults.clear_plan();
+    EXPECT_EQ(pool->validate(), "");
+    sim.run_until_idle();
+    EXPECT_EQ(sim.hazard_count(), 0u) << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  driver::sim::SimDriver sim;
+  driver::ContextHandle context{};
+  driver::FaultingDriver faults{sim};
+  driver::RecordingDriver calls{faults};
+  Looks looks{calls};
+  std::unique_ptr<context::Context> pool;
+  StreamHandle own{}, other{};
+
+  StreamHandle stream() {
+    StreamHandle made{};
+    EXPECT_EQ(sim.stream_create(StreamFlags::non_blocking, made), driver::CuResult::success);
+    return made;
+  }
+  DevicePtr allocate(Bytes bytes, context::Stream on) {
+    auto made = pool->allocate({bytes, 0, on});
+    EXPECT_TRUE(made.ok()) << message_of(made);
+    return made ? made.value() : DevicePtr{};
+  }
+  void deallocate(DevicePtr ptr, context::Stream on) { EXPECT_TRUE(pool->deallocate(ptr, on).ok()); }
+  void use(DevicePtr ptr, Bytes bytes, StreamHandle on, std::uint64_t duration_ns) {
+    driver::sim::Kernel kernel;
+    kernel.name = "write";
+    kernel.duration_ns = duration_ns;
+    kernel.accesses = {{{ptr, bytes}, driver::sim::MemoryAccess::Kind::write}};
+    EXPECT_EQ(sim.launch(kernel, on), driver::CuResult::success);
+  }
+  // `other` frees `held` behind a kernel; no request looked before.
+  void free_behind_a_kernel(std::uint64_t duration_ns, DevicePtr held, Bytes bytes = kHalf) {
+    use(held, bytes, other, duration_ns);
+    deallocate(held, other);
+    looks.count = 0;
+  }
+  void free_behind_a_kernel(std::uint64_t duration_ns) { free_behind_a_kernel(duration_ns, allocate(kHalf, other)); }
+  // How long an allocation for `own` took.
+  std::uint64_t time_of(Bytes bytes) {
+    const std::uint64_t begin = sim.now_ns();
+    allocate(bytes, own);
+    return sim.now_ns() - begin;
+  }
+  // The delay of one that would create memory of which `spared` bytes are on their way.
+  std::uint64_t longest_for(Bytes spared) const { return pool::GrowDelay::longest_ns(spared, mapped()); }
+  Bytes mapped() const { return pool->statistics().mapped_bytes; }
+  std::uint64_t delayed() const { return pool->statistics().pauses; }
+  void on_another_thread(const std::function<void()>& act) {
+    std::thread([&] {
+      EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
+      act();
+    }).join();
+  }
+};
+
+context::Config preferring(pool::Prefer prefer) {
+  context::Config config = adaptive_world().config;
+  config.prefer = prefer;
+  return config;
+}
+
+void expect_as_long(std::uint64_t took, std::uint64_t longest) {
+  EXPECT_GT(took, longest);
+  EXPECT_LT(took, longest + kCalls);
+}
+
+// --- what it is for -------------------------------------------------------------------------------------------------
+
+TEST(GrowDelay, memory_that_is_complete_in_a_moment_is_used_instead_of_new_memory) {
+  World world;
+  world.free_behind_a_kernel(300 * kMicrosecond);
+  const Bytes mapped = world.mapped();
+  const std::uint64_t took = world.time_of(kHalf);
+  EXPECT_EQ(world.mapped(), mapped);
+  EXPECT_GT(took, 250 * kMicrosecond);
+  EXPECT_LT(took, 600 * kMicrosecond);
+  EXPECT_EQ(world.delayed(), 1u);
+  EXPECT_EQ(world.pool->statistics().gpu_waits, 0u) << "no stream was put behind the other";
+  EXPECT_EQ(world.pool->statistics().host_waits, 0u);
+}
+
+// Allocated on the caller's stream, freed on the other: it needs both.
+TEST(GrowDelay, is_for_memory_that_was_handed_over_too) {
+  World world;
+  const DevicePtr made = world.allocate(kHalf, world.own);
+  ASSERT_EQ(world.sim.stream_synchronize(world.own), driver::CuResult::success);
+  world.free_behind_a_kernel(300 * kMicrosecond, made);
+  const Bytes mapped = world.mapped();
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.mapped(), mapped);
+}
+
+// Whoever sees first that it is complete: here a call of another thread, while the one that looks holds no lock.
+TEST(GrowDelay, memory_that_another_call_sees_first_is_found) {
+  World world;
+  const StreamHandle third = world.stream();
+  world.deallocate(world.allocate(256, third), third);
+  world.free_behind_a_kernel(300 * kMicrosecond);
+  const Bytes mapped = world.mapped();
+  world.looks.meanwhile = [&] {
+    world.on_another_thread([&] {
+      world.sim.advance_host_ns(400 * kMicrosecond);
+      world.deallocate(world.allocate(100'000, third), third);
+    });
+  };
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.mapped(), mapped);
+  EXPECT_EQ(world.looks.count, 1);
+}
+
+TEST(GrowDelay, memory_that_is_freed_on_the_own_stream_meanwhile_is_found) {
+  World world;
+  const DevicePtr mine = world.allocate(kHalf, world.own);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const Bytes mapped = world.mapped();
+  world.looks.meanwhile = [&] { world.on_another_thread([&] { world.deallocate(mine, world.own); }); };
+  EXPECT_EQ(world.allocate(kHalf, world.own), mine);
+  EXPECT_EQ(world.mapped(), mapped);
+}
+
+// Its own stream needs no wait for what is not larger than the request. A chunk that is larger is split, and only when
+// nobody uses it.
+TEST(GrowDelay, is_for_a_chunk_of_the_own_stream_that_is_to_be_split) {
+  World world;
+  const DevicePtr mine = world.allocate(kHalf, world.own);
+  world.use(mine, kHalf, world.own, 300 * kMicrosecond);
+  world.deallocate(mine, world.own);
+  const Bytes mapped = world.mapped();
+  const std::uint64_t took = world.time_of(kHalf / 2);
+  EXPECT_EQ(world.mapped(), mapped);
+  EXPECT_GT(took, 250 * kMicrosecond);
+  EXPECT_EQ(world.pool->statistics().chunks_released, 1u);
+}
+
+TEST(GrowDelay, is_not_for_what_the_own_stream_can_have_at_once) {
+  World world;
+  const DevicePtr mine = world.allocate(kHalf, world.own);
+  world.use(mine, kHalf, world.own, 100 * kMillisecond);
+  world.deallocate(mine, world.own);
+  world.time_of(2 * kHalf);
+  EXPECT_EQ(world.looks.count, 0);
+}
+
+// --- how long it is -------------------------------------------------------------------------------------------------
+
+TEST(GrowDelay, ends_and_the_pool_grows) {
+  World world;
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const Bytes mapped = world.mapped();
+  expect_as_long(world.time_of(kHalf), kLongest);
+  EXPECT_EQ(world.mapped(), mapped + kHalf);
+  EXPECT_EQ(world.delayed(), 1u);
+  EXPECT_EQ(world.sim.stream_query(world.other), driver::CuResult::not_ready);
+}
+
+TEST(GrowDelay, is_as_long_as_the_growth_is_large) {
+  for (const Bytes growth : {2 * kPage, 4 * kPage, 100 * kPage}) {
+    World world;
+    world.free_behind_a_kernel(100 * kMillisecond);
+    const std::uint64_t longest = world.longest_for(growth);
+    EXPECT_EQ(longest == kLongest, growth == 100 * kPage);
+    expect_as_long(world.time_of(growth), longest);
+  }
+}
+
+TEST(GrowDelay, is_the_shorter_the_more_is_mapped) {
+  World world;
+  world.allocate(16 * kGiB, world.own);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const std::uint64_t longest = world.longest_for(kHalf);
+  EXPECT_LT(longest, kLongest / 2);
+  expect_as_long(world.time_of(kHalf), longest);
+}
+
+// A third of what is to be created is on its way.
+TEST(GrowDelay, is_for_the_part_that_may_come_back) {
+  World world;
+  const Bytes third = 10 * kPage;
+  world.allocate(4 * kGiB, world.own);
+  world.free_behind_a_kernel(100 * kMillisecond, world.allocate(third, world.other), third);
+  const std::uint64_t longest = world.longest_for(third);
+  EXPECT_LT(longest, world.longest_for(3 * third));
+  expect_as_long(world.time_of(3 * third), longest);
+}
+
+// All of it lacked when the delay began, and four pages by then.
+TEST(GrowDelay, is_no_longer_than_what_is_lacking_by_then_is_worth) {
+  World world;
+  const StreamHandle third = world.stream();
+  const DevicePtr most = world.allocate(kHalf, third);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const Bytes mapped = world.mapped();
+  const std::uint64_t longest = world.longest_for(4 * kPage);
+  world.looks.meanwhile = [&] { world.on_another_thread([&] { world.deallocate(most, third); }); };
+  expect_as_long(world.time_of(kHalf + 4 * kPage), longest);
+  EXPECT_EQ(world.mapped(), mapped + 4 * kPage);
+  EXPECT_EQ(world.delayed(), 1u);
+}
+
+// However small the steps are in which a program doubles its memory beside a stream that is never done.
+TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
+  for (const Bytes step : {4 * kPage, 16 * kPage, 64 * kPage}) {
+    World world;
+    world.allocate(kHalf, world.own);
+    world.free_behind_a_kernel(100'000 * kMillisecond);
+    const Bytes before = world.mapped();
+    std::uint64_t growths = 0;
+    const std::uint64_t begin = world.sim.now_ns();
+    for (; world.mapped() < 2 * before; ++growths) world.allocate(step, world.own);
+    EXPECT_GT(world.sim.now_ns() - begin, kLongest) << step;
+    EXPECT_LT(world.sim.now_ns() - begin, kLongest * pool::GrowDelay::kWholeShare * 3 / 4 + growths * kCalls / 2)
+        << step;
+    EXPECT_EQ(world.pool->statistics().host_waits, 0u);
+  }
+}
+
+// --- when there is none ---------------------------------------------------------------------------------------------
+
+TEST(GrowDelay, is_for_the_default_only) {
+  for (const pool::Prefer prefer : {pool::Prefer::latency, pool::Prefer::footprint}) {
+    World world(preferring(prefer));
+    world.free_behind_a_kernel(100 * kMillisecond);
+    world.allocate(kHalf, world.own);
+    EXPECT_EQ(world.looks.count, 0);
+  }
+}
+
+// As much was mapped before, when the pool had grown in vain; some was given back, and is mapped again.
+TEST(GrowDelay, is_for_a_record_of_mapped_memory_only) {
+  World world;
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const DevicePtr first = world.allocate(kHalf, world.own);
+  ASSERT_GT(world.looks.count, 0);
+  world.deallocate(first, world.own);
+  world.sim.advance_host_ns(200 * kMillisecond);
+  ASSERT_TRUE(world.pool->synchronize().ok());
+  ASSERT_TRUE(world.pool->trim(2 * kHalf).ok());
+  world.free_behind_a_kernel(100 * kMillisecond);
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.looks.count, 0);
+  world.allocate(kHalf, world.own);
+  EXPECT_GT(world.looks.count, 0) << "and this is one";
+}
+
+TEST(GrowDelay, is_not_for_memory_that_nobody_freed) {
+  World world;
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.looks.count, 0);
+}
+
+// A stream that is alone records no event, and during a capture nothing that covers all streams may be recorded.
+TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle alone = world.stream();
+  world.allocate(kHalf, alone);
+  const DevicePtr held = world.allocate(kHalf, alone);
+  world.use(held, kHalf, alone, 100 * kMillisecond);
+  world.deallocate(held, alone);
+  ASSERT_TRUE(world.pool().capture_begin().ok());
+  const std::uint64_t begin = world.sim().now_ns();
+  world.allocate(kHalf, world.stream());
+  EXPECT_LT(world.sim().now_ns() - begin, kCalls);
+  EXPECT_EQ(world.statistics().pauses, 0u);
+  ASSERT_TRUE(world.pool().capture_end().ok());
+}
+
+// Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
+TEST(GrowDelay, is_not_for_parked_memory) {
+  context::Config config = adaptive_world().config;
+  config.any_stream = context::AnyStreamOrder::park;
+  World world(config);
+  const DevicePtr parked = world.allocate(kHalf, world.other);
+  const DevicePtr mine = world.allocate(kHalf, world.own);
+  world.use(mine, kHalf, world.own, 100 * kMillisecond);
+  world.deallocate(mine, world.own);
+  world.deallocate(parked, std::nullopt);
+  world.allocate(kHalf, world.own);
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.looks.count, 0);
+}
+
+TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
+  World world;
+  world.free_behind_a_kernel(100 * kMillisecond);
+  world.pool->defer_cleanup_begin();
+  world.allocate(kHalf, world.own);
+  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_TRUE(world.pool->defer_cleanup_end().ok());
+  world.allocate(kHalf, world.own);
+  EXPECT_GT(world.looks.count, 0);
+}
+
+// --- beside others --------------------------------------------------------------------------------------------------
+
+TEST(GrowDelay, holds_up_no_call_that_finds_what_it_needs) {
+  World world;
+  world.free_behind_a_kernel(100 * kMillisecond);
+  std::uint64_t took = kLongest;
+  world.looks.meanwhile = [&] {
+    world.on_another_thread([&] {
+      const std::uint64_t begin = world.sim.now_ns();
+      world.allocate(kHalf, world.other);
+      took = world.sim.now_ns() - begin;
+    });
+  };
+  world.allocate(kHalf, world.own);
+  EXPECT_LT(took, kCalls);
+}
+
+// The other is delayed by no more than its own, and the first by no more than it would be alone.
+TEST(GrowDelay, of_two_calls_is_no_longer_than_that_of_one) {
+  World world;
+  const StreamHandle third = world.stream();
+  world.deallocate(world.allocate(256, third), third);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  std::uint64_t second = 0;
+  world.looks.meanwhile = [&] {
+    world.on_another_thread([&] {
+      const std::uint64_t begin = world.sim.now_ns();
+      world.allocate(kHalf, third);
+      second = world.sim.now_ns() - begin;
+    });
+  };
+  expect_as_long(world.time_of(kHalf), kLongest);
+  expect_as_long(second, kLongest);
+  EXPECT_EQ(world.delayed(), 2u);
+}
+
+// --- what fails meanwhile -------------------------------------------------------------------------------------------
+
+// The request needs no answer: there is memory for it.
+TEST(GrowDelay, ends_where_nothing_can_be_learned) {
+  for (const std::uint64_t query : {8, 20, 50}) {
+    World world;
+    world.free_behind_a_kernel(100 * kMillisecond);
+    const Bytes mapped = world.mapped();
+    world.faults.set_plan(
+        FaultPlan{{Call::event_query}, query, driver::CuResult::unknown, FaultPlan::Repeat::from_then_on});
+    EXPECT_LT(world.time_of(kHalf), kLongest + kCalls) << query;
+    EXPECT_GT(world.faults.fired(), 0u);
+    EXPECT_EQ(world.mapped(), mapped + kHalf);
+  }
+}
+
+TEST(GrowDelay, a_context_that_breaks_meanwhile_is_told_and_left_alone) {
+  World world;
+  world.free_behind_a_kernel(100 * kMillisecond);
+  std::uint64_t calls = 0;
+  world.looks.meanwhile = [&] {
+    calls = world.calls.memory_call_count();
+    world.faults.set_plan(FaultPlan{{Call::event_query}, 1, driver::CuResult::illegal_address});
+  };
+  expect_error(world.pool->allocate({kHalf, 0, world.own}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+  EXPECT_EQ(world.looks.count, 1);
+  EXPECT_EQ(world.calls.memory_call_count(), calls);
+}
+
+}  // namespace
+}  // namespace vpmm::testing
