@@ -27,7 +27,7 @@ constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
 
 struct Options {
   std::vector<std::string> traces;
-  std::optional<pool::DriverKind> driver;
+  std::optional<context::DriverKind> driver;
   std::vector<replay::AllocatorKind> allocators;
   std::optional<Bytes> capacity;
   std::uint64_t lag_us = 500;
@@ -83,7 +83,7 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const Options& options, const pool::Config& config)
+  Replayer(const Options& options, const context::Config& config)
       : options_(options),
         config_(config),
         capacity_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
@@ -190,7 +190,7 @@ class Replayer {
   }
 
   const Options& options_;
-  pool::Config config_;
+  context::Config config_;
   const Bytes capacity_;  // of the simulated GPU
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
@@ -200,7 +200,7 @@ class Replayer {
 };
 
 Result<int> replay_traces(const Options& options) {
-  VPMM_TRY_ASSIGN(pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(context::Config config, context::config_from_environment());
   if (options.driver) config.driver = *options.driver;
   Replayer replayer(options, config);
   VPMM_TRY(replayer.prepare());

@@ -39,7 +39,7 @@ class Looks final : public driver::ForwardingDriver {
 
 // Two streams have called; `other` has half of what is mapped in use.
 struct World {
-  explicit World(const pool::Config& config = adaptive_world().config) {
+  explicit World(const context::Config& config = adaptive_world().config) {
     EXPECT_EQ(sim.init(), driver::CuResult::success);
     EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
     EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
@@ -111,8 +111,8 @@ struct World {
   }
 };
 
-pool::Config preferring(pool::Prefer prefer) {
-  pool::Config config = adaptive_world().config;
+context::Config preferring(pool::Prefer prefer) {
+  context::Config config = adaptive_world().config;
   config.prefer = prefer;
   return config;
 }
@@ -342,8 +342,8 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
 
 // Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
-  pool::Config config = adaptive_world().config;
-  config.any_stream = pool::AnyStreamOrder::park;
+  context::Config config = adaptive_world().config;
+  config.any_stream = context::AnyStreamOrder::park;
   World world(config);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);
