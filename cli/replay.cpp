@@ -34,6 +34,7 @@ struct Options {
   std::uint64_t seed = 1;
   bool fit = false;
   bool paced = false;
+  bool calls = false;
   bool json = false;
 };
 
@@ -126,6 +127,7 @@ class Replayer {
   void report() const {
     if (!options_.json && !results_.empty()) {
       fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+      if (options_.calls) fmt::print("\n{}", replay::calls_table(results_));
       if (options_.fit) fmt::print("\n{}", replay::fit_table(results_));
     }
     for (const replay::ReplayResult& result : results_) {
@@ -244,6 +246,8 @@ void add_options(CLI::App& verb, Options& options) {
   verb.add_option("--seed", options.seed, "Of the simulator and of what is written")
       ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
+  verb.add_flag("--calls", options.calls,
+                "Also print what each kind of driver call took; JSON has that always, as driver_calls_by_kind");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 
