@@ -32,6 +32,7 @@ struct Options {
   std::optional<Bytes> capacity;
   std::uint64_t lag_us = 500;
   std::uint64_t seed = 1;
+  replay::Costs costs = replay::Costs::busy;
   bool fit = false;
   bool paced = false;
   bool calls = false;
@@ -154,6 +155,7 @@ class Replayer {
     sim.capacity = capacity;
     sim.lag_us = options_.lag_us;
     sim.seed = options_.seed;
+    sim.costs = options_.costs;
     return replay::make_sim_machine(sim);
   }
 
@@ -242,6 +244,11 @@ void add_options(CLI::App& verb, Options& options) {
   verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
+  verb.add_option("--costs", options.costs,
+                  "What the simulator's driver calls take: as in a process that computes meanwhile (busy, the default) "
+                  "or in one that does nothing else (idle)")
+      ->transform(names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
+      ->type_name("NAME");
   verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
   verb.add_option("--seed", options.seed, "Of the simulator and of what is written")
       ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))

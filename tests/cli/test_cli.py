@@ -266,6 +266,17 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(table["mem_map"][3], str(calls["mem_map"]["count"]))
         self.assertNotIn("MiB a call", vpmm("replay", self.trace(), "--driver", "sim").stdout)
 
+    def test_costs_are_those_of_a_busy_process_unless_told_otherwise(self) -> None:
+        default, busy, idle = (
+            self.replay_json(self.trace(), *costs)[0]["driver_time_us"]
+            for costs in ([], ["--costs", "busy"], ["--costs", "idle"])
+        )
+        self.assertEqual(default, busy)
+        self.assertLess(idle, busy)
+        done = vpmm("replay", self.trace(), "--costs", "1")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("`1` is not in {busy,idle}", done.stderr)
+
     def test_the_table_leaves_out_the_footprint_of_the_simulated_async_pool(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda-async")
         self.assertEqual(done.returncode, OK, done.stderr)

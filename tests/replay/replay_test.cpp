@@ -366,5 +366,12 @@ TEST(AllocatorKinds, are_named_as_on_the_command_line) {
   EXPECT_FALSE(parse_allocator_kind("malloc").has_value());
 }
 
+TEST(ReplayCosts, an_idle_process_spends_less_in_the_driver_than_a_busy_one) {
+  const Trace trace = random_trace(5);
+  SimMachineOptions idle;
+  idle.costs = Costs::idle;
+  EXPECT_LT(run(trace, AllocatorKind::vpmm, idle).driver_ns, run(trace, AllocatorKind::vpmm).driver_ns);
+}
+
 }  // namespace
 }  // namespace vpmm::replay
