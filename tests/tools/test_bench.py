@@ -129,7 +129,9 @@ class Peers(unittest.TestCase):
             calls = (Path(folder) / "calls").read_text().splitlines()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([call.split()[0] for call in calls if "--repeats 11" in call], ["multi-stream"])
-        self.assertEqual([call.split()[0] for call in calls], ["random-allocations", "multi-stream"])
+        self.assertEqual(
+            [call.split()[0] for call in calls], ["random-allocations", "random-allocations", "multi-stream"]
+        )
 
     def test_one_that_fails_is_named_with_what_it_said_first(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
