@@ -1,6 +1,8 @@
 // tests: a driver that lets a test meet the calls it names.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -16,12 +18,14 @@ class HookedDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
   void sleep_ns(std::uint64_t ns) override {
+    ++sleeps;
     ForwardingDriver::sleep_ns(ns);
     if (on_sleep) std::exchange(on_sleep, {})();
   }
   std::map<driver::Call, std::function<driver::CuResult()>> on;
   std::function<void()> on_sleep;  // once, on the thread that slept
   std::map<driver::Call, std::uint64_t> counts;
+  std::atomic<std::uint64_t> sleeps{0};
 
  private:
   std::optional<driver::CuResult> before(driver::Call call) override {
