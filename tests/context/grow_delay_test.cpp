@@ -4,12 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <thread>
-#include <utility>
-
-#include "driver/forwarding.hpp"
-#include "support/pool_world_words.hpp"
+#include "context/hooked_world.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -24,97 +19,35 @@ constexpr std::uint64_t kLongest = pool::GrowDelay::kLongestNs;
 constexpr std::uint64_t kCalls = kMillisecond;
 constexpr Bytes kHalf = 256 * kMiB;
 
-// Does something while a request looks, and counts.
-class Looks final : public driver::ForwardingDriver {
- public:
-  using ForwardingDriver::ForwardingDriver;
-  void sleep_ns(std::uint64_t ns) override {
-    ++count;
-    ForwardingDriver::sleep_ns(ns);
-    if (meanwhile) std::exchange(meanwhile, {})();
-  }
-  int count = 0;
-  std::function<void()> meanwhile;  // once; on the thread that looks, without the pool's lock
-};
-
 // Two streams have called; `other` has half of what is mapped in use.
-struct World {
-  explicit World(const context::Config& config = adaptive_world().config) {
-    EXPECT_EQ(sim.init(), driver::CuResult::success);
-    EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
-    EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
-    auto created = context::Context::create(looks, 0, config);
-    EXPECT_TRUE(created.ok());
-    pool = std::move(created.value());
-    own = stream();
-    other = stream();
+struct World : HookedWorld {
+  explicit World(const WorldOptions& options = adaptive_world()) : HookedWorld(options) {
     allocate(kHalf, other);
     allocate(kPage, own);
   }
-  ~World() {
-    faults.clear_plan();
-    EXPECT_EQ(pool->validate(), "");
-    sim.run_until_idle();
-    EXPECT_EQ(sim.hazard_count(), 0u) << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
-  }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
 
-  driver::sim::SimDriver sim;
-  driver::ContextHandle context{};
-  driver::FaultingDriver faults{sim};
-  driver::RecordingDriver calls{faults};
-  Looks looks{calls};
-  std::unique_ptr<context::Context> pool;
-  StreamHandle own{}, other{};
+  const StreamHandle own = stream();
+  const StreamHandle other = stream();
 
-  StreamHandle stream() {
-    StreamHandle made{};
-    EXPECT_EQ(sim.stream_create(StreamFlags::non_blocking, made), driver::CuResult::success);
-    return made;
-  }
-  DevicePtr allocate(Bytes bytes, context::Stream on) {
-    auto made = pool->allocate({bytes, 0, on});
-    EXPECT_TRUE(made.ok()) << message_of(made);
-    return made ? made.value() : DevicePtr{};
-  }
-  void deallocate(DevicePtr ptr, context::Stream on) { EXPECT_TRUE(pool->deallocate(ptr, on).ok()); }
-  void use(DevicePtr ptr, Bytes bytes, StreamHandle on, std::uint64_t duration_ns) {
-    driver::sim::Kernel kernel;
-    kernel.name = "write";
-    kernel.duration_ns = duration_ns;
-    kernel.accesses = {{{ptr, bytes}, driver::sim::MemoryAccess::Kind::write}};
-    EXPECT_EQ(sim.launch(kernel, on), driver::CuResult::success);
-  }
   // `other` frees `held` behind a kernel; no request looked before.
   void free_behind_a_kernel(std::uint64_t duration_ns, DevicePtr held, Bytes bytes = kHalf) {
     use(held, bytes, other, duration_ns);
     deallocate(held, other);
-    looks.count = 0;
+    hooks.sleeps = 0;
   }
   void free_behind_a_kernel(std::uint64_t duration_ns) { free_behind_a_kernel(duration_ns, allocate(kHalf, other)); }
-  // How long an allocation for `own` took.
-  std::uint64_t time_of(Bytes bytes) {
-    const std::uint64_t begin = sim.now_ns();
-    allocate(bytes, own);
-    return sim.now_ns() - begin;
-  }
+  std::uint64_t time_of(Bytes bytes) { return HookedWorld::time_of(bytes, own); }
   // The delay of one that would create memory of which `spared` bytes are on their way.
   std::uint64_t longest_for(Bytes spared) const { return pool::GrowDelay::longest_ns(spared, mapped()); }
-  Bytes mapped() const { return pool->statistics().mapped_bytes; }
-  std::uint64_t delayed() const { return pool->statistics().pauses; }
-  void on_another_thread(const std::function<void()>& act) {
-    std::thread([&] {
-      EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
-      act();
-    }).join();
-  }
+  Bytes mapped() const { return statistics().mapped_bytes; }
+  std::uint64_t delayed() const { return statistics().pauses; }
+  std::uint64_t looks() const { return hooks.sleeps; }
 };
 
-context::Config preferring(pool::Prefer prefer) {
-  context::Config config = adaptive_world().config;
-  config.prefer = prefer;
-  return config;
+WorldOptions preferring(pool::Prefer prefer) {
+  WorldOptions options = adaptive_world();
+  options.config.prefer = prefer;
+  return options;
 }
 
 void expect_as_long(std::uint64_t took, std::uint64_t longest) {
@@ -133,8 +66,8 @@ TEST(GrowDelay, memory_that_is_complete_in_a_moment_is_used_instead_of_new_memor
   EXPECT_GT(took, 250 * kMicrosecond);
   EXPECT_LT(took, 600 * kMicrosecond);
   EXPECT_EQ(world.delayed(), 1u);
-  EXPECT_EQ(world.pool->statistics().gpu_waits, 0u) << "no stream was put behind the other";
-  EXPECT_EQ(world.pool->statistics().host_waits, 0u);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u) << "no stream was put behind the other";
+  EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
 // Allocated on the caller's stream, freed on the other: it needs both.
@@ -155,7 +88,7 @@ TEST(GrowDelay, memory_that_another_call_sees_first_is_found) {
   world.deallocate(world.allocate(256, third), third);
   world.free_behind_a_kernel(300 * kMicrosecond);
   const Bytes mapped = world.mapped();
-  world.looks.meanwhile = [&] {
+  world.hooks.on_sleep = [&] {
     world.on_another_thread([&] {
       world.sim.advance_host_ns(400 * kMicrosecond);
       world.deallocate(world.allocate(100'000, third), third);
@@ -163,7 +96,7 @@ TEST(GrowDelay, memory_that_another_call_sees_first_is_found) {
   };
   world.allocate(kHalf, world.own);
   EXPECT_EQ(world.mapped(), mapped);
-  EXPECT_EQ(world.looks.count, 1);
+  EXPECT_EQ(world.looks(), 1u);
 }
 
 TEST(GrowDelay, memory_that_is_freed_on_the_own_stream_meanwhile_is_found) {
@@ -171,7 +104,7 @@ TEST(GrowDelay, memory_that_is_freed_on_the_own_stream_meanwhile_is_found) {
   const DevicePtr mine = world.allocate(kHalf, world.own);
   world.free_behind_a_kernel(100 * kMillisecond);
   const Bytes mapped = world.mapped();
-  world.looks.meanwhile = [&] { world.on_another_thread([&] { world.deallocate(mine, world.own); }); };
+  world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(mine, world.own); }); };
   EXPECT_EQ(world.allocate(kHalf, world.own), mine);
   EXPECT_EQ(world.mapped(), mapped);
 }
@@ -187,7 +120,7 @@ TEST(GrowDelay, is_for_a_chunk_of_the_own_stream_that_is_to_be_split) {
   const std::uint64_t took = world.time_of(kHalf / 2);
   EXPECT_EQ(world.mapped(), mapped);
   EXPECT_GT(took, 250 * kMicrosecond);
-  EXPECT_EQ(world.pool->statistics().chunks_released, 1u);
+  EXPECT_EQ(world.statistics().chunks_released, 1u);
 }
 
 // It moved, and its old address was in use as long as it was.
@@ -202,7 +135,7 @@ TEST(GrowDelay, is_for_a_chunk_that_moved_and_is_to_be_split) {
     world.deallocate(ptr, world.own);
   }
   world.deallocate(world.allocate(2 * kHalf, world.own), world.own);
-  ASSERT_EQ(world.pool->statistics().zombie_bytes, 2 * kHalf);
+  ASSERT_EQ(world.statistics().zombie_bytes, 2 * kHalf);
   const Bytes mapped = world.mapped();
   world.allocate(kHalf / 2, world.own);
   EXPECT_EQ(world.mapped(), mapped);
@@ -214,7 +147,7 @@ TEST(GrowDelay, is_not_for_what_the_own_stream_can_have_at_once) {
   world.use(mine, kHalf, world.own, 100 * kMillisecond);
   world.deallocate(mine, world.own);
   world.time_of(2 * kHalf);
-  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_EQ(world.looks(), 0u);
 }
 
 // --- how long it is -------------------------------------------------------------------------------------------------
@@ -267,7 +200,7 @@ TEST(GrowDelay, is_no_longer_than_what_is_lacking_by_then_is_worth) {
   world.free_behind_a_kernel(100 * kMillisecond);
   const Bytes mapped = world.mapped();
   const std::uint64_t longest = world.longest_for(4 * kPage);
-  world.looks.meanwhile = [&] { world.on_another_thread([&] { world.deallocate(most, third); }); };
+  world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(most, third); }); };
   expect_as_long(world.time_of(kHalf + 4 * kPage), longest);
   EXPECT_EQ(world.mapped(), mapped + 4 * kPage);
   EXPECT_EQ(world.delayed(), 1u);
@@ -286,7 +219,7 @@ TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
     EXPECT_GT(world.sim.now_ns() - begin, kLongest) << step;
     EXPECT_LT(world.sim.now_ns() - begin, kLongest * pool::GrowDelay::kWholeShare * 3 / 4 + growths * kCalls / 2)
         << step;
-    EXPECT_EQ(world.pool->statistics().host_waits, 0u);
+    EXPECT_EQ(world.statistics().host_waits, 0u);
   }
 }
 
@@ -297,7 +230,7 @@ TEST(GrowDelay, is_for_the_default_only) {
     World world(preferring(prefer));
     world.free_behind_a_kernel(100 * kMillisecond);
     world.allocate(kHalf, world.own);
-    EXPECT_EQ(world.looks.count, 0);
+    EXPECT_EQ(world.looks(), 0u);
   }
 }
 
@@ -306,22 +239,22 @@ TEST(GrowDelay, is_for_a_record_of_mapped_memory_only) {
   World world;
   world.free_behind_a_kernel(100 * kMillisecond);
   const DevicePtr first = world.allocate(kHalf, world.own);
-  ASSERT_GT(world.looks.count, 0);
+  ASSERT_GT(world.looks(), 0u);
   world.deallocate(first, world.own);
   world.sim.advance_host_ns(200 * kMillisecond);
   ASSERT_TRUE(world.pool->synchronize().ok());
   ASSERT_TRUE(world.pool->trim(2 * kHalf).ok());
   world.free_behind_a_kernel(100 * kMillisecond);
   world.allocate(kHalf, world.own);
-  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_EQ(world.looks(), 0u);
   world.allocate(kHalf, world.own);
-  EXPECT_GT(world.looks.count, 0) << "and this is one";
+  EXPECT_GT(world.looks(), 0u) << "and this is one";
 }
 
 TEST(GrowDelay, is_not_for_memory_that_nobody_freed) {
   World world;
   world.allocate(kHalf, world.own);
-  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_EQ(world.looks(), 0u);
 }
 
 // A stream that is alone records no event, and during a capture nothing that covers all streams may be recorded.
@@ -342,9 +275,9 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
 
 // Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
-  context::Config config = adaptive_world().config;
-  config.any_stream = context::AnyStreamOrder::park;
-  World world(config);
+  WorldOptions options = adaptive_world();
+  options.config.any_stream = pool::AnyStreamOrder::park;
+  World world(options);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);
   world.use(mine, kHalf, world.own, 100 * kMillisecond);
@@ -352,7 +285,7 @@ TEST(GrowDelay, is_not_for_parked_memory) {
   world.deallocate(parked, std::nullopt);
   world.allocate(kHalf, world.own);
   world.allocate(kHalf, world.own);
-  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_EQ(world.looks(), 0u);
 }
 
 TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
@@ -360,10 +293,10 @@ TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
   world.free_behind_a_kernel(100 * kMillisecond);
   world.pool->defer_cleanup_begin();
   world.allocate(kHalf, world.own);
-  EXPECT_EQ(world.looks.count, 0);
+  EXPECT_EQ(world.looks(), 0u);
   EXPECT_TRUE(world.pool->defer_cleanup_end().ok());
   world.allocate(kHalf, world.own);
-  EXPECT_GT(world.looks.count, 0);
+  EXPECT_GT(world.looks(), 0u);
 }
 
 // --- beside others --------------------------------------------------------------------------------------------------
@@ -372,7 +305,7 @@ TEST(GrowDelay, holds_up_no_call_that_finds_what_it_needs) {
   World world;
   world.free_behind_a_kernel(100 * kMillisecond);
   std::uint64_t took = kLongest;
-  world.looks.meanwhile = [&] {
+  world.hooks.on_sleep = [&] {
     world.on_another_thread([&] {
       const std::uint64_t begin = world.sim.now_ns();
       world.allocate(kHalf, world.other);
@@ -390,7 +323,7 @@ TEST(GrowDelay, of_two_calls_is_no_longer_than_that_of_one) {
   world.deallocate(world.allocate(256, third), third);
   world.free_behind_a_kernel(100 * kMillisecond);
   std::uint64_t second = 0;
-  world.looks.meanwhile = [&] {
+  world.hooks.on_sleep = [&] {
     world.on_another_thread([&] {
       const std::uint64_t begin = world.sim.now_ns();
       world.allocate(kHalf, third);
@@ -422,12 +355,12 @@ TEST(GrowDelay, a_context_that_breaks_meanwhile_is_told_and_left_alone) {
   World world;
   world.free_behind_a_kernel(100 * kMillisecond);
   std::uint64_t calls = 0;
-  world.looks.meanwhile = [&] {
+  world.hooks.on_sleep = [&] {
     calls = world.calls.memory_call_count();
     world.faults.set_plan(FaultPlan{{Call::event_query}, 1, driver::CuResult::illegal_address});
   };
   expect_error(world.pool->allocate({kHalf, 0, world.own}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
-  EXPECT_EQ(world.looks.count, 1);
+  EXPECT_EQ(world.looks(), 1u);
   EXPECT_EQ(world.calls.memory_call_count(), calls);
 }
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "base/message.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "pool/pool.hpp"
 #include "support/sim_timelines.hpp"
@@ -14,20 +15,14 @@ namespace vpmm::pool {
 constexpr Bytes kPage = 2 * kMiB;
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
-// `Between` is the driver between the pool and the simulator. A test sets `config` and `relief`, which is of no help
-// by itself, and opens the pool.
+// `Between` is the driver between the pool and the simulator. A test sets `config` and opens the pool.
 template <typename Between>
-class PoolFixture : public testing::Test {
+class PoolFixture : public ::testing::Test {
  protected:
   explicit PoolFixture(const driver::sim::SimOptions& options = {}) : sim(options) {
     context = time::enter_primary(sim, timelines);
     config.page_chunks = true;
     config.va_size = kGiB;
-    relief.drain_deferred = [](MutexLock&) { return false; };
-    relief.give_back_caches = [](MutexLock&) { return false; };
-    relief.shrink_caches = [](MutexLock&) { return false; };
-    relief.prove_everything = [] { return false; };
-    relief.synchronize = [](MutexLock&) { return false; };
   }
   ~PoolFixture() override {
     EXPECT_EQ(pool->validate(), "");
@@ -40,7 +35,7 @@ class PoolFixture : public testing::Test {
   static void expect(driver::CuResult result) { EXPECT_EQ(result, driver::CuResult::success); }
 
   void open() {
-    pool = std::make_unique<Pool>(driver, driver::ChunkProperties{}, config, kPage, timelines, relief);
+    pool = std::make_unique<Pool>(driver, driver::ChunkProperties{}, config, kPage, timelines);
     a = make_caller();
     b = make_caller();
   }
@@ -52,11 +47,24 @@ class PoolFixture : public testing::Test {
     caller.timeline = timelines.of(stream).value();
     return caller;
   }
-  Result<DevicePtr> allocate(Bytes pages, const Caller& caller) {
-    return pool->allocate(lock, {pages * kPage, pages * kPage, kPage}, caller);
+  static PageRequest request(Bytes pages) { return {pages * kPage, pages * kPage, kPage}; }
+  // As whoever asks: what is idle, what is idle behind a wait, and what can be mapped; nothing is delayed.
+  Result<DevicePtr> allocate(MutexLock& held, Bytes pages, const Caller& caller, Effort effort = Effort::by_policy) {
+    std::optional<Placed> found = pool->find(request(pages), caller);
+    if (!found) {
+      VPMM_TRY_ASSIGN(found, pool->find_waiting(request(pages), caller, effort));
+    }
+    if (found) return found->begin;
+    VPMM_TRY_ASSIGN(const Answer answer, pool->map(held, request(pages), caller, effort, 0));
+    if (const Placed* const placed = std::get_if<Placed>(&answer)) return placed->begin;
+    EXPECT_EQ(std::get<Needs>(answer).what, Needs::What::memory);
+    return Error{ErrorCode::out_of_memory, message_of("{} bytes are missing", std::get<Needs>(answer).missing)};
   }
-  DevicePtr take(Bytes pages, const Caller& caller) {
-    auto result = allocate(pages, caller);
+  Result<DevicePtr> allocate(Bytes pages, const Caller& caller, Effort effort = Effort::by_policy) {
+    return allocate(lock, pages, caller, effort);
+  }
+  DevicePtr take(Bytes pages, const Caller& caller, Effort effort = Effort::by_policy) {
+    auto result = allocate(pages, caller, effort);
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};
   }
@@ -82,7 +90,6 @@ class PoolFixture : public testing::Test {
   time::Timelines timelines{driver, {}};
   driver::ContextHandle context{};
   Config config;
-  Relief relief;
   std::unique_ptr<Pool> pool;
   Mutex mutex;
   MutexLock lock{mutex};

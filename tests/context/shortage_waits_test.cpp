@@ -1,0 +1,210 @@
+// context: for what the host waits when memory runs out, and when it stops.
+#include <atomic>
+#include <string>
+
+#include "context/hooked_world.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+using driver::FaultPlan;
+
+enum class Limit { capacity, others };  // the pool's own, or what other processes leave of the GPU
+
+constexpr Bytes kPages = 40;  // all that there is
+constexpr std::uint64_t kMillisecondNs = 1'000'000;
+constexpr std::uint64_t kFastNs = 5 * kMillisecondNs;
+constexpr std::uint64_t kSlowNs = 10'000 * kMillisecondNs;
+
+WorldOptions limited(Limit limit) {
+  WorldOptions options = page_world();
+  options.sim.capacity = 2 * kPages * kPage;
+  if (limit == Limit::capacity)
+    options.config.capacity = kPages * kPage;
+  else
+    options.sim.used_by_others = kPages * kPage;
+  return options;
+}
+
+class ShortageWaits : public ::testing::TestWithParam<Limit> {
+ protected:
+  void free_behind_a_kernel(DevicePtr ptr, Bytes pages, StreamHandle stream, std::uint64_t duration_ns) {
+    world.use(ptr, pages * kPage, stream, duration_ns);
+    world.deallocate(ptr, stream);
+  }
+  std::uint64_t time_of(Bytes pages) { return world.time_of(pages * kPage, std::nullopt); }
+
+  HookedWorld world{limited(GetParam())};
+  const StreamHandle slow = world.stream();
+  const StreamHandle fast = world.stream();
+};
+
+// The slow stream's page has the older event; the fast one has all others.
+class WhichWait : public ShortageWaits {
+ protected:
+  WhichWait() {
+    const DevicePtr page = world.allocate(kPage, slow);
+    others = world.allocate((kPages - 1) * kPage, fast);
+    free_behind_a_kernel(page, 1, slow, kSlowNs);
+  }
+  DevicePtr others{};
+};
+
+TEST_P(WhichWait, is_for_whichever_stream_is_done_first) {
+  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  const std::uint64_t took = time_of(kPages - 1);
+  EXPECT_GT(took, kFastNs - kMillisecondNs);
+  EXPECT_LT(took, kFastNs + kMillisecondNs);
+  EXPECT_EQ(world.sim.stream_query(slow), CuResult::not_ready);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+}
+
+TEST_P(WhichWait, goes_on_for_the_slow_stream_where_only_that_is_enough) {
+  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  const std::uint64_t took = time_of(kPages);
+  EXPECT_GT(took, kSlowNs - kMillisecondNs);
+  EXPECT_LT(took, kSlowNs + kMillisecondNs);
+  EXPECT_EQ(world.statistics().host_waits, 2u);
+}
+
+TEST_P(WhichWait, ends_with_what_somebody_frees_meanwhile) {
+  world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(others, fast); }); };
+  EXPECT_LT(time_of(kPages - 1), kMillisecondNs);
+}
+
+// It goes on for that memory, which would not be there when the slow stream is done.
+TEST_P(WhichWait, ends_with_a_free_that_was_deferred_meanwhile) {
+  world.hooks.on_sleep = [&] { world.pool->deallocate_deferred(others); };
+  time_of(kPages - 1);
+  EXPECT_EQ(world.statistics().host_waits, 2u);
+}
+
+TEST_P(WhichWait, ends_with_what_a_call_of_somebody_else_sees_complete) {
+  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  world.hooks.on_sleep = [&] {
+    world.on_another_thread([&] {
+      world.sim.advance_host_ns(kFastNs);
+      EXPECT_TRUE(world.pool->trim(kPages * kPage).ok());
+    });
+  };
+  EXPECT_LT(time_of(kPages - 1), kFastNs + kMillisecondNs);
+}
+
+// During a capture no event of the whole context may stand for what was freed without a stream, so nothing ever tells.
+TEST_P(WhichWait, ends_when_no_event_is_left_that_could_help) {
+  ASSERT_TRUE(world.pool->capture_begin().ok());
+  world.use(others, (kPages - 1) * kPage, fast, kFastNs);
+  world.deallocate(others, std::nullopt);
+  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+  EXPECT_EQ(world.statistics().pending_bytes, (kPages - 1) * kPage);
+  ASSERT_TRUE(world.pool->capture_end().ok());
+  world.allocate(kPages * kPage, std::nullopt);
+}
+
+TEST_P(WhichWait, of_which_a_query_fails_ends_the_request_and_nothing_is_lost) {
+  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  world.hooks.on_sleep = [&] { world.faults.set_plan(FaultPlan{{Call::event_query}, 1, CuResult::unknown}); };
+  expect_error(world.pool->allocate({(kPages - 1) * kPage, 0, std::nullopt}), ErrorCode::driver_failed,
+               {"event_query"});
+  world.faults.clear_plan();
+  world.allocate((kPages - 1) * kPage, std::nullopt);
+}
+
+TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
+  const DevicePtr first = world.allocate(kPage, slow);
+  world.allocate(kPage, slow);  // between them, so that they do not become one range with the later number
+  const DevicePtr second = world.allocate((kPages - 2) * kPage, slow);
+  free_behind_a_kernel(first, 1, slow, kFastNs);
+  free_behind_a_kernel(second, kPages - 2, slow, kSlowNs);
+  EXPECT_LT(time_of(1), kFastNs + kMillisecondNs);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+  EXPECT_EQ(world.sim.stream_query(slow), CuResult::not_ready);
+}
+
+TEST_P(ShortageWaits, nobody_waits_for_what_is_complete) {
+  const DevicePtr page = world.allocate(kPage, slow);
+  world.allocate((kPages - 1) * kPage, slow);
+  free_behind_a_kernel(page, 1, slow, kFastNs);
+  world.sim.run_until_idle();
+  EXPECT_LT(time_of(1), kMillisecondNs);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST_P(ShortageWaits, nothing_is_proven_and_nobody_waits_where_nothing_is_pending) {
+  world.allocate(kPages * kPage, slow);
+  const auto asked = [&] {
+    return world.calls.count(Call::event_record) + world.calls.count(Call::ctx_record_event) +
+           world.calls.count(Call::ctx_synchronize) + world.calls.count(Call::event_query);
+  };
+  const std::uint64_t before = asked();
+  expect_error(world.pool->allocate({kPage, 0, fast}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked(), before);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+// Two streams are done, and the query for one of them fails.
+TEST_P(ShortageWaits, what_was_learned_before_a_query_failed_is_used) {
+  const DevicePtr first = world.allocate(kPages / 2 * kPage, slow);
+  const DevicePtr second = world.allocate(kPages / 2 * kPage, fast);
+  free_behind_a_kernel(first, kPages / 2, slow, kFastNs);
+  free_behind_a_kernel(second, kPages / 2, fast, kFastNs);
+  world.sim.run_until_idle();
+  world.faults.set_plan(FaultPlan{{Call::event_query}, 2, CuResult::unknown});
+  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::driver_failed);
+  EXPECT_EQ(world.statistics().pending_bytes, kPages / 2 * kPage);
+}
+
+TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
+  world.allocate(2 * kPage, slow);
+  const DevicePtr rest = world.allocate((kPages - 2) * kPage, fast);
+  ASSERT_TRUE(world.pool->capture_begin().ok());
+  world.deallocate(rest, std::nullopt);
+  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
+               {"asked for 83886080 bytes", "live 4194304", "free 79691776, of which pending 79691776",
+                "; pending 79691776 on any stream"});
+  ASSERT_TRUE(world.pool->capture_end().ok());
+}
+
+// The plan of another thread has the idle pages in hand, and they come back because it fails.
+TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
+  std::vector<DevicePtr> all;
+  for (Bytes i = 0; i < kPages; ++i) all.push_back(world.allocate(kPage, slow));
+  for (std::size_t i = 0; i < all.size(); i += 2) world.deallocate(all[i], slow);
+  ASSERT_TRUE(world.pool->synchronize().ok());
+  Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
+  std::atomic<bool> has_begun{false};
+  std::thread thread;
+  world.hooks.on[Call::stream_is_capturing] = [&, first = std::this_thread::get_id()] {
+    has_begun = has_begun || std::this_thread::get_id() != first;
+    return CuResult::success;
+  };
+  world.hooks.on[Call::mem_map] = [&, first = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() != first) return CuResult::success;
+    if (!thread.joinable()) {
+      thread = std::thread([&] {
+        EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
+        second = world.pool->allocate({kPage, 0, fast});
+      });
+      while (!has_begun) std::this_thread::yield();
+      world.statistics();  // the other has the lock until it waits
+    }
+    return CuResult::out_of_memory;
+  };
+  expect_error(world.pool->allocate({kPages / 2 * kPage, 0, slow}), ErrorCode::out_of_memory);
+  thread.join();
+  EXPECT_TRUE(second.ok()) << message_of(second);
+}
+
+std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
+  return tested.param == Limit::capacity ? "capacity" : "others";
+}
+INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(Limit::capacity, Limit::others), name_of);
+INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(Limit::capacity, Limit::others), name_of);
+
+}  // namespace
+}  // namespace vpmm::testing
