@@ -324,12 +324,9 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 }
 
 void Pool::disown(Region* region) {
-  if (region->tenant.timeline) count_tenant(region->tenant, -1);
+  VPMM_CHECK(region->range.size == page_size(), "more than a page is nobody's");
+  count_tenant(region->tenant, -1);
   region->tenant.timeline.reset();
-  while (region->range.size > page_size()) {
-    region = memory_.index.split_allocated(region, region->range.begin + page_size());
-    ++memory_.counters.allocations;
-  }
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {

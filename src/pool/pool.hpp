@@ -86,8 +86,7 @@ class Pool {
   region::Region* owner(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) { return memory_.index.owner(ptr); }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // The allocation is the pool's own business from here on: no stream is kept alive for it, and each of its pages is an
-  // allocation of its own.
+  // The allocation, a page, is nobody's from here on: no stream is kept alive for it.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
   // An allocated region becomes, whole and where it stands, the next tenant's; it counts as a free and an allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);

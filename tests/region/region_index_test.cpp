@@ -74,6 +74,18 @@ TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_
   EXPECT_EQ(index.validate(), "");
 }
 
+TEST_F(MappedRegionIndex, each_part_of_an_allocation_that_is_split_is_its_tenants_and_asked_for_as_a_whole) {
+  Region* const front = index.allocate(region_at(index, 4), pages(5, 3), Tenant{3 * kPage - 7, B, {}, 0});
+  const Bytes others = index.requested_bytes() - (3 * kPage - 7);
+  Region* const back = index.split_allocated(front, page(6));
+  EXPECT_EQ(index.owner(page(5)), front);
+  EXPECT_EQ(index.owner(page(7)), back);
+  EXPECT_EQ(back->range, pages(6, 2));
+  EXPECT_EQ(back->tenant.timeline, B);
+  EXPECT_EQ(index.requested_bytes(), others + 3 * kPage);
+  EXPECT_EQ(index.validate(), "");
+}
+
 TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {
   int room = 0;
   Region* const region = index.allocate(region_at(index, 4), pages(5, 2), Tenant{});
