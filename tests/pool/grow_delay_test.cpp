@@ -22,7 +22,8 @@ TEST(GrowDelay, is_proportional_to_the_share_of_mapped_memory_that_it_may_spare)
 TEST(GrowDelay, is_bounded) {
   EXPECT_EQ(GrowDelay::longest_ns(kMapped, kMapped), GrowDelay::kLongestNs);
   EXPECT_EQ(GrowDelay::longest_ns(100 * kMapped, kMapped), GrowDelay::kLongestNs);
-  EXPECT_EQ(GrowDelay::longest_ns(kMiB, 0), GrowDelay::kLongestNs) << "an empty pool";
+  EXPECT_EQ(GrowDelay::longest_ns(GrowDelay::kLeastWhole, 0), GrowDelay::kLongestNs) << "an empty pool";
+  EXPECT_EQ(GrowDelay::longest_ns(GrowDelay::kLeastWhole / 64, 0), GrowDelay::kLongestNs / 64);
 }
 
 TEST(GrowDelay, doubling_the_memory_costs_a_quarter_of_a_second_in_steps_of_any_size) {

@@ -11,7 +11,7 @@ namespace {
 class PreferOnTraces : public testing::TestWithParam<std::string> {
  protected:
   ReplayResult with(pool::Prefer prefer) const {
-    pool::Config config;
+    context::Config config;
     config.prefer = prefer;
     const auto machine = make_sim_machine({});
     auto result = replay(trace_.value(), *machine, allocator_recipe(AllocatorKind::vpmm, config), {});
