@@ -36,6 +36,8 @@ Part add_random_allocations(CLI::App& part) {
   const auto settings = std::make_shared<RandomAllocationsSettings>();
   part.add_option("--counts", settings->counts, "values of N")->delimiter(',');
   part.add_option("--sizes-mib", settings->sizes_mib, "largest sizes")->delimiter(',');
+  part.add_option("--share", settings->share, "of the GPU's memory, live at most; not given: 16,000 MiB, as RMM has it")
+      ->check(CLI::Range(0.01, 1.0));
   part.add_option("--loop-seconds", settings->loop_seconds, "of one loop, at most");
   return [settings](const Run& run) { run_random_allocations(run, *settings); };
 }

@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string manager;
-  std::optional<pool::DriverKind> driver;
+  std::optional<context::DriverKind> driver;
   int device = 0;
   bool json = false;
 };
@@ -76,7 +76,7 @@ void print_json(const char* name, const char* driver, int device, const std::vec
 Result<int> check(const Options& options) {
   // The library reads the variable when CUDA is first needed; there is no other thread yet.
   if (options.driver) ::setenv("VPMM_DRIVER", context::to_string(*options.driver), 1);
-  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   const vpmm_emm_plugin* const plugin = find_plugin(options.manager);
   const conformance::Suite suite(plugin, options.device);

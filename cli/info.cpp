@@ -21,7 +21,7 @@ using driver::Call;
 using driver::DeviceAttribute;
 
 struct Options {
-  std::optional<pool::DriverKind> driver;
+  std::optional<context::DriverKind> driver;
   bool json = false;
 };
 
@@ -125,7 +125,7 @@ void print_device(const Device& device, std::size_t ordinal) {
 
 // All that was found out. An error does not keep the rest from being printed.
 struct Answer {
-  pool::Config config;
+  context::Config config;
   std::optional<DriverInfo> driver;
   Result<void> problem;  // no driver, or settings that no pool of it accepts
 };

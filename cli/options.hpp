@@ -36,8 +36,9 @@ CLI::Validator names_only(const std::vector<std::pair<std::string, Enum>>& choic
 }
 
 inline CLI::Validator driver_names() {
-  return names_only<pool::DriverKind>(
-      {{"auto", pool::DriverKind::automatic}, {"cuda", pool::DriverKind::cuda}, {"sim", pool::DriverKind::sim}});
+  return names_only<context::DriverKind>({{"auto", context::DriverKind::automatic},
+                                          {"cuda", context::DriverKind::cuda},
+                                          {"sim", context::DriverKind::sim}});
 }
 
 // Turns "64MiB" into the number of bytes.

@@ -27,13 +27,15 @@ constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
 
 struct Options {
   std::vector<std::string> traces;
-  std::optional<pool::DriverKind> driver;
+  std::optional<context::DriverKind> driver;
   std::vector<replay::AllocatorKind> allocators;
   std::optional<Bytes> capacity;
   std::uint64_t lag_us = 500;
   std::uint64_t seed = 1;
+  replay::Costs costs = replay::Costs::busy;
   bool fit = false;
   bool paced = false;
+  bool calls = false;
   bool json = false;
 };
 
@@ -83,7 +85,7 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const Options& options, const pool::Config& config)
+  Replayer(const Options& options, const context::Config& config)
       : options_(options),
         config_(config),
         capacity_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
@@ -126,6 +128,7 @@ class Replayer {
   void report() const {
     if (!options_.json && !results_.empty()) {
       fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
+      if (options_.calls) fmt::print("\n{}", replay::calls_table(results_));
       if (options_.fit) fmt::print("\n{}", replay::fit_table(results_));
     }
     for (const replay::ReplayResult& result : results_) {
@@ -152,6 +155,7 @@ class Replayer {
     sim.capacity = capacity;
     sim.lag_us = options_.lag_us;
     sim.seed = options_.seed;
+    sim.costs = options_.costs;
     return replay::make_sim_machine(sim);
   }
 
@@ -190,7 +194,7 @@ class Replayer {
   }
 
   const Options& options_;
-  pool::Config config_;
+  context::Config config_;
   const Bytes capacity_;  // of the simulated GPU
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
@@ -200,7 +204,7 @@ class Replayer {
 };
 
 Result<int> replay_traces(const Options& options) {
-  VPMM_TRY_ASSIGN(pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(context::Config config, context::config_from_environment());
   if (options.driver) config.driver = *options.driver;
   Replayer replayer(options, config);
   VPMM_TRY(replayer.prepare());
@@ -240,10 +244,17 @@ void add_options(CLI::App& verb, Options& options) {
   verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
+  verb.add_option("--costs", options.costs,
+                  "What the simulator's driver calls take: as in a process that computes meanwhile (busy, the default) "
+                  "or in one that does nothing else (idle)")
+      ->transform(names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
+      ->type_name("NAME");
   verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
   verb.add_option("--seed", options.seed, "Of the simulator and of what is written")
       ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
+  verb.add_flag("--calls", options.calls,
+                "Also print what each kind of driver call took; JSON has that always, as driver_calls_by_kind");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 

@@ -61,6 +61,10 @@ def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
         "b": [
             Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async", *TORCH, "rmm-pool", "rmm-arena"],
                 ["--half"], quick=["--counts", "1000"], seconds=15),
+            # Live memory follows the GPU's size, so that there are as many holes as a large program has.
+            Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async"],
+                ["--counts", "10000", "--sizes-mib", "64", "--share", "0.6"],
+                quick=["--counts", "1000", "--sizes-mib", "64", "--share", "0.6"], seconds=15),
             Job("multi-stream", [*OURS, "cuda-async", *TORCH, *RMM], repeats=True),
         ],
         "c": [

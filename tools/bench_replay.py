@@ -15,6 +15,7 @@ OURS = ["vpmm", "vpmm-page"]
 # Measured on a GPU only: the simulator's versions of these are stand-ins.
 PEERS = ["cuda", "cuda-async"]
 GIB = 1 << 30
+MIB = 1 << 20
 
 COLUMNS: list[tuple[str, str]] = [
     ("trace", "---"),
@@ -33,6 +34,24 @@ COLUMNS: list[tuple[str, str]] = [
     ("hazards", "---:"),
     ("seconds", "---:"),
 ]
+CALL_COLUMNS: list[tuple[str, str]] = [
+    ("trace", "---"),
+    ("call of `vpmm`", "---"),
+    ("calls", "---:"),
+    ("total ms", "---:"),
+    ("mean us", "---:"),
+    ("p50 us", "---:"),
+    ("p90 us", "---:"),
+    ("p99 us", "---:"),
+    ("max us", "---:"),
+    ("MiB a call", "---:"),
+]
+# Of the calls that JSON has, the ones that the page shows.
+MAPPING_CALLS = ["mem_create", "mem_map", "mem_set_access", "mem_unmap", "mem_release"]
+
+
+def name_of(result: dict[str, Any]) -> str:
+    return Path(result["trace"]).name.removesuffix(".gz").removesuffix(".csv")
 
 
 def cells(result: dict[str, Any]) -> list[str]:
@@ -40,7 +59,7 @@ def cells(result: dict[str, Any]) -> list[str]:
     # The simulator's stream-ordered pool is too crude for its footprint to mean anything.
     crude = result["driver"] == "sim" and result["allocator"] == "cuda-async"
     return [
-        Path(result["trace"]).name.removesuffix(".gz").removesuffix(".csv"),
+        name_of(result),
         result["allocator"],
         f"{live / GIB:.2f}",
         "-" if crude or not live else f"{mapped / live:.3f}",
@@ -58,16 +77,40 @@ def cells(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def markdown(columns: list[tuple[str, str]], rows: list[list[str]]) -> str:
+    lines = [[name for name, _ in columns], [rule for _, rule in columns], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def table(results: list[dict[str, Any]]) -> str:
-    rows = [[name for name, _ in COLUMNS], [rule for _, rule in COLUMNS], *(cells(result) for result in results)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(COLUMNS, [cells(result) for result in results])
+
+
+def call_cells(result: dict[str, Any], call: str) -> list[str]:
+    times = result["driver_calls_by_kind"][call]
+    return [
+        name_of(result),
+        call,
+        f"{times['count']:,}",
+        f"{times['total_us'] / 1000:.1f}",
+        *(f"{times[key]:.1f}" for key in ("mean_us", "p50_us", "p90_us", "p99_us", "max_us")),
+        "-" if times["bytes"] is None else f"{times['bytes'] / times['count'] / MIB:.1f}",
+    ]
+
+
+def call_table(results: list[dict[str, Any]]) -> str:
+    ours = [result for result in results if result["allocator"] == "vpmm"]
+    rows = [
+        call_cells(result, call) for result in ours for call in MAPPING_CALLS if call in result["driver_calls_by_kind"]
+    ]
+    return markdown(CALL_COLUMNS, rows)
 
 
 def page(record: dict[str, Any]) -> str:
     facts = "\n".join(f"- {key}: {value}" for key, value in record["machine"].items())
     return (
         f"# Replay on the {record['driver']} driver, {record['date']}\n\n{facts}\n- version: {record['version']}\n\n"
-        f"    {record['command']}\n\n{table(record['results'])}\n"
+        f"    {record['command']}\n\n{table(record['results'])}\n\n{call_table(record['results'])}\n"
     )
 
 

@@ -36,6 +36,7 @@ void run_growth(const Run& run, const GrowthSettings& settings);
 struct RandomAllocationsSettings {  // workloads/random_allocations.cpp
   std::vector<std::size_t> counts = {1'000, 10'000, 100'000};
   std::vector<std::size_t> sizes_mib = {1, 4, 64, 256, 1024, 4096};
+  double share = 0;         // of the GPU's memory, that live at most; 0: 16,000 MiB
   double loop_seconds = 3;  // a loop that takes longer is stopped, and said to be
 };
 void run_random_allocations(const Run& run, const RandomAllocationsSettings& settings);

@@ -50,7 +50,7 @@ Result<ipc::IpcHandle> from_struct(const vpmm_ipc_handle* handle) {
 }
 
 Result<driver::Driver*> driver_of_process() {
-  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   return context::process_driver(config.driver);
 }
 

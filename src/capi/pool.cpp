@@ -47,14 +47,14 @@ Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
 }
 
 // Two ways of asking for the same thing are no difference: no page size, and the page size that it came to.
-Result<void> check_same(int device, const vpmm_pool& open, const pool::Config& config) {
+Result<void> check_same(int device, const vpmm_pool& open, const context::Config& config) {
   if (config == open.asked || config == open.context->config()) return {};
   const std::string how = context::difference(open.asked, config);
   return Error{ErrorCode::bad_configuration,
                message_of("the process-wide pool of device {} is already open with other settings: {}", device, how)};
 }
 
-Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool::Config& config) {
+Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const context::Config& config) {
   VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, Ownership::process_wide));
   slot.store(pool, std::memory_order_release);
   return pool;
@@ -62,7 +62,7 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const pool
 
 }  // namespace
 
-Result<vpmm_pool*> open_pool(int device, const pool::Config& config, Ownership ownership) {
+Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership) {
   observe::set_log_level(config.log);
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
@@ -92,11 +92,11 @@ Result<vpmm_pool*> process_pool(int device) {
   if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
   const MutexLock lock(process_pools().opening);
   if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
-  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   return open_in(*slot, device, config);
 }
 
-Result<vpmm_pool*> process_pool(int device, const pool::Config& config) {
+Result<vpmm_pool*> process_pool(int device, const context::Config& config) {
   VPMM_TRY_ASSIGN(auto* const slot, slot_of(device));
   const MutexLock lock(process_pools().opening);
   vpmm_pool* const open = slot->load(std::memory_order_acquire);

@@ -12,7 +12,7 @@ using context::Context;
 namespace {
 
 Result<int> count_devices() {
-  VPMM_TRY_ASSIGN(const pool::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   int count = 0;
   driver::CuResult result = driver->init();

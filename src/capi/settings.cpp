@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kUnset = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kFirstVersion = offsetof(vpmm_config, unnamed_free_on_allocating_stream) + sizeof(int);
 
-vpmm_config to_settings(const pool::Config& config) {
+vpmm_config to_settings(const context::Config& config) {
   vpmm_config settings{};
   settings.page_size = config.pool_enabled ? config.page_size.value_or(0) : kUnset;
   settings.pages = config.pages;
@@ -32,7 +32,7 @@ vpmm_config to_settings(const pool::Config& config) {
   settings.driver = context::to_string(config.driver);
   settings.prefer = context::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
-  settings.unnamed_free_on_allocating_stream = config.unnamed_free == pool::UnnamedFree::allocating_stream;
+  settings.unnamed_free_on_allocating_stream = config.unnamed_free == context::UnnamedFree::allocating_stream;
   return settings;
 }
 
@@ -41,7 +41,7 @@ std::string text_of(std::uint64_t number, std::uint64_t special, const char* nam
   return number == special ? name_of_special : std::to_string(number);
 }
 
-Result<void> set_numbers(const vpmm_config& settings, pool::Config& config) {
+Result<void> set_numbers(const vpmm_config& settings, context::Config& config) {
   if (settings.page_size != 0) {
     VPMM_TRY(context::set(config, "VPMM_PAGE_SIZE", text_of(settings.page_size, kUnset, "max")));
   }
@@ -54,12 +54,12 @@ Result<void> set_numbers(const vpmm_config& settings, pool::Config& config) {
   return context::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
 }
 
-Result<void> set_name(pool::Config& config, const char* variable, const char* name) {
+Result<void> set_name(context::Config& config, const char* variable, const char* name) {
   if (name == nullptr) return {};
   return context::set(config, variable, name);
 }
 
-Result<void> set_names(const vpmm_config& settings, pool::Config& config) {
+Result<void> set_names(const vpmm_config& settings, context::Config& config) {
   VPMM_TRY(set_name(config, "VPMM_SMALL", settings.small));
   VPMM_TRY(set_name(config, "VPMM_ANY_STREAM", settings.any_stream));
   VPMM_TRY(set_name(config, "VPMM_LOG", settings.log));
@@ -67,22 +67,22 @@ Result<void> set_names(const vpmm_config& settings, pool::Config& config) {
   return set_name(config, "VPMM_PREFER", settings.prefer);
 }
 
-Result<void> set_unnamed_free(int on_allocating_stream, pool::Config& config) {
+Result<void> set_unnamed_free(int on_allocating_stream, context::Config& config) {
   if (on_allocating_stream != 0 && on_allocating_stream != 1) {
     return Error{ErrorCode::bad_configuration,
                  message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
   }
   config.unnamed_free =
-      on_allocating_stream == 1 ? pool::UnnamedFree::allocating_stream : pool::UnnamedFree::any_stream;
+      on_allocating_stream == 1 ? context::UnnamedFree::allocating_stream : context::UnnamedFree::any_stream;
   return {};
 }
 
 }  // namespace
 
-Result<pool::Config> to_config(const vpmm_config* settings) {
+Result<context::Config> to_config(const vpmm_config* settings) {
   VPMM_TRY(require(settings, "config"));
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
-  pool::Config config;
+  context::Config config;
   vpmm_config known = to_settings(config);
   VPMM_TRY(copy_in(settings, known, "vpmm_config"));
   VPMM_TRY(set_numbers(known, config));
@@ -91,7 +91,7 @@ Result<pool::Config> to_config(const vpmm_config* settings) {
   return config;
 }
 
-Result<void> from_config(const pool::Config& config, vpmm_config* settings) {
+Result<void> from_config(const context::Config& config, vpmm_config* settings) {
   VPMM_TRY(require(settings, "config"));
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
   copy_out(to_settings(config), settings);
@@ -103,7 +103,7 @@ Result<void> from_config(const pool::Config& config, vpmm_config* settings) {
 using vpmm::capi::guarded;
 
 vpmm_status vpmm_config_init(vpmm_config* config) {
-  return guarded([&] { return vpmm::capi::from_config(vpmm::pool::Config{}, config); });
+  return guarded([&] { return vpmm::capi::from_config(vpmm::context::Config{}, config); });
 }
 
 vpmm_status vpmm_config_from_environment(vpmm_config* config) {

@@ -30,7 +30,7 @@ void done(Call call, driver::CuResult result) {
 }
 
 driver::Driver& process_driver() {
-  const pool::Config config = value_or_throw(context::config_from_environment());
+  const context::Config config = value_or_throw(context::config_from_environment());
   return *value_or_throw(context::process_driver(config.driver));
 }
 

@@ -16,8 +16,6 @@
 namespace vpmm::context {
 namespace {
 
-using pool::Config;
-
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::uint64_t kFewestMappings = 16;
 constexpr std::uint64_t kLongestMs = 3'600'000;
@@ -25,20 +23,18 @@ constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 
 template <typename Enum>
 using Name = std::pair<Enum, const char*>;
-constexpr std::array kDriverNames{Name<pool::DriverKind>{pool::DriverKind::automatic, "auto"},
-                                  Name<pool::DriverKind>{pool::DriverKind::cuda, "cuda"},
-                                  Name<pool::DriverKind>{pool::DriverKind::sim, "sim"}};
-constexpr std::array kSmallNames{Name<pool::SmallRequests>{pool::SmallRequests::pool, "pool"},
-                                 Name<pool::SmallRequests>{pool::SmallRequests::stream_ordered, "stream_ordered"}};
+constexpr std::array kDriverNames{Name<DriverKind>{DriverKind::automatic, "auto"},
+                                  Name<DriverKind>{DriverKind::cuda, "cuda"}, Name<DriverKind>{DriverKind::sim, "sim"}};
+constexpr std::array kSmallNames{Name<SmallRequests>{SmallRequests::pool, "pool"},
+                                 Name<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
 constexpr std::array kPreferNames{Name<pool::Prefer>{pool::Prefer::footprint, "footprint"},
                                   Name<pool::Prefer>{pool::Prefer::balanced, "balanced"},
                                   Name<pool::Prefer>{pool::Prefer::latency, "latency"}};
-constexpr std::array kAnyStreamNames{Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::context, "context"},
-                                     Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::legacy, "legacy"},
-                                     Name<pool::AnyStreamOrder>{pool::AnyStreamOrder::park, "park"}};
-constexpr std::array kUnnamedFreeNames{
-    Name<pool::UnnamedFree>{pool::UnnamedFree::any_stream, "any_stream"},
-    Name<pool::UnnamedFree>{pool::UnnamedFree::allocating_stream, "allocating_stream"}};
+constexpr std::array kAnyStreamNames{Name<AnyStreamOrder>{AnyStreamOrder::context, "context"},
+                                     Name<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
+                                     Name<AnyStreamOrder>{AnyStreamOrder::park, "park"}};
+constexpr std::array kUnnamedFreeNames{Name<UnnamedFree>{UnnamedFree::any_stream, "any_stream"},
+                                       Name<UnnamedFree>{UnnamedFree::allocating_stream, "allocating_stream"}};
 
 template <typename Names, typename Enum>
 const char* name_of(const Names& names, Enum value) {
@@ -276,13 +272,13 @@ std::string format_bytes(Bytes bytes) {
   return message_of("{}B", bytes);
 }
 
-const char* to_string(pool::DriverKind kind) { return name_of(kDriverNames, kind); }
-const char* to_string(pool::SmallRequests small) { return name_of(kSmallNames, small); }
+const char* to_string(DriverKind kind) { return name_of(kDriverNames, kind); }
+const char* to_string(SmallRequests small) { return name_of(kSmallNames, small); }
 const char* to_string(pool::Prefer prefer) { return name_of(kPreferNames, prefer); }
-const char* to_string(pool::AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
-const char* to_string(pool::UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
+const char* to_string(AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
+const char* to_string(UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
 
-Result<pool::Config> config_from_environment() {
+Result<Config> config_from_environment() {
   Config config;
   for (const Setting& setting : kSettings) {
     if (setting.set == nullptr) continue;
@@ -329,14 +325,14 @@ Result<IpcSettings> ipc_settings_from_environment() {
 
 std::string memory_manager_from_environment() { return std::string(value_of("VPMM_MEMORY_MANAGER")); }
 
-Result<void> set(pool::Config& config, std::string_view variable, std::string_view text) {
+Result<void> set(Config& config, std::string_view variable, std::string_view text) {
   for (const Setting& setting : kSettings) {
     if (setting.set != nullptr && setting.name == variable) return set(config, setting, text);
   }
   return Error{ErrorCode::bad_configuration, message_of("{} is not a setting", variable)};
 }
 
-Result<void> validate(const pool::Config& config, Bytes granularity) {
+Result<void> validate(const Config& config, Bytes granularity) {
   const std::string unit = format_bytes(granularity);
   if (config.max_mappings < kFewestMappings) {
     return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings), "a number, 16 or more");
@@ -360,7 +356,7 @@ Result<void> validate(const pool::Config& config, Bytes granularity) {
   return {};
 }
 
-std::string difference(const pool::Config& in_force, const pool::Config& asked) {
+std::string difference(const Config& in_force, const Config& asked) {
   for (const Setting& setting : kSettings) {
     const std::string is = setting.show(in_force);
     const std::string wanted = setting.show(asked);
@@ -369,7 +365,7 @@ std::string difference(const pool::Config& in_force, const pool::Config& asked) 
   return {};
 }
 
-Vector<SettingInForce> list_settings(const pool::Config& config) {
+Vector<SettingInForce> list_settings(const Config& config) {
   Vector<SettingInForce> list;
   for (const Setting& setting : kSettings) {
     list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning});

@@ -11,10 +11,10 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
+#include "context/config.hpp"
 #include "driver/driver.hpp"
 #include "observe/snapshot.hpp"
 #include "observe/statistics.hpp"
-#include "pool/config.hpp"
 
 namespace vpmm::context {
 
@@ -95,7 +95,7 @@ class Context {
   // once, and one page is created and given back, so that the first allocation finds everything ready; otherwise
   // nothing is touched before that. No memory stays.
   static Result<std::unique_ptr<Context>> create(driver::Driver& driver, driver::DeviceOrdinal device,
-                                                 const pool::Config& config);
+                                                 const Config& config);
   virtual ~Context() = default;  // waits for the GPU and gives everything back, unless the process is ending
 
   // Memory that work queued on `stream` after the call may use. Zero bytes: null.
@@ -157,7 +157,7 @@ class Context {
   virtual observe::Statistics statistics() const = 0;
   virtual void reset_peaks() = 0;
   virtual observe::PoolSnapshot snapshot() const = 0;
-  virtual const pool::Config& config() const = 0;  // as in force
+  virtual const Config& config() const = 0;  // as in force
   virtual driver::DeviceOrdinal device() const = 0;
   virtual driver::Driver& driver() = 0;
   // First broken invariant of any structure inside, as text; empty when all hold.

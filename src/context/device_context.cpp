@@ -362,8 +362,8 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
       timelines.push_back(timeline);
   };
   const time::Timeline* const tenant = uses.tenant ? timelines_.find(*uses.tenant) : nullptr;
-  const bool names_tenant = !caller.stream && config_.unnamed_free == pool::UnnamedFree::allocating_stream &&
-                            tenant != nullptr && !tenant->is_over;
+  const bool names_tenant =
+      !caller.stream && config_.unnamed_free == UnnamedFree::allocating_stream && tenant != nullptr && !tenant->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_tenant)
     return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : everybody(), uses.bytes));
@@ -401,7 +401,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   // Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
   // out streams that nobody named: there it counts that this one was.
   const auto is_news = [&](std::optional<time::TimelineId> tenant) {
-    return tenant != user.id || config_.any_stream == pool::AnyStreamOrder::legacy;
+    return tenant != user.id || config_.any_stream == AnyStreamOrder::legacy;
   };
   region::Region* const region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
   if (region == nullptr) {

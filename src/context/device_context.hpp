@@ -53,8 +53,7 @@ struct DeviceTraits {
 // contexts under the lock.
 class DeviceContext final : public Context {
  public:
-  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
-                const DeviceTraits& traits);
+  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config, const DeviceTraits& traits);
   ~DeviceContext() override;
   void prepare();
 
@@ -85,7 +84,7 @@ class DeviceContext final : public Context {
   observe::Statistics statistics() const override;
   void reset_peaks() override;
   observe::PoolSnapshot snapshot() const override;
-  const pool::Config& config() const override { return config_; }
+  const Config& config() const override { return config_; }
   driver::DeviceOrdinal device() const override { return device_; }
   driver::Driver& driver() override { return inner_driver_; }
   std::string validate() const override;
@@ -245,7 +244,7 @@ class DeviceContext final : public Context {
 
   driver::Driver& inner_driver_;
   const driver::DeviceOrdinal device_;
-  const pool::Config config_;
+  const Config config_;
   const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
   const bool has_context_ids_;  // the driver can tell a context from one that had its address before

@@ -23,7 +23,7 @@ using pool::Standing;
 
 namespace {
 
-time::ClosingRule closing_rule(const pool::Config& config) {
+time::ClosingRule closing_rule(const Config& config) {
   time::ClosingRule rule;
   if (!config.page_chunks) return rule;
   rule.frees = 1;  // the specification closes every free
@@ -36,18 +36,18 @@ constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle one
 // Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
 constexpr Bytes kLargestPageCut = 64 * kMiB;
 
-bool cuts_pages(const pool::Config& config, const DeviceTraits& traits) {
+bool cuts_pages(const Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
-  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == pool::SmallRequests::pool &&
+  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
          small::SmallPool::can_cut(page) && page <= kLargestPageCut;
 }
 
 // Note [An allocation with chunks of its own]
 // Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
 // are whole pages, and a page is a chunk.
-bool keeps_apart(const pool::Config& config) { return config.ipc_isolate && config.small == pool::SmallRequests::pool; }
+bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
 
-pool::Config in_force(pool::Config config) {
+Config in_force(Config config) {
   config.page_chunks = config.page_chunks || config.ipc_isolate;
   return config;
 }
@@ -87,7 +87,7 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
-                                                 const pool::Config& config) {
+                                                 const Config& config) {
   VPMM_TRY(driver::checked(Call::init, driver.init()));
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
@@ -114,7 +114,7 @@ void DeviceContext::prepare() {
   small_->prepare();
 }
 
-DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const pool::Config& config,
+DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
                              const DeviceTraits& traits)
     : inner_driver_(driver),
       device_(device),

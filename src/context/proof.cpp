@@ -80,9 +80,9 @@ bool DeviceContext::may_record_context_event() {
 // `legacy` by one on its legacy stream (which waits for blocking streams only), `park` not at all. True: something was
 // closed.
 bool DeviceContext::prove_everything() {
-  if (!may_record_context_event() || config_.any_stream == pool::AnyStreamOrder::park) return false;
+  if (!may_record_context_event() || config_.any_stream == AnyStreamOrder::park) return false;
   Everything how = Everything::context_event;
-  if (config_.any_stream == pool::AnyStreamOrder::legacy) {
+  if (config_.any_stream == AnyStreamOrder::legacy) {
     const bool needs_all = timelines_.is_every_stream_unproven() && timelines_.can_close_all();
     if (!needs_all) how = Everything::legacy_stream;
   }
@@ -101,7 +101,7 @@ bool DeviceContext::prove_now() {
 // For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody
 // named.
 time::Timeline& DeviceContext::everybody() {
-  if (config_.any_stream == pool::AnyStreamOrder::legacy) return timelines_.every_stream();
+  if (config_.any_stream == AnyStreamOrder::legacy) return timelines_.every_stream();
   return timelines_.any_stream();
 }
 
@@ -146,7 +146,7 @@ bool DeviceContext::synchronize_contexts(MutexLock& lock) {
 // Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it up. Above the cap
 // the oldest event is waited for, with the lock dropped. `park` promises to wait for explicit synchronisation only.
 Result<void> DeviceContext::bound_any_stream(MutexLock& lock) {
-  if (pool_ == nullptr || config_.any_stream == pool::AnyStreamOrder::park || cleanup_holds_ != 0) return {};
+  if (pool_ == nullptr || config_.any_stream == AnyStreamOrder::park || cleanup_holds_ != 0) return {};
   for (;;) {
     const time::Timeline& any = timelines_.any_stream();
     const Bytes cap = std::max(kAnyStreamPendingLeast, pool_->used_bytes() / kAnyStreamPendingDivisor);

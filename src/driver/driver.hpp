@@ -6,8 +6,8 @@
 // - Thread-safe. Where CUDA acts on the calling thread's current context, so do these.
 // - Sizes are bytes. Addresses are device addresses unless a parameter is a host pointer.
 // - No policy: a call does what CUDA's does, no retry, no logging, no state of ours.
-// Implementations: cuda/ (the real one), sim/ (a GPU on the CPU), and two decorators over either
-// (RecordingDriver, FaultingDriver). tests/contract holds all of them to the same behaviour.
+// Implementations: cuda/ (the real one), sim/ (a GPU on the CPU), and decorators over either
+// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all of them to the same behaviour.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@ namespace vpmm::driver {
 template <typename F>
 CuResult ForwardingDriver::forward(Call call, F&& call_inner) {
   if (const std::optional<CuResult> answer = before(call)) return *answer;
-  const bool timed = is_memory_call(call);
+  const bool timed = is_timed(call);
   const std::uint64_t start_ns = timed ? inner_.now_ns() : 0;
   const CuResult result = call_inner();
   after(call, result, timed ? inner_.now_ns() - start_ns : 0);

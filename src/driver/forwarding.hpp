@@ -26,7 +26,8 @@ class ForwardingDriver : public Driver {
  protected:
   // A value is given to the caller and the inner driver is not called.
   virtual std::optional<CuResult> before(Call /*call*/) { return std::nullopt; }
-  // `duration_ns` is by now_ns(), measured for memory calls only and otherwise 0. Other threads may
+  virtual bool is_timed(Call call) const { return is_memory_call(call); }
+  // `duration_ns` is by now_ns(), measured where is_timed(call) and otherwise 0. Other threads may
   // have advanced a virtual clock meanwhile. Not called for a call that before() answered.
   virtual void after(Call /*call*/, CuResult /*result*/, std::uint64_t /*duration_ns*/) {}
 

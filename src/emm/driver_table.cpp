@@ -258,7 +258,7 @@ namespace {
 vpmm::Result<vpmm::driver::Driver*> open_process_driver(void*) {
   static std::atomic<vpmm::driver::Driver*> known{nullptr};
   if (vpmm::driver::Driver* const driver = known.load(std::memory_order_acquire)) return driver;
-  VPMM_TRY_ASSIGN(const vpmm::pool::Config config, vpmm::context::config_from_environment());
+  VPMM_TRY_ASSIGN(const vpmm::context::Config config, vpmm::context::config_from_environment());
   VPMM_TRY_ASSIGN(vpmm::driver::Driver* const driver, vpmm::context::process_driver(config.driver));
   VPMM_TRY(vpmm::driver::checked(vpmm::driver::Call::init, driver->init()));
   known.store(driver, std::memory_order_release);

@@ -30,6 +30,9 @@ constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 // All slack together is at most this share of what the GPU has for the pool: Note [One knob]. Halved, a program runs
 // with half as much to spare and pays for it near the GPU's end; doubled, the other way round.
 constexpr Bytes kSlackOfRoom = 200;
+// Early growth leaves this share of what the GPU has for the pool. Halved, a program that comes near the GPU's end has
+// grown more, and moves more from there on; doubled, it moves sooner.
+constexpr Bytes kEarlyGrowthOfRoom = 4;
 // The slack of one allocation is at most this share of its request.
 constexpr Bytes kSlackOfRequest = 2;
 
@@ -126,9 +129,16 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.own = caller.own();
   ask.slack = round_down(std::min(slack_room(peak), request.size / kSlackOfRequest), page);
   ask.growth_room = round_down(room_.below_capacity(held), page);
-  const Bytes most_held = peak + peak / 1000 * memory_.tuning.growth_permille;
-  if (memory_.tuning.growth_permille > 0) ask.early_growth = most_held - std::min(most_held, held);
+  ask.early_growth = round_down(early_growth(peak), page);
   return ask;
+}
+
+// Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program fails because of it.
+Bytes Pool::early_growth(Bytes peak) const {
+  const Bytes held = memory_.claimed_bytes();
+  const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille,
+                              room_.all(held) / kEarlyGrowthOfRoom * (kEarlyGrowthOfRoom - 1));
+  return most - std::min(most, held);
 }
 
 Bytes Pool::slack_room(Bytes peak) const {
@@ -266,13 +276,14 @@ Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
 Result<std::uint64_t> Pool::delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) {
   if (!memory_.tuning.delays_growth || is_cleanup_held_) return std::uint64_t{0};
   if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return std::uint64_t{0};
+  if (plan.growth() <= early_growth(peak_live_)) return std::uint64_t{0};
   if (plan.blocked > 0 && caller.own() && caller.timeline->provable < caller.timeline->last)
     VPMM_TRY(memory_.timelines.close(*caller.timeline, *caller.stream));
   return began_ns + GrowDelay::longest_ns(on_its_way(plan, caller), mapped_bytes());
 }
 
 bool Pool::would_set_record(const PageRequest& request, const Caller& caller) const {
-  if (!grows_past_peak(request.size)) return false;
+  if (!grows_past_peak(request.size) || request.size <= early_growth(peak_live_)) return false;
   const Bytes own = caller.own() ? pending_bytes(*caller.own()) : 0;
   const Bytes of_others = pending_bytes() - std::min(pending_bytes(), own);
   return idle_bytes() - std::min(idle_bytes(), of_others) < request.size;

@@ -163,6 +163,8 @@ class Pool {
 
  private:
   Ask ask_of(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
+  // By how much it may grow although idle chunks could be moved. `peak`: of what lived at once.
+  Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
   Bytes slack_room(Bytes peak) const VPMM_REQUIRES(pool_lock);
   Bytes slack_of(const region::Region& region) const;
   // The same without slack.

@@ -30,10 +30,17 @@ class Machine {
   virtual std::vector<std::string> findings() const = 0;  // the first few hazards and what went unchecked, in words
 };
 
+// What driver calls take on the simulator's clock.
+enum class Costs {
+  busy,  // as in a process that computes meanwhile
+  idle,  // as in one that does nothing else
+};
+
 struct SimMachineOptions {
   Bytes capacity = 139 * kGiB;
   std::uint64_t lag_us = 500;  // how far the GPU runs behind the host
   std::uint64_t seed = 1;
+  Costs costs = Costs::busy;
 };
 // The host clock is the program's time plus the time in memory calls, all virtual; calls of the replay itself fit into
 // the program's pauses or push it back.

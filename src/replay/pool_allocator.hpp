@@ -5,8 +5,8 @@
 
 namespace vpmm::replay {
 
-Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const pool::Config& config);
+Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const context::Config& config);
 // With one chunk per page, whatever `config` says. An error where the settings switch the pool off.
-Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver, const pool::Config& config);
+Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver, const context::Config& config);
 
 }  // namespace vpmm::replay

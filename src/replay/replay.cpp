@@ -6,6 +6,7 @@
 
 #include "driver/driver_error.hpp"
 #include "driver/recording.hpp"
+#include "driver/timing.hpp"
 #include "replay/live_memory.hpp"
 #include "replay/session.hpp"
 #include "replay/use_checker.hpp"
@@ -33,11 +34,12 @@ std::uint64_t p99(std::vector<std::uint64_t> values) {
 
 class Replay {
  public:
-  Replay(const observe::Trace& trace, Machine& machine, Session& session, driver::RecordingDriver& recorder,
-         TraceAllocator& allocator, UseChecker& checker, Bytes page_size)
+  Replay(const observe::Trace& trace, Machine& machine, Session& session, driver::TimingDriver& timing,
+         driver::RecordingDriver& recorder, TraceAllocator& allocator, UseChecker& checker, Bytes page_size)
       : trace_(trace),
         machine_(machine),
         session_(session),
+        timing_(timing),
         recorder_(recorder),
         allocator_(allocator),
         checker_(checker),
@@ -47,6 +49,7 @@ class Replay {
   Result<void> run(const ReplayOptions& options) {
     start_calls_ = recorder_.memory_call_count();
     start_ns_ = recorder_.memory_call_ns();
+    timing_.clear();
     machine_.start();
     const bool stops = options.on_refusal == OnRefusal::stop;
     for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0); ++i) {
@@ -108,6 +111,7 @@ class Replay {
     result_.mapped_chunks_peak = footprint.peak_mapped_chunks;
     result_.driver_calls = recorder_.memory_call_count() - start_calls_;
     result_.driver_ns = driver_ns();
+    result_.calls = timing_.times();
     if (!allocate_ns_.empty()) result_.worst_allocate_ns = *std::max_element(allocate_ns_.begin(), allocate_ns_.end());
     result_.p99_allocate_ns = p99(std::move(allocate_ns_));
     return {};
@@ -126,6 +130,7 @@ class Replay {
   const observe::Trace& trace_;
   Machine& machine_;
   Session& session_;
+  driver::TimingDriver& timing_;
   driver::RecordingDriver& recorder_;
   TraceAllocator& allocator_;
   UseChecker& checker_;
@@ -146,11 +151,12 @@ Bytes granularity(driver::Driver& driver) {
 
 Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options) {
-  driver::RecordingDriver recorder(machine.driver());
+  const auto timing = std::make_unique<driver::TimingDriver>(machine.driver());
+  driver::RecordingDriver recorder(*timing);
   VPMM_TRY_ASSIGN(const auto allocator, recipe.make(recorder));
   VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(), options.seed));
   const Bytes page_size = options.page_size ? *options.page_size : granularity(machine.driver());
-  Replay replay(trace, machine, session, recorder, *allocator, *checker, page_size);
+  Replay replay(trace, machine, session, *timing, recorder, *allocator, *checker, page_size);
   VPMM_TRY(replay.run(options));
   return replay.take_result();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "driver/timing.hpp"
 #include "observe/trace_file.hpp"
 #include "replay/machine.hpp"
 #include "replay/trace_allocator.hpp"
@@ -54,9 +55,10 @@ struct ReplayResult {
   std::uint64_t corruptions = 0;         // spots whose contents changed while their allocation lived
   std::optional<std::uint64_t> hazards;  // none: the machine does not check
   std::uint64_t mapped_chunks_peak = 0;
-  double seconds = 0;                 // wall-clock time that the replay took
-  std::vector<std::string> findings;  // the first corruptions and hazards, and what went unchecked
-  std::optional<Fit> fit;             // find_fit()'s; replay() leaves it empty
+  double seconds = 0;                    // wall-clock time that the replay took
+  std::vector<driver::CallTimes> calls;  // of the allocator's calls, those that are no memory calls, too
+  std::vector<std::string> findings;     // the first corruptions and hazards, and what went unchecked
+  std::optional<Fit> fit;                // find_fit()'s; replay() leaves it empty
 };
 
 // Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -95,6 +96,43 @@ Row fit_row(const ReplayResult& result) {
   return row;
 }
 
+Row calls_header() {
+  return {"trace",  "allocator", "call",   "calls",  "total",     "mean us",
+          "p50 us", "p90 us",    "p99 us", "max us", "MiB a call"};
+}
+
+double mean(std::uint64_t total, std::uint64_t count) {
+  return static_cast<double>(total) / static_cast<double>(count);
+}
+
+Row calls_row(const ReplayResult& result, const driver::CallTimes& times) {
+  const auto us = [](double ns) { return fmt::format("{:.1f}", ns / 1e3); };
+  return {result.trace,
+          result.allocator,
+          driver::to_string(times.call),
+          fmt::format("{}", times.count),
+          milliseconds(times.total_ns),
+          us(mean(times.total_ns, times.count)),
+          us(static_cast<double>(times.p50_ns)),
+          us(static_cast<double>(times.p90_ns)),
+          us(static_cast<double>(times.p99_ns)),
+          us(static_cast<double>(times.max_ns)),
+          times.bytes ? fmt::format("{:.1f}", mean(*times.bytes, times.count) / static_cast<double>(kMiB)) : "-"};
+}
+
+nlohmann::ordered_json to_json_object(const driver::CallTimes& times) {
+  nlohmann::ordered_json json;
+  json["count"] = times.count;
+  json["total_us"] = microseconds(times.total_ns);
+  json["mean_us"] = microseconds(static_cast<std::uint64_t>(std::llround(mean(times.total_ns, times.count))));
+  json["p50_us"] = microseconds(times.p50_ns);
+  json["p90_us"] = microseconds(times.p90_ns);
+  json["p99_us"] = microseconds(times.p99_ns);
+  json["max_us"] = microseconds(times.max_ns);
+  json["bytes"] = times.bytes ? nlohmann::ordered_json(*times.bytes) : nlohmann::ordered_json(nullptr);
+  return json;
+}
+
 std::string aligned(const Row& row, const std::vector<std::size_t>& widths) {
   std::string line;
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -167,6 +205,8 @@ std::string to_json(const ReplayResult& result) {
   json["fit_bytes"] = result.fit ? nlohmann::ordered_json(result.fit->capacity) : none;
   json["fit_ratio"] = result.fit ? nlohmann::ordered_json(fit_over_rounded(result)) : none;
   json["fit_less_64mib_ratio"] = result.fit ? nlohmann::ordered_json(fit_less_allowance_over_rounded(result)) : none;
+  auto& calls = json["driver_calls_by_kind"] = nlohmann::ordered_json::object();
+  for (const driver::CallTimes& times : result.calls) calls[driver::to_string(times.call)] = to_json_object(times);
   // A file name that is no valid UTF-8 is repaired, never an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -174,6 +214,14 @@ std::string to_json(const ReplayResult& result) {
 std::string table(std::span<const ReplayResult> results) {
   std::vector<Row> rows{header()};
   for (const ReplayResult& result : results) rows.push_back(row(result));
+  return aligned(rows);
+}
+
+std::string calls_table(std::span<const ReplayResult> results) {
+  std::vector<Row> rows{calls_header()};
+  for (const ReplayResult& result : results) {
+    for (const driver::CallTimes& times : result.calls) rows.push_back(calls_row(result, times));
+  }
   return aligned(rows);
 }
 

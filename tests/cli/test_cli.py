@@ -42,6 +42,7 @@ KEYS = [
     "fit_bytes",
     "fit_ratio",
     "fit_less_64mib_ratio",
+    "driver_calls_by_kind",
 ]
 OK, TROUBLE, COULD_NOT = 0, 1, 2
 
@@ -254,6 +255,27 @@ class CommandLine(unittest.TestCase):
         done = vpmm("replay", self.trace(), "--driver", "sim", "--fit", "--capacity", "4MiB")
         self.assertEqual(done.returncode, OK, done.stderr)
         self.assertIn("none", done.stdout)
+
+    def test_calls_show_a_table_of_their_own_and_are_always_in_the_json(self) -> None:
+        done = vpmm("replay", self.trace(), "--driver", "sim", "--calls")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
+        rows = [line.split() for line in done.stdout.splitlines() if line.startswith("small.csv ")]
+        table = {row[2]: row for row in rows if len(row) == 12}
+        calls = self.replay_json(self.trace())[0]["driver_calls_by_kind"]
+        self.assertEqual(list(table), list(calls))
+        self.assertEqual(table["mem_map"][3], str(calls["mem_map"]["count"]))
+        self.assertNotIn("MiB a call", vpmm("replay", self.trace(), "--driver", "sim").stdout)
+
+    def test_costs_are_those_of_a_busy_process_unless_told_otherwise(self) -> None:
+        default, busy, idle = (
+            self.replay_json(self.trace(), *costs)[0]["driver_time_us"]
+            for costs in ([], ["--costs", "busy"], ["--costs", "idle"])
+        )
+        self.assertEqual(default, busy)
+        self.assertLess(idle, busy)
+        done = vpmm("replay", self.trace(), "--costs", "1")
+        self.assertEqual(done.returncode, COULD_NOT)
+        self.assertIn("`1` is not in {busy,idle}", done.stderr)
 
     def test_the_table_leaves_out_the_footprint_of_the_simulated_async_pool(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda-async")

@@ -14,8 +14,6 @@
 namespace vpmm::context {
 namespace {
 
-using pool::Config;
-
 // Sets a variable for one test.
 class Variable {
  public:
@@ -129,7 +127,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   const auto config = config_from_environment();
   ASSERT_TRUE(config.ok()) << config.error().message;
   Config expected;
-  expected.driver = pool::DriverKind::sim;
+  expected.driver = DriverKind::sim;
   expected.page_size = 4 * kMiB;
   expected.pages = 16;
   expected.va_size = kTiB;
@@ -137,8 +135,8 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.release_threshold = 0;
   expected.max_mappings = 16;
   expected.capacity = Bytes{10'000'000'000};
-  expected.small = pool::SmallRequests::stream_ordered;
-  expected.any_stream = pool::AnyStreamOrder::park;
+  expected.small = SmallRequests::stream_ordered;
+  expected.any_stream = AnyStreamOrder::park;
   expected.prefer = pool::Prefer::latency;
   expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
@@ -314,7 +312,7 @@ TEST(ConfigDifference, names_the_first_setting_that_differs) {
 
 TEST(ConfigDifference, sees_the_field_that_has_no_variable) {
   Config asked;
-  asked.unnamed_free = pool::UnnamedFree::allocating_stream;
+  asked.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_EQ(difference(Config{}, asked), "unnamed_free is any_stream, not allocating_stream");
 }
 

@@ -92,7 +92,7 @@ TEST(NoSupport, at_all_is_a_clear_error) {
 // Who serves requests below a page.
 WorldOptions stream_ordered_world() {
   WorldOptions options = page_world();
-  options.config.small = pool::SmallRequests::stream_ordered;
+  options.config.small = context::SmallRequests::stream_ordered;
   return options;
 }
 

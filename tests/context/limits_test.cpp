@@ -84,7 +84,7 @@ TEST(Capacity, is_never_exceeded_and_may_be_changed) {
 
 TEST(Capacity, counts_the_drivers_pool_too) {
   WorldOptions options = page_world();
-  options.config.small = pool::SmallRequests::stream_ordered;
+  options.config.small = context::SmallRequests::stream_ordered;
   options.config.capacity = 64 * kMiB;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
@@ -159,7 +159,7 @@ TEST(Capacity, counts_pages_that_small_requests_are_cut_from) {
 
 TEST(Trim, empties_the_drivers_pool_as_well) {
   WorldOptions options = page_world();
-  options.config.small = pool::SmallRequests::stream_ordered;
+  options.config.small = context::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   for (int i = 0; i < 5; ++i) world.deallocate(world.allocate(100'000, stream), stream);

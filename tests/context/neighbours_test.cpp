@@ -28,7 +28,7 @@ class Neighbours : public ::testing::Test {
  protected:
   // Its chunks are pages, so that it can give back any number of them.
   std::unique_ptr<Context> open(driver::DeviceOrdinal device = 0) {
-    pool::Config config = page_world().config;
+    context::Config config = page_world().config;
     config.log = observe::LogLevel::quiet;
     return Context::create(world.faults(), device, config).value();
   }
@@ -83,7 +83,8 @@ TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {
   const DevicePtr busy = other->allocate({8 * kPage, 0, stream}).value();
   world.use(busy, 8 * kPage, stream, kLongNs);
   ASSERT_TRUE(other->deallocate(busy, stream).ok());
-  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory, {"12582912 bytes are missing"});
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {"12582912 bytes are missing"});
   EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
   EXPECT_EQ(other->statistics().host_waits, 0u);
   world.use(live, 4 * kPage, stream);

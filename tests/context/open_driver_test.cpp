@@ -8,8 +8,6 @@
 namespace vpmm::context {
 namespace {
 
-using pool::DriverKind;
-
 bool cuda_is_usable() { return open_driver(DriverKind::cuda).ok(); }
 
 TEST(OpenDriver, sim_is_the_simulator) {

@@ -37,7 +37,7 @@ class ShortageOrder : public ::testing::TestWithParam<std::tuple<Limit, Step>> {
     WorldOptions options = adaptive_world();
     options.config.chunk_max = kPage;
     options.config.prefer = pool::Prefer::latency;  // no waits while there is anything else
-    options.config.small = pool::SmallRequests::stream_ordered;
+    options.config.small = context::SmallRequests::stream_ordered;
     if (first() == Step::anew) options.config.max_mappings = kPages - kCached;  // nothing can move
     if (std::get<Limit>(GetParam()) == Limit::capacity) {
       options.config.capacity = kPages * kPage;

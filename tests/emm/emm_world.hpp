@@ -58,7 +58,7 @@ class EmmWorld {
   std::unique_ptr<driver::Driver> open() {
     const char* const named = std::getenv("VPMM_DRIVER");
     if (named != nullptr && std::string(named) == "cuda") {
-      auto cuda = context::open_driver(pool::DriverKind::cuda);
+      auto cuda = context::open_driver(context::DriverKind::cuda);
       if (cuda) return std::move(cuda).value();
       throw std::runtime_error(cuda.error().message);
     }
@@ -78,7 +78,7 @@ class EmmWorld {
 };
 
 // A pool on a driver of the test's, as the C ABI has it.
-inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver, const pool::Config& config) {
+inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver, const context::Config& config) {
   Result<std::unique_ptr<context::Context>> context = context::Context::create(driver, 0, config);
   if (!context) throw_error(VPMM_ERROR_DRIVER_FAILED, context.error().message);
   return std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(context).value(), capi::Ownership::of_the_caller, config});
@@ -87,7 +87,7 @@ inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver, const pool::
 // VPMM's manager, on a pool of the test's.
 class OnPool : public emm::PoolMemoryManager {
  public:
-  OnPool(const emm::Creation& creation, driver::Driver& driver, const pool::Config& config)
+  OnPool(const emm::Creation& creation, driver::Driver& driver, const context::Config& config)
       : PoolMemoryManager(creation), driver_(driver), config_(config) {}
 
  private:
@@ -96,18 +96,18 @@ class OnPool : public emm::PoolMemoryManager {
     return pool_ref(pool_.get());
   }
   driver::Driver& driver_;
-  pool::Config config_;
+  context::Config config_;
   std::unique_ptr<vpmm_pool> pool_;
 };
 
-inline pool::Config pool_config() {
-  pool::Config config;
+inline context::Config pool_config() {
+  context::Config config;
   config.va_size = Bytes{1} << 30;
   config.log = observe::LogLevel::quiet;
   return config;
 }
-inline pool::Config stream_ordered_config() {
-  pool::Config config = pool_config();
+inline context::Config stream_ordered_config() {
+  context::Config config = pool_config();
   config.pool_enabled = false;
   return config;
 }

@@ -290,15 +290,15 @@ std::vector<Scenario> scenarios() {
       {"announced_capture", announced_capture},
       {"trimming", trimming},
       {"small_requests", small_requests},
-      {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000, pool::SmallRequests::stream_ordered},
+      {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000, context::SmallRequests::stream_ordered},
       {"cutting_pages", cutting_pages},
       {"short_of_pages_to_cut", short_of_pages_to_cut, 16 * kMiB},
       {"bound_streams", bound_streams},
       {"bound_in_a_reset", bound_in_a_reset},
       {"resetting", resetting},
       {"resetting_by_others", resetting_by_others},
-      {"resetting_the_drivers_pool", resetting, kGiB, 60'000, pool::SmallRequests::stream_ordered},
-      {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000, pool::SmallRequests::stream_ordered},
+      {"resetting_the_drivers_pool", resetting, kGiB, 60'000, context::SmallRequests::stream_ordered},
+      {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000, context::SmallRequests::stream_ordered},
       {"running_short", running_short, 32 * kMiB},
       {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
@@ -329,7 +329,7 @@ Scenario random_scenario(std::uint64_t seed) {
       }
     }
   };
-  const auto small = seed % 3 == 0 ? pool::SmallRequests::stream_ordered : pool::SmallRequests::pool;
+  const auto small = seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
   return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small};
 }
 
@@ -356,8 +356,8 @@ driver::sim::SimOptions options_of(const Case& c) {
   return options;
 }
 
-pool::Config config_of(const Case& c) {
-  pool::Config config;
+context::Config config_of(const Case& c) {
+  context::Config config;
   config.va_size = kGiB;
   config.page_chunks = c.page_chunks;
   config.max_mappings = c.scenario.max_mappings;

@@ -15,7 +15,7 @@ struct Scenario {
   std::function<void(FaultWorld&)> run;  // on an open pool
   Bytes capacity = kGiB;                 // of the simulated device
   std::uint64_t max_mappings = 60'000;
-  pool::SmallRequests small = pool::SmallRequests::pool;
+  context::SmallRequests small = context::SmallRequests::pool;
 };
 
 std::vector<Scenario> scenarios();
@@ -31,6 +31,6 @@ std::vector<Case> cases();  // every scenario, and some random ones, under both
 std::string name_of(const Case& c);
 std::ostream& operator<<(std::ostream& out, const Case& c);
 driver::sim::SimOptions options_of(const Case& c);
-pool::Config config_of(const Case& c);
+context::Config config_of(const Case& c);
 
 }  // namespace vpmm::fault

@@ -24,17 +24,17 @@ class PoolOnGpu : public GpuTest {
     pool_.reset();
     GpuTest::TearDown();
   }
-  static pool::Config adaptive() {
-    pool::Config config;
+  static context::Config adaptive() {
+    context::Config config;
     config.va_size = 64_GiB;
     return config;
   }
-  static pool::Config pages() {
-    pool::Config config = adaptive();
+  static context::Config pages() {
+    context::Config config = adaptive();
     config.page_chunks = true;
     return config;
   }
-  context::Context& open(const pool::Config& config) {
+  context::Context& open(const context::Config& config) {
     auto created = context::Context::create(driver(), 0, config);
     EXPECT_TRUE(created.ok()) << (created ? "" : created.error().message);
     pool_ = std::move(created).value();
@@ -86,7 +86,7 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
 // A page behind a long kernel was freed first, and all others behind a short one.
 TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_first) {
   constexpr Bytes kPages = 40;
-  pool::Config config = pages();
+  context::Config config = pages();
   config.capacity = kPages * granularity();
   open(config);
   const StreamHandle slow = stream();
@@ -137,7 +137,7 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
 
 // The specification's way: pending memory of another stream is taken behind a wait of the GPU, and the order holds.
 TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu) {
-  pool::Config config = pages();
+  context::Config config = pages();
   config.capacity = 32_MiB;
   open(config);
   const StreamHandle first = stream();
@@ -154,7 +154,7 @@ TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu)
 }
 
 TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
-  pool::Config config = adaptive();
+  context::Config config = adaptive();
   config.capacity = 64_MiB;
   open(config);
   const StreamHandle gone = stream();
@@ -170,7 +170,7 @@ TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
 }
 
 TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
-  pool::Config config = adaptive();
+  context::Config config = adaptive();
   config.capacity = 128_MiB;  // the driver's own pool takes part of it
   open(config);
   const StreamHandle owner = stream();
@@ -195,7 +195,7 @@ TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
 // The five calls of the specification, one page a unit, for X from 0 to 20.
 TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
   for (Bytes x = 0; x <= 20; ++x) {
-    pool::Config config = pages();
+    context::Config config = pages();
     config.pages = 11 + x;
     open(config);
     const Bytes page = granularity();
@@ -348,7 +348,7 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
   const int operations = shorter != nullptr ? std::min(std::atoi(shorter), most) : most;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(fmt::format("replay with VPMM_SEED={} --gtest_filter=*random_programs*", seed));
-    pool::Config config = seed % 2 == 0 ? pages() : adaptive();
+    context::Config config = seed % 2 == 0 ? pages() : adaptive();
     config.capacity = seed <= 2 ? std::optional<Bytes>() : std::optional<Bytes>(6_GiB);
     context::Context& pool = open(config);
     std::vector<StreamHandle> streams;

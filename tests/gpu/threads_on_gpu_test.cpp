@@ -206,7 +206,7 @@ class ThreadsOnGpu : public GpuTest {
 
   void round(std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    pool::Config config;
+    context::Config config;
     config.va_size = 64_GiB;
     config.page_chunks = random() % 3 == 0;
     auto created = context::Context::create(driver(), 0, config);

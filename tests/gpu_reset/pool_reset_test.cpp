@@ -17,7 +17,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
       GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
     ASSERT_TRUE(world.ok()) << world.error().message;
     world_ = std::move(world).value();
-    pool::Config config;
+    context::Config config;
     config.va_size = 64_GiB;
     auto created = context::Context::create(driver(), 0, config);
     ASSERT_TRUE(created.ok()) << created.error().message;

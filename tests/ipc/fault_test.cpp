@@ -162,7 +162,7 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
 // A pool of its own behind a driver that fails. words[0]: its memory.
 context::Context& context_of_actor() {
   static context::Context* const made = [] {
-    pool::Config config = context::config_from_environment().value();
+    context::Config config = context::config_from_environment().value();
     config.page_chunks = true;
     auto created = context::Context::create(faulting_of_actor(), 0, config);
     if (!created) std::abort();

@@ -24,7 +24,7 @@ SparedDriver& spared_of_actor() {
 
 context::Context& context_of_actor() {
   static context::Context* const made = [] {
-    pool::Config config = context::config_from_environment().value();
+    context::Config config = context::config_from_environment().value();
     config.page_chunks = true;
     auto created = context::Context::create(spared_of_actor(), 0, config);
     if (!created) std::abort();

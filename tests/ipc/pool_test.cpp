@@ -31,7 +31,7 @@ std::optional<context::DeviceContext>& pool_of_its_own() {
 
 // Out: the handle.
 void share_a_new_pool(Parcel& parcel) {
-  pool::Config config = context::config_from_environment().value();
+  context::Config config = context::config_from_environment().value();
   config.page_chunks = true;
   pool_of_its_own().emplace(recording_of_actor(), 0, config,
                             context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}});

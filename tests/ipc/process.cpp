@@ -74,7 +74,7 @@ void open_here(Parcel& parcel) {
 // --- in an actor ----------------------------------------------------------------------------------------------------
 
 driver::Driver& driver_of_actor() {
-  const Result<pool::Config> config = context::config_from_environment();
+  const Result<context::Config> config = context::config_from_environment();
   must(config.ok(), "settings");
   const Result<driver::Driver*> driver = context::process_driver(config.value().driver);
   must(driver.ok(), "driver");

@@ -30,7 +30,7 @@ class Dice {
   Bytes border();                       // where another class, or another way, begins
   Bytes request();
   Bytes alignment();
-  void draw_config(pool::Config& config);
+  void draw_config(context::Config& config);
   Operation operation();
   Operation usual();
   Operation rare();

@@ -86,7 +86,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
     if (allocation.capture != graph.key) continue;
-    if (frees_first || must_name_home() || scene_.config.any_stream == pool::AnyStreamOrder::legacy) {
+    if (frees_first || must_name_home() || scene_.config.any_stream == context::AnyStreamOrder::legacy) {
       free_unnamed(allocation, false);
       forget(allocation);
       continue;

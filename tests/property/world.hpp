@@ -19,7 +19,7 @@ namespace vpmm::property {
 
 struct Scene {
   driver::sim::SimOptions sim;
-  pool::Config config;
+  context::Config config;
   bool frees_when_short = false;  // the out-of-memory callback frees an allocation and asks for another try
 };
 std::string to_code(const Scene& scene);
@@ -176,7 +176,7 @@ class World {
   bool may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   void note_freed(const Allocation& allocation);
-  bool must_name_home() const { return scene_.config.unnamed_free == pool::UnnamedFree::allocating_stream; }
+  bool must_name_home() const { return scene_.config.unnamed_free == context::UnnamedFree::allocating_stream; }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
   bool frees_one();

@@ -60,7 +60,7 @@ Trace changed(Trace trace, const Variant& variant) {
 }
 
 AllocatorRecipe recipe_of(const std::string& setting) {
-  pool::Config config;
+  context::Config config;
   if (setting == "footprint") config.prefer = pool::Prefer::footprint;
   if (setting == "latency") config.prefer = pool::Prefer::latency;
   return allocator_recipe(setting == "page" ? AllocatorKind::vpmm_page : AllocatorKind::vpmm, config);

@@ -129,6 +129,19 @@ TEST_P(ReplayAllocators, keep_the_contents_of_a_random_program_on_three_streams)
   }
 }
 
+TEST_P(ReplayAllocators, have_memory_calls_by_kind_that_add_up_to_all_of_them) {
+  const ReplayResult result = run(random_trace(4), GetParam());
+  std::uint64_t calls = 0;
+  std::uint64_t ns = 0;
+  for (const driver::CallTimes& times : result.calls) {
+    if (!driver::is_memory_call(times.call)) continue;
+    calls += times.count;
+    ns += times.total_ns;
+  }
+  EXPECT_EQ(calls, result.driver_calls);
+  EXPECT_EQ(ns, result.driver_ns);
+}
+
 TEST_P(ReplayAllocators, give_the_same_figures_in_every_run) {
   const Trace trace = random_trace(9);
   const ReplayResult first = run(trace, GetParam());
@@ -351,6 +364,13 @@ TEST(AllocatorKinds, are_named_as_on_the_command_line) {
     EXPECT_EQ(parse_allocator_kind(to_string(kind)), kind);
   }
   EXPECT_FALSE(parse_allocator_kind("malloc").has_value());
+}
+
+TEST(ReplayCosts, an_idle_process_spends_less_in_the_driver_than_a_busy_one) {
+  const Trace trace = random_trace(5);
+  SimMachineOptions idle;
+  idle.costs = Costs::idle;
+  EXPECT_LT(run(trace, AllocatorKind::vpmm, idle).driver_ns, run(trace, AllocatorKind::vpmm).driver_ns);
 }
 
 }  // namespace

@@ -26,6 +26,22 @@ ReplayResult sample() {
   result.hazards = 0;
   result.mapped_chunks_peak = 1957;
   result.seconds = 1.5;
+  result.calls = {{.call = driver::Call::mem_map,
+                   .count = 3,
+                   .total_ns = 4'000,
+                   .p50_ns = 1'000,
+                   .p90_ns = 1'900,
+                   .p99_ns = 1'950,
+                   .max_ns = 2'000,
+                   .bytes = 6 * kMiB},
+                  {.call = driver::Call::event_query,
+                   .count = 1,
+                   .total_ns = 200,
+                   .p50_ns = 200,
+                   .p90_ns = 200,
+                   .p99_ns = 200,
+                   .max_ns = 200,
+                   .bytes = {}}};
   return result;
 }
 
@@ -37,7 +53,11 @@ TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
             R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5,)"
             R"("peak_rounded_bytes":18645000000,)"
             R"("driver_time_first_half_us":50250.5,"driver_time_second_half_us":31750.0,)"
-            R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null})");
+            R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null,"driver_calls_by_kind":{)"
+            R"("mem_map":{"count":3,"total_us":4.0,"mean_us":1.333,"p50_us":1.0,"p90_us":1.9,"p99_us":1.95,)"
+            R"("max_us":2.0,"bytes":6291456},)"
+            R"("event_query":{"count":1,"total_us":0.2,"mean_us":0.2,"p50_us":0.2,"p90_us":0.2,"p99_us":0.2,)"
+            R"("max_us":0.2,"bytes":null}}})");
 }
 
 TEST(ReplayJson, has_the_fit_where_it_was_looked_for_and_found) {
@@ -55,7 +75,7 @@ TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
   result.hazards.reset();
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_TRUE(json["hazards"].is_null());
-  EXPECT_EQ(json.size(), 22u);
+  EXPECT_EQ(json.size(), 23u);
 }
 
 TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
@@ -89,6 +109,13 @@ TEST(ReplayTable, leaves_out_the_footprint_of_the_simulated_async_pool) {
   EXPECT_EQ(summary(std::vector{sample(), result}).find("cuda-async"), std::string::npos);
   result.driver = "cuda";
   EXPECT_NE(table(std::vector{result}).find("18.83 GB"), std::string::npos);
+}
+
+TEST(ReplayCallsTable, has_a_row_for_each_kind_of_call_of_each_result) {
+  EXPECT_EQ(calls_table(std::vector{sample()}),
+            "trace       allocator  call         calls   total  mean us  p50 us  p90 us  p99 us  max us  MiB a call\n"
+            "gnn.csv.gz  vpmm       mem_map          3  0.0 ms      1.3     1.0     1.9     1.9     2.0         2.0\n"
+            "gnn.csv.gz  vpmm       event_query      1  0.0 ms      0.2     0.2     0.2     0.2     0.2           -\n");
 }
 
 TEST(ReplayFitTable, shows_the_fit_over_what_lived_in_pages_and_where_there_is_none) {

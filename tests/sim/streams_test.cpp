@@ -1,7 +1,6 @@
 // tests/sim: streams, events, contexts and the three schedules.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <thread>
 
 #include "sim/sim_fixture.hpp"
@@ -288,25 +287,6 @@ TEST(SimTimed, unrelated_streams_do_not_delay_each_other) {
   sim.order(slow, quick);
   ok(sim.driver.stream_synchronize(quick));
   EXPECT_GE(sim.driver.now_ns(), 100'000'000U);
-}
-
-TEST(SimTimed, memory_calls_cost_what_was_measured) {
-  Sim sim(Sim::with_schedule(Schedule::timed));
-  const auto cost = [&](const std::function<void()>& call) {
-    const std::uint64_t before = sim.driver.now_ns();
-    call();
-    return sim.driver.now_ns() - before;
-  };
-  ChunkHandle small{};
-  ChunkHandle large{};
-  EXPECT_EQ(cost([&] { small = sim.create(2 * kMiB); }), 7'700U);
-  EXPECT_EQ(cost([&] { large = sim.create(kGiB); }), 27'800U);
-  const AddressRange range = sim.reserve(2 * kGiB);
-  EXPECT_EQ(cost([&] { ok(sim.driver.mem_map({range.begin, kGiB}, 0, large)); }), 900U);
-  EXPECT_EQ(cost([&] { sim.allow({range.begin, kGiB}, {0}); }), 54'500U);
-  EXPECT_EQ(cost([&] { ok(sim.driver.mem_unmap({range.begin, kGiB})); }), 29'300U);
-  EXPECT_EQ(cost([&] { ok(sim.driver.mem_release(large)); }), 295'000U);
-  EXPECT_EQ(cost([&] { ok(sim.driver.mem_release(small)); }), 9'000U);
 }
 
 TEST(SimSleep, without_a_clock_an_operation_runs_meanwhile) {

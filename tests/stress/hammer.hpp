@@ -26,7 +26,7 @@ using testing::Watchdog;
 class Hammer {
  public:
   // `shared_streams`: how many streams all threads share; 0: each has one of its own.
-  explicit Hammer(const pool::Config& config, std::size_t shared_streams = 0, const std::string& run = "")
+  explicit Hammer(const context::Config& config, std::size_t shared_streams = 0, const std::string& run = "")
       : watchdog_(run), sim_(options()) {
     EXPECT_EQ(sim_.init(), CuResult::success);
     EXPECT_EQ(sim_.device_primary_ctx_retain(0, context_), CuResult::success);
@@ -152,8 +152,8 @@ class Hammer {
   std::atomic<bool> has_failed_{false};
 };
 
-inline pool::Config small_config(bool page_chunks) {
-  pool::Config config;
+inline context::Config small_config(bool page_chunks) {
+  context::Config config;
   config.va_size = 2 * kGiB;
   config.page_chunks = page_chunks;
   config.chunk_max = 16 * kMiB;

@@ -171,11 +171,11 @@ class Round {
     std::vector<Loan> mine_;
   };
 
-  pool::Config config() {
-    pool::Config config = small_config(random_() % 2 == 0);
+  context::Config config() {
+    context::Config config = small_config(random_() % 2 == 0);
     constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency};
     config.prefer = kPrefer[random_() % kPrefer.size()];
-    if (random_() % 4 == 0) config.any_stream = pool::AnyStreamOrder::park;
+    if (random_() % 4 == 0) config.any_stream = context::AnyStreamOrder::park;
     return config;
   }
 

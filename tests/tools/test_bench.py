@@ -36,7 +36,15 @@ RESULT = {
     "peak_rounded_bytes": 17 << 28,
     "driver_time_first_half_us": 2000.0,
     "driver_time_second_half_us": 500.0,
-}
+    "driver_calls_by_kind": {
+        "mem_release": {"count": 1, "total_us": 9.0, "mean_us": 9.0, "p50_us": 9.0, "p90_us": 9.0, "p99_us": 9.0,
+                        "max_us": 9.0, "bytes": None},
+        "mem_map": {"count": 2000, "total_us": 2500.0, "mean_us": 1.25, "p50_us": 1.0, "p90_us": 2.0, "p99_us": 3.0,
+                    "max_us": 4.0, "bytes": 4000 << 20},
+        "event_query": {"count": 7, "total_us": 1.4, "mean_us": 0.2, "p50_us": 0.2, "p90_us": 0.2, "p99_us": 0.2,
+                        "max_us": 0.2, "bytes": None},
+    },
+}  # fmt: skip
 
 
 class Table(unittest.TestCase):
@@ -55,6 +63,22 @@ class Table(unittest.TestCase):
 
     def test_a_trace_with_nothing_live_divides_by_nothing(self) -> None:
         self.assertEqual(bench.cells(RESULT | {"peak_live_bytes": 0, "peak_rounded_bytes": 0})[3:5], ["-", "-"])
+
+
+class Calls(unittest.TestCase):
+    def test_about_chunks_and_mappings_have_a_row_each(self) -> None:
+        rows = [line.strip("| ").split(" | ") for line in bench.call_table([RESULT]).splitlines()[2:]]
+        self.assertEqual(
+            rows,
+            [
+                ["gnn", "mem_map", "2,000", "2.5", "1.2", "1.0", "2.0", "3.0", "4.0", "2.0"],
+                ["gnn", "mem_release", "1", "0.0", "9.0", "9.0", "9.0", "9.0", "9.0", "-"],
+            ],
+        )
+        self.assertEqual(len(rows[0]), len(bench.CALL_COLUMNS))
+
+    def test_of_other_allocators_are_left_to_the_raw_results(self) -> None:
+        self.assertNotIn("gnn", bench.call_table([RESULT | {"allocator": "vpmm-page"}]))
 
 
 class Command(unittest.TestCase):
@@ -105,7 +129,9 @@ class Peers(unittest.TestCase):
             calls = (Path(folder) / "calls").read_text().splitlines()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([call.split()[0] for call in calls if "--repeats 11" in call], ["multi-stream"])
-        self.assertEqual([call.split()[0] for call in calls], ["random-allocations", "multi-stream"])
+        self.assertEqual(
+            [call.split()[0] for call in calls], ["random-allocations", "random-allocations", "multi-stream"]
+        )
 
     def test_one_that_fails_is_named_with_what_it_said_first(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-// driver/sim: what each call costs on the virtual clock: medians measured on one H200 (docs/simulator.md).
+// driver/sim: what each call costs on the virtual clock: measured, in an idle process and in a busy one.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 
 #include "base/bytes.hpp"
 #include "driver/driver.hpp"
+#include "driver/sim/sim_types.hpp"
 
 namespace vpmm::driver::sim {
 
@@ -15,6 +16,11 @@ struct SizedCost {
   static constexpr std::array<Bytes, 6> kSizes = {2 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB, kGiB, 4 * kGiB};
   std::array<std::uint64_t, 6> ns;
 
+  constexpr SizedCost plus(std::uint64_t more_ns) const {
+    SizedCost sum = *this;
+    for (std::uint64_t& each : sum.ns) each += more_ns;
+    return sum;
+  }
   constexpr std::uint64_t at(Bytes size) const {
     if (size <= kSizes.front()) return ns.front();
     for (std::size_t i = 1; i < kSizes.size(); ++i) {
@@ -28,11 +34,42 @@ struct SizedCost {
   }
 };
 
-constexpr SizedCost kCreateCost{{7'700, 11'300, 10'800, 11'600, 27'800, 63'700}};
-constexpr SizedCost kMapCost{{700, 1'100, 900, 700, 900, 1'200}};
-constexpr SizedCost kSetAccessCost{{22'800, 26'900, 26'000, 38'400, 54'500, 129'000}};
-constexpr SizedCost kUnmapCost{{14'900, 17'800, 14'600, 20'400, 29'300, 55'800}};
-constexpr SizedCost kReleaseCost{{9'000, 22'000, 25'000, 80'000, 295'000, 1'714'000}};
+// What it costs to create, map and give back chunks. A call about several mappings costs the sum over them.
+struct MappingCosts {
+  SizedCost create;
+  SizedCost map;
+  SizedCost set_access;
+  SizedCost unmap;
+  SizedCost release;
+};
+
+// In a process that does nothing else: medians of one H200, driver 580.
+constexpr MappingCosts kIdleCosts{
+    // clang-format off
+    //               2 MiB  16 MiB  64 MiB 256 MiB    1 GiB      4 GiB
+    .create =     {{ 7'700, 11'300, 10'800, 11'600,  27'800,    63'700}},
+    .map =        {{   700,  1'100,    900,    700,     900,     1'200}},
+    .set_access = {{22'800, 26'900, 26'000, 38'400,  54'500,   129'000}},
+    .unmap =      {{14'900, 17'800, 14'600, 20'400,  29'300,    55'800}},
+    .release =    {{ 9'000, 22'000, 25'000, 80'000, 295'000, 1'714'000}},
+    // clang-format on
+};
+
+// In a process that computes meanwhile each takes so much more, whatever the size: the mean of one training run of a
+// mixture of experts on an H100 of 80 GB, driver 580, less what kIdleCosts has for a replay of it
+// (vpmm replay bench/traces/moe_train.csv.gz --costs idle --calls).
+constexpr MappingCosts kBusyCosts{
+    .create = kIdleCosts.create.plus(17'000),          // 26 us, less 9
+    .map = kIdleCosts.map.plus(7'100),                 // 7.9, less 0.8
+    .set_access = kIdleCosts.set_access.plus(15'000),  // 240 a call of 13,240 / 2,206 mappings, so 40; less 25
+    .unmap = kIdleCosts.unmap.plus(14'000),            // 106 a call of 13,240 / 3,604 mappings at most: 29; less 15
+    .release = kIdleCosts.release.plus(37'000),        // 58, less 21
+};
+
+constexpr const MappingCosts& mapping_costs(Costs costs) { return costs == Costs::idle ? kIdleCosts : kBusyCosts; }
+
+// All others are the same in both kinds of process: nobody has measured them in a busy one.
+//
 // Of these, 2 MiB, 64 MiB and 1 GiB were measured; the others lie on the straight lines through them.
 constexpr SizedCost kExportCost{{504'000, 546'000, 692'000, 714'000, 801'000, 1'150'000}};
 constexpr SizedCost kSetAccessOfImportCost{{544'000, 564'000, 631'000, 667'000, 810'000, 1'380'000}};

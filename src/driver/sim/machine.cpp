@@ -15,6 +15,7 @@ constexpr std::uint64_t kFirstStreamId = 9;  // the legacy stream's is 7
 
 Machine::Machine(const SimOptions& options)
     : options_(options),
+      costs_(mapping_costs(options.costs)),
       timeline_(options, *this),
       checker_(options.max_hazard_records, timeline_.host()),
       memory_(options, checker_),

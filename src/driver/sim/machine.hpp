@@ -18,6 +18,7 @@
 #include "driver/driver.hpp"
 #include "driver/sim/async_pool.hpp"
 #include "driver/sim/captures.hpp"
+#include "driver/sim/costs.hpp"
 #include "driver/sim/hazards.hpp"
 #include "driver/sim/memory.hpp"
 #include "driver/sim/sharing.hpp"
@@ -200,6 +201,7 @@ class Machine final : private WorkRunner {
   void bury_finished_execs();
 
   const SimOptions options_;
+  const MappingCosts& costs_;
   bool is_initialised_ = false;
   Timeline timeline_;
   HazardChecker checker_;

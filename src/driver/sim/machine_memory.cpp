@@ -44,7 +44,7 @@ CuResult Machine::mem_address_free(AddressRange reservation) {
 CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& handle) {
   if (const CuResult error = vmm_error(properties.device); error != CuResult::success) return error;
   if (properties.posix_file_descriptor && !options_.posix_file_descriptor_supported) return CuResult::not_supported;
-  charge(kCreateCost.at(size));
+  charge(costs_.create.at(size));
   Chunk* chunk = nullptr;
   const CuResult result = memory_.create(size, properties.device, Ownership::none, chunk);
   if (result != CuResult::success) return result;
@@ -57,7 +57,7 @@ CuResult Machine::mem_release(ChunkHandle handle) {
   Chunk* chunk = memory_.find_chunk(handle);
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
-  charge(kReleaseCost.at(chunk->size));
+  charge(costs_.release.at(chunk->size));
   memory_.release(*chunk);
   return CuResult::success;
 }
@@ -66,7 +66,7 @@ CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) 
   Chunk* chunk = memory_.find_chunk(handle);
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
-  charge(kMapCost.at(chunk->size));
+  charge(costs_.map.at(chunk->size));
   if (range.empty()) return CuResult::invalid_value;
   if (offset != 0 || range.size != chunk->size) return CuResult::not_supported;
   return memory_.map(range, *chunk);
@@ -77,7 +77,7 @@ CuResult Machine::mem_unmap(AddressRange range) {
   for (const Mapping* mapping : mappings_) {
     if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
   }
-  for (const Mapping* mapping : mappings_) charge(kUnmapCost.at(mapping->range.size));
+  for (const Mapping* mapping : mappings_) charge(costs_.unmap.at(mapping->range.size));
   const Actor host = timeline_.begin_host(unmap_name_);
   for (const Mapping* mapping : mappings_) check_unused(*mapping, host);
   return memory_.unmap(mappings_);
@@ -104,7 +104,7 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
       if (descriptor.device != mapping->chunk->device && !can_access(descriptor.device, mapping->chunk->device))
         return CuResult::invalid_device;
     const bool is_imported = mapping->chunk->home == Chunk::Home::imported;
-    charge((is_imported ? kSetAccessOfImportCost : kSetAccessCost).at(mapping->range.size));
+    charge((is_imported ? kSetAccessOfImportCost : costs_.set_access).at(mapping->range.size));
   }
   return memory_.set_access(mappings_, devices);
 }

@@ -18,6 +18,12 @@ enum class Schedule {
   manual,  // only step(), run_until_idle(), host waits and sleep_ns() run work
 };
 
+// What calls cost on the virtual clock (costs.hpp).
+enum class Costs {
+  busy,  // as in a process that launches work and computes
+  idle,  // as in one that does nothing else
+};
+
 struct SimOptions {
   int device_count = 1;
   Bytes capacity = 139 * kGiB;  // of each device
@@ -28,6 +34,7 @@ struct SimOptions {
   std::uint64_t seed = 1;
   Schedule schedule = Schedule::timed;
   std::uint64_t lag_ns = 0;
+  Costs costs = Costs::busy;
   std::uint64_t max_hazard_records = 1'000'000;  // memory bound of the checker, see hazards.hpp
   bool vmm_supported = true;
   bool memory_pools_supported = true;
