@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "context/hooked_world.hpp"
+#include "pool/tuning.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -47,6 +48,14 @@ struct World : HookedWorld {
 WorldOptions preferring(pool::Prefer prefer) {
   WorldOptions options = adaptive_world();
   options.config.prefer = prefer;
+  return options;
+}
+
+// Where `mapped` bytes are a pool's and there is no more than a third as much: it does not grow early, so all growth is
+// delayed.
+WorldOptions without_early_growth(Bytes mapped) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = mapped / 3 * 4;
   return options;
 }
 
@@ -163,17 +172,17 @@ TEST(GrowDelay, ends_and_the_pool_grows) {
 }
 
 TEST(GrowDelay, is_as_long_as_the_growth_is_large) {
-  for (const Bytes growth : {2 * kPage, 4 * kPage, 100 * kPage}) {
-    World world;
+  for (const Bytes growth : {2 * kPage, 4 * kPage, 64 * kPage}) {
+    World world(without_early_growth(2 * kHalf + kPage));
     world.free_behind_a_kernel(100 * kMillisecond);
     const std::uint64_t longest = world.longest_for(growth);
-    EXPECT_EQ(longest == kLongest, growth == 100 * kPage);
+    EXPECT_EQ(longest == kLongest, growth == 64 * kPage);
     expect_as_long(world.time_of(growth), longest);
   }
 }
 
 TEST(GrowDelay, is_the_shorter_the_more_is_mapped) {
-  World world;
+  World world(without_early_growth(16 * kGiB + 2 * kHalf + kPage));
   world.allocate(16 * kGiB, world.own);
   world.free_behind_a_kernel(100 * kMillisecond);
   const std::uint64_t longest = world.longest_for(kHalf);
@@ -183,8 +192,8 @@ TEST(GrowDelay, is_the_shorter_the_more_is_mapped) {
 
 // A third of what is to be created is on its way.
 TEST(GrowDelay, is_for_the_part_that_may_come_back) {
-  World world;
   const Bytes third = 10 * kPage;
+  World world(without_early_growth(4 * kGiB + kHalf + kPage + third));
   world.allocate(4 * kGiB, world.own);
   world.free_behind_a_kernel(100 * kMillisecond, world.allocate(third, world.other), third);
   const std::uint64_t longest = world.longest_for(third);
@@ -194,14 +203,14 @@ TEST(GrowDelay, is_for_the_part_that_may_come_back) {
 
 // All of it lacked when the delay began, and four pages by then.
 TEST(GrowDelay, is_no_longer_than_what_is_lacking_by_then_is_worth) {
-  World world;
+  World world(without_early_growth(2 * kHalf + kPage + kHalf / 2));
   const StreamHandle third = world.stream();
-  const DevicePtr most = world.allocate(kHalf, third);
+  const DevicePtr most = world.allocate(kHalf / 2, third);
   world.free_behind_a_kernel(100 * kMillisecond);
   const Bytes mapped = world.mapped();
   const std::uint64_t longest = world.longest_for(4 * kPage);
   world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(most, third); }); };
-  expect_as_long(world.time_of(kHalf + 4 * kPage), longest);
+  expect_as_long(world.time_of(kHalf / 2 + 4 * kPage), longest);
   EXPECT_EQ(world.mapped(), mapped + 4 * kPage);
   EXPECT_EQ(world.delayed(), 1u);
 }
@@ -251,6 +260,18 @@ TEST(GrowDelay, is_for_a_record_of_mapped_memory_only) {
   EXPECT_GT(world.looks(), 0u) << "and this is one";
 }
 
+// What it may grow by anyway, although idle memory could be moved.
+TEST(GrowDelay, is_not_for_early_growth) {
+  const WorldOptions options = adaptive_world();
+  World world(options);
+  world.free_behind_a_kernel(100 * kMillisecond);
+  const Bytes early = world.mapped() / 1000 * pool::tuning_of(options.config, kPage).growth_permille;
+  world.allocate(round_down(early, kPage), world.own);
+  EXPECT_EQ(world.looks(), 0u);
+  world.allocate(round_up(early, kPage), world.own);
+  EXPECT_GT(world.looks(), 0u) << "and this is more";
+}
+
 TEST(GrowDelay, is_not_for_memory_that_nobody_freed) {
   World world;
   world.allocate(kHalf, world.own);
@@ -276,7 +297,7 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
 // Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
   WorldOptions options = adaptive_world();
-  options.config.any_stream = pool::AnyStreamOrder::park;
+  options.config.any_stream = context::AnyStreamOrder::park;
   World world(options);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);
