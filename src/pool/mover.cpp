@@ -2,6 +2,7 @@
 #include "pool/mover.hpp"
 
 #include <algorithm>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -17,12 +18,14 @@ namespace {
 // What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places in a few lists.
 constexpr std::size_t kHostBytesPerPiece = 1024;
 
-// Half-way through a change, so it must not throw.
-void log_plan(observe::LogLevel level, const Plan& plan, Bytes page_size, std::string_view what) noexcept {
-  if (!observe::logs(level)) return;
+// What a plan names changes when it is carried out, so it is written before; empty where nobody wants to read it. Must
+// not throw: waits are queued already.
+std::string text_of(const Plan& plan, Bytes page_size) noexcept {
+  if (!observe::logs(observe::LogLevel::info)) return {};
   try {
-    observe::log(level, "{}: {}", what, to_string(plan, page_size));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for a message
+    return to_string(plan, page_size);
+  } catch (...) {
+    return {};
   }
 }
 
@@ -71,6 +74,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
   const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
   if (!promise.is_kept()) return no_host_memory();
   memory_.chunks.provide(plan.pieces());
+  const std::string text = text_of(plan, memory_.page_size());
   Flight flight = detach(plan);
   std::optional<Error> error;
   memory_.coming_bytes += plan.growth();
@@ -84,7 +88,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
   settle_split(flight);
   if (!error) {
     Region* const span = publish(flight);
-    log_plan(observe::LogLevel::debug, plan, memory_.page_size(), "plan");
+    observe::log(observe::LogLevel::debug, "plan: {}", text);
     if (plan.request == 0) return memory_.index.attach_free(span, {});
     return memory_.index.attach_allocated(span, std::move(tenant));
   }
@@ -92,7 +96,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
   undo(flight);
   ++memory_.counters.failed_plans;
   observe::log(observe::LogLevel::info, "a plan is undone: {}", error->message);
-  log_plan(observe::LogLevel::info, plan, memory_.page_size(), "plan undone");
+  observe::log(observe::LogLevel::info, "plan undone: {}", text);
   return std::move(*error);
 }
 

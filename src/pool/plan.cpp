@@ -40,7 +40,7 @@ Bytes Plan::moved_bytes() const {
 
 Bytes Plan::created_bytes() const { return sum(creates); }
 
-Bytes Plan::growth() const { return created_bytes() - (split ? split->chunk.chunk->size - split->left.size : 0); }
+Bytes Plan::growth() const { return created_bytes() - (split ? split->part.range.size - split->left.size : 0); }
 
 std::uint64_t Plan::pieces() const {
   std::uint64_t pieces = creates.size() + (split ? split->left_chunks.size() : 0);
@@ -58,9 +58,11 @@ Price Plan::price() const {
   std::uint64_t moved = 0;
   for (const Move& move : moves) moved += move.chunks.size();
   const std::uint64_t created = creates.size() + (split ? split->left_chunks.size() : 0);
-  const std::uint64_t us = created * (kCreateUs + kMapUs + kAccessUs) + moved * (kMapUs + kAccessUs + kUnmapUs) +
-                           (split ? kUnmapUs + kReleaseUs : 0);
-  return {us, slack, growth(), !waits.empty()};
+  constexpr std::uint64_t kNewChunkUs = kCreateUs + kMapUs + kAccessUs;
+  const std::uint64_t us =
+      created * kNewChunkUs + moved * (kMapUs + kAccessUs + kUnmapUs) + (split ? kUnmapUs + kReleaseUs : 0);
+  const std::uint64_t growth_us = growth() == 0 ? 0 : creates.size() * kNewChunkUs * growth() / created_bytes();
+  return {us, slack, growth(), growth_us, !waits.empty()};
 }
 
 std::string to_string(const Plan& plan, Bytes unit) {
@@ -68,7 +70,7 @@ std::string to_string(const Plan& plan, Bytes unit) {
   if (!plan.kept.empty()) text += message_of(" keep {}", plan.kept_bytes() / unit);
   for (const Move& move : plan.moves)
     text += message_of(" move {} of [-{}]", move.part.range.size / unit, move.part.from->range.size / unit);
-  if (plan.split) text += message_of(" split {}", plan.split->chunk.chunk->size / unit);
+  if (plan.split) text += message_of(" split {}", plan.split->part.range.size / unit);
   for (const Bytes size : plan.creates) text += message_of(" create {}", size / unit);
   if (plan.slack > 0) text += message_of(" slack {}", plan.slack / unit);
   if (!plan.waits.empty()) text += message_of(" after {} waits", plan.waits.size());

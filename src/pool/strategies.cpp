@@ -420,7 +420,7 @@ Decision cheapest(std::span<const Strategy> strategies, const View& view, const 
     }
     Plan& plan = std::get<Plan>(decision);
     if (plan.is_hit()) return decision;
-    if (!best || plan.price().driver_us < best->price().driver_us) best = std::move(plan);
+    if (!best || plan.price().total_us() < best->price().total_us()) best = std::move(plan);
   }
   if (best) return std::move(*best);
   return *least;

@@ -21,7 +21,7 @@ Decision grow(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // One new chunk: where the number of mappings is at its limit.
 Decision grow_in_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 
-// The first that costs no driver call; else the one whose calls take least. Where none has a plan, the least that any
+// The first that costs no driver call; else the one whose price is least. Where none has a plan, the least that any
 // of them misses: address space where one misses nothing else.
 Decision cheapest(std::span<const Strategy> strategies, const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 

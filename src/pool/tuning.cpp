@@ -47,7 +47,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
       break;
     case Prefer::balanced:
       tuning.slack_permille = 50;
-      tuning.growth_permille = 50;
+      tuning.growth_permille = 80;
       tuning.delays_growth = true;
       break;
     case Prefer::latency:
