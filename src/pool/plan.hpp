@@ -43,10 +43,6 @@ struct Price {
   Bytes growth = 0;             // new memory
   std::uint64_t growth_us = 0;  // of `driver_us`, to create that
   bool has_waits = false;       // the caller's stream waits for others
-
-  // Memory stays, so it is worth as much again as it takes to create it: a pool grows early only where moving what is
-  // idle takes twice as long.
-  std::uint64_t total_us() const { return driver_us + growth_us; }
 };
 
 // The allocation is `kept` and `mapped` side by side; `mapped` is filled from moves and creations, large chunks first.

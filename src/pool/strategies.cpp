@@ -411,6 +411,10 @@ Decision grow_in_one_chunk(const View& view, const Ask& ask) {
 Decision cheapest(std::span<const Strategy> strategies, const View& view, const Ask& ask) {
   std::optional<Plan> best;
   std::optional<NoPlan> least;
+  const auto cost_us = [&](const Plan& plan) {
+    const Price price = plan.price();
+    return price.driver_us + view.tuning.growth_weight * price.growth_us;
+  };
   for (const Strategy strategy : strategies) {
     Decision decision = strategy(view, ask);
     if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
@@ -420,7 +424,7 @@ Decision cheapest(std::span<const Strategy> strategies, const View& view, const 
     }
     Plan& plan = std::get<Plan>(decision);
     if (plan.is_hit()) return decision;
-    if (!best || plan.price().total_us() < best->price().total_us()) best = std::move(plan);
+    if (!best || cost_us(plan) < cost_us(*best)) best = std::move(plan);
   }
   if (best) return std::move(*best);
   return *least;

@@ -53,6 +53,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
     case Prefer::latency:
       tuning.slack_permille = 200;
       tuning.growth_permille = 200;
+      tuning.growth_weight = 0;
       break;
   }
   return tuning;

@@ -1,6 +1,8 @@
 // pool: what VPMM_PREFER and VPMM_CHUNK_MAX stand for: how much memory may be spent to spare driver calls.
 #pragma once
 
+#include <cstdint>
+
 #include "base/bytes.hpp"
 #include "base/host_memory.hpp"
 #include "pool/config.hpp"
@@ -31,6 +33,9 @@ struct Tuning {
   Bytes chunk_max = 2 * kMiB;  // a power of two of pages
   Bytes slack_permille = 0;    // of the most that lived at once; halved: more driver calls; doubled: more memory held
   Bytes growth_permille = 0;   // likewise, for early growth
+  // How often the time to create new memory counts where idle chunks could be moved instead: memory stays. At 1 a pool
+  // grows early only where moving takes twice as long; at 0 where it is cheaper at once.
+  std::uint64_t growth_weight = 1;
   Waiting waiting = Waiting::never;
   Order order = Order::smallest_stretch_first;
   bool delays_growth = false;  // GrowDelay
