@@ -64,23 +64,6 @@ TEST_P(OutOfMemorySteps, every_idle_chunk_moves_whatever_the_policy_says) {
   EXPECT_EQ(figures().chunks_released, 0u);
 }
 
-TEST_P(OutOfMemorySteps, idle_chunks_move_before_early_growth_where_that_is_asked_for) {
-  config.page_chunks = false;
-  config.prefer = Prefer::latency;
-  config.chunk_max = kPage;
-  open();
-  take(kPages / 2, a);
-  Vector<DevicePtr> singles;
-  for (int i = 0; i < 5; ++i) singles.push_back(take(1, a));
-  for (const std::size_t i : {1u, 3u}) give_back(singles[i]);
-  take(2, a, Effort::move_first);
-  const std::uint64_t moved = figures().chunks_moved;
-  EXPECT_GT(moved, 0u);
-  for (const std::size_t i : {0u, 4u}) give_back(singles[i]);
-  take(2, a);
-  EXPECT_EQ(figures().chunks_moved, moved);
-}
-
 // The number of mappings is at its limit, so nothing can move.
 TEST_P(OutOfMemorySteps, idle_chunks_are_given_back_to_make_one_that_fits) {
   config.max_mappings = kPages;
