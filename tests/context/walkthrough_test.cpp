@@ -77,11 +77,9 @@ TEST_P(Walkthrough, page_mode_draws_the_pictures_of_the_specification) {
   walk(page_world(kGiB), kGiB, static_cast<Bytes>(GetParam()));
 }
 
-// The other preferences may grow a little before they move.
 TEST_P(Walkthrough, adaptive_mode_meets_the_same_footprints_in_gigabytes) {
   WorldOptions options = adaptive_world();
   options.config.chunk_max = kGiB;
-  options.config.prefer = pool::Prefer::footprint;
   walk(options, kGiB, static_cast<Bytes>(GetParam()));
 }
 
