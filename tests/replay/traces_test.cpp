@@ -9,9 +9,12 @@
 namespace vpmm::replay {
 namespace {
 
-// Peak mapped over peak live, and time in memory calls on the simulator's default clock, that of a busy process. The
-// page mode's bounds are what rounding up to pages costs on the trace, and half a per cent: memory that is held for
-// small requests and frees that are not complete yet.
+// With memory to spare: so much mapped at the peak over what lives, rounded to pages.
+constexpr double kHeld = 1.10;
+
+// Peak mapped over peak live memory rounded to pages, and time in memory calls on the simulator's default clock, that
+// of a busy process. In page mode the ratio leaves half a per cent, or a whole one where streams are many: memory that
+// is held for small requests and frees that are not complete yet.
 struct Promise {
   const char* trace;
   AllocatorKind allocator;
@@ -25,16 +28,16 @@ void PrintTo(const Promise& promise, std::ostream* out) {
 
 class Traces : public testing::TestWithParam<Promise> {};
 INSTANTIATE_TEST_SUITE_P(, Traces,
-                         testing::Values(Promise{"gnn", AllocatorKind::vpmm, 1.06, 600},
-                                         Promise{"gpt_train", AllocatorKind::vpmm, 1.06, 700},
-                                         Promise{"serve_streams", AllocatorKind::vpmm, 1.20, 400},
-                                         Promise{"gpt_ckpt", AllocatorKind::vpmm, 1.20, 800},
-                                         Promise{"moe_train", AllocatorKind::vpmm, 1.13, 1200},
-                                         Promise{"gnn", AllocatorKind::vpmm_page, 1.0006 * 1.005, 4000},
-                                         Promise{"gpt_train", AllocatorKind::vpmm_page, 1.0203 * 1.005, 2000},
-                                         Promise{"serve_streams", AllocatorKind::vpmm_page, 1.0059 * 1.005, 2000},
-                                         Promise{"gpt_ckpt", AllocatorKind::vpmm_page, 1.0169 * 1.005, 3500},
-                                         Promise{"moe_train", AllocatorKind::vpmm_page, 1.0272 * 1.005, 2000}),
+                         testing::Values(Promise{"gnn", AllocatorKind::vpmm, kHeld, 250},
+                                         Promise{"gpt_train", AllocatorKind::vpmm, kHeld, 700},
+                                         Promise{"serve_streams", AllocatorKind::vpmm, kHeld, 300},
+                                         Promise{"gpt_ckpt", AllocatorKind::vpmm, kHeld, 700},
+                                         Promise{"moe_train", AllocatorKind::vpmm, kHeld, 900},
+                                         Promise{"gnn", AllocatorKind::vpmm_page, 1.005, 4000},
+                                         Promise{"gpt_train", AllocatorKind::vpmm_page, 1.005, 2000},
+                                         Promise{"serve_streams", AllocatorKind::vpmm_page, 1.01, 2000},
+                                         Promise{"gpt_ckpt", AllocatorKind::vpmm_page, 1.005, 3500},
+                                         Promise{"moe_train", AllocatorKind::vpmm_page, 1.005, 2000}),
                          [](const auto& parameter) {
                            return std::string(parameter.param.trace) +
                                   (parameter.param.allocator == AllocatorKind::vpmm ? "_adaptive" : "_page");
@@ -53,7 +56,7 @@ TEST_P(Traces, keep_their_contents_and_their_bounds) {
   EXPECT_EQ(result.value().hazards, 0u);
   EXPECT_TRUE(result.value().findings.empty()) << result.value().findings.front();
   const double ratio =
-      static_cast<double>(result.value().peak_mapped_bytes) / static_cast<double>(result.value().peak_live_bytes);
+      static_cast<double>(result.value().peak_mapped_bytes) / static_cast<double>(result.value().peak_rounded_bytes);
   EXPECT_LE(ratio, promise.largest_ratio);
   EXPECT_LE(result.value().driver_ns / 1'000'000, promise.most_driver_ms);
 }
