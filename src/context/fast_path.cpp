@@ -110,8 +110,11 @@ void DeviceContext::answer_attention(const pool::Caller& caller) {
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && small_ != nullptr && small_->may_be_cached(request.bytes, request.alignment)) {
-    const DevicePtr begin = try_allocate(client_of(*request.stream), request.bytes, request.alignment);
-    if (!is_null(begin)) return begin;
+    const Client client = client_of(*request.stream);
+    if (client.shard != nullptr) {
+      const DevicePtr begin = small_->try_allocate(client, request.bytes);
+      if (!is_null(begin)) return begin;
+    }
   }
   return allocate_slowly(request, nullptr);
 }

@@ -65,6 +65,8 @@ class SmallPool {
   // lock.
   enum class Server { blocks, runs, pages, driver_pool };
   Server server_of(Bytes bytes, Bytes alignment) const {
+    // What most requests are, and no page that is cut is smaller.
+    if (bytes <= kLargestBlock && alignment <= kGrain && below_a_page_ == BelowAPage::cut) return Server::blocks;
     if (bytes >= page_size_) return Server::pages;
     if (below_a_page_ == BelowAPage::driver_pool) return alignment <= kGrain ? Server::driver_pool : Server::pages;
     if (below_a_page_ == BelowAPage::whole_pages || !is_below_a_page(bytes, alignment, page_size_))
@@ -83,7 +85,9 @@ class SmallPool {
     driver::StreamId id{};
     Stream stream;  // none: any-stream
   };
-  bool may_be_cached(Bytes bytes, Bytes alignment) const;
+  bool may_be_cached(Bytes bytes, Bytes alignment) const {
+    return bytes <= kMostPages * page_size_ && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
+  }
   // What the cache has; null: nothing, or the stream is asked to come to the pool's lock. Requires: may_be_cached().
   DevicePtr try_allocate(const Client& client, Bytes bytes);
   // Into the cache, if it is a live allocation of that very stream. Where an event is due it is in the cache, too, and

@@ -9,10 +9,6 @@ namespace vpmm::small {
 
 static_assert(kLeastRun < kLeastPage, "a block is smaller than any page that is cut");
 
-bool SmallPool::may_be_cached(Bytes bytes, Bytes alignment) const {
-  return bytes <= kMostPages * page_size_ && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
-}
-
 [[gnu::flatten]] DevicePtr SmallPool::try_allocate(const Client& client, Bytes bytes) {
   Shard& shard = *client.shard;
   AddressRange taken;
@@ -117,8 +113,9 @@ SmallPool::Freed SmallPool::note_free(Shard& shard, AddressRange range, const St
   if (observer_ != nullptr && stream) observer_->on_deallocate(range, *stream);
   if (observer_ != nullptr && !stream) observer_->on_deallocate_any_stream(range);
   const bool is_due = shard.pacing.is_due(range.size, misses(), stream_count(), [this] { return driver_.now_ns(); });
-  shard.wants_event = shard.wants_event || is_due;
-  return is_due ? Freed::yes_and_event_is_due : Freed::yes;
+  if (!is_due) return Freed::yes;
+  shard.wants_event = true;
+  return Freed::yes_and_event_is_due;
 }
 
 }  // namespace vpmm::small
