@@ -148,7 +148,7 @@ void DeviceContext::want_proof(const Caller& caller, Urgency urgency) {
         is_unanswered || urgency == Urgency::at_once || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
   });
   if (is_unanswered && prove_everything())
-    timelines_.for_each([&](time::Timeline& timeline) { timeline.wanted_since = misses_; });
+    timelines_.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) { timeline.wanted_since = misses_; });
 }
 
 // --- requests below a page ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
   Bytes size = std::max(round_up(memory.config.va_size, memory.page_size()), least);
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
   Bytes alignment = memory.page_alignment() * (pages_stand_alone(memory.config, memory.page_size()) ? 1 : kPagesInLine);
-  const auto reserve = [&] {
+  const auto reserve = [&]() VPMM_REQUIRES(pool_lock) {
     const Unlocked unlocked(lock);
     return memory.mapper.reserve(size, alignment);
   };

@@ -47,7 +47,7 @@ Result<void> PeerAccess::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
 // Everything that is mapped but zombies, in runs of adjacent whole mappings.
 Vector<AddressRange> PeerAccess::mapped_runs() const {
   Vector<AddressRange> runs;
-  memory_.index.for_each([&](const Region& region) {
+  memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == RegionState::zombie) return;
     AddressRange run;
     memory_.chunks.for_each_inside(region.range, [&](const vm::Mapping& mapping) {

@@ -19,7 +19,7 @@ class PeerAccess {
   Vector<AddressRange> mapped_runs() const VPMM_REQUIRES(pool_lock);
 
   Memory& memory_;
-  Vector<driver::DeviceOrdinal> peers_;  // that may use everything
+  Vector<driver::DeviceOrdinal> peers_ VPMM_GUARDED_BY(pool_lock);  // that may use everything
 };
 
 }  // namespace vpmm::pool

@@ -111,7 +111,7 @@ Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {
     if (held <= bytes_to_keep) return released;
     Region* from = nullptr;
     AddressRange idle;
-    memory_.index.for_each_free_by_age([&](Region* free) {
+    memory_.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
       idle = releasable(*free, held - bytes_to_keep);
       if (!idle.empty()) from = free;
       return from == nullptr;
