@@ -61,7 +61,8 @@ Price Plan::price() const {
   constexpr std::uint64_t kNewChunkUs = kCreateUs + kMapUs + kAccessUs;
   const std::uint64_t us =
       created * kNewChunkUs + moved * (kMapUs + kAccessUs + kUnmapUs) + (split ? kUnmapUs + kReleaseUs : 0);
-  const std::uint64_t growth_us = growth() == 0 ? 0 : creates.size() * kNewChunkUs * growth() / created_bytes();
+  const Bytes all_created = created_bytes();
+  const std::uint64_t growth_us = all_created == 0 ? 0 : creates.size() * kNewChunkUs * growth() / all_created;
   return {us, slack, growth(), growth_us, !waits.empty()};
 }
 

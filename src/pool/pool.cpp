@@ -400,8 +400,7 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   Region* hole = nullptr;
   while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));
-  const Result<void> filled =
-      mover_.fill(lock, hole, {hole->range.begin, missing}, memory_.tuning.chunk_sizes(missing));
+  Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing}, memory_.tuning.chunk_sizes(missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
   peak_live_ = std::max(peak_live_, live_bytes() + missing);  // the program says that it will use as much
