@@ -84,7 +84,7 @@ void DeviceContext::record_due_event(const Stream& stream, Bound* bound) noexcep
     leave(caller.value());
     static_cast<void>(noted(bound_any_stream(visit.lock())));
     static_cast<void>(noted(trim_above_threshold(visit.lock())));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory, likewise
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
   }
 }
 
