@@ -65,8 +65,11 @@ Result<Placed> DeviceContext::place(MutexLock& lock, const PageRequest& request,
     if (!has_helped || !step->repeats) ++step;
   }
   if (!is_shortage(result)) return result;
-  Error error{ErrorCode::out_of_memory,
-              message_of("out of device memory: {}; {}", pool_->shortage_report(request), result.error().message)};
+  const Bytes leased = shares_.freed_bytes();
+  const std::string in_leases =
+      leased == 0 ? std::string() : message_of("; freed, but leased to other processes {}", leased);
+  Error error{ErrorCode::out_of_memory, message_of("out of device memory: {}{}; {}", pool_->shortage_report(request),
+                                                   in_leases, result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
 }

@@ -495,9 +495,12 @@ std::string Pool::shortage_report(const PageRequest& request) noexcept {
 
 std::string Pool::written_shortage_report(const PageRequest& request) {
   std::string report = fmt::format(
-      "asked for {} bytes; live {}, free {}, of which pending {}, largest free range {}, mapped {}, limit {}",
-      request.small.value_or(request.requested), used_bytes(), idle_bytes(), memory_.index.pending_bytes(),
-      memory_.index.largest_free(), mapped_bytes(), room_.capacity() ? fmt::format("{}", *room_.capacity()) : "none");
+      "asked for {} bytes; live {}, of which slack {}, free {}, of which pending {}, largest free range {}, mapped {}, "
+      "limit "
+      "{}",
+      request.small.value_or(request.requested), used_bytes(), slack_bytes(), idle_bytes(),
+      memory_.index.pending_bytes(), memory_.index.largest_free(), mapped_bytes(),
+      room_.capacity() ? fmt::format("{}", *room_.capacity()) : "none");
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success) {
     const Bytes used = info.total - std::min(info.total, info.free);
     report += fmt::format("; of the GPU's {} bytes {} are free and {} held by others", info.total, info.free,
