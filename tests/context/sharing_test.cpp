@@ -55,6 +55,24 @@ TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
   world.deallocate(ptr, stream);
 }
 
+TEST(Sharing, a_shortage_names_what_others_still_hold) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(5 * kPage, stream);
+  const ShareId id = share(world, {ptr, 5 * kPage}).share;
+  ASSERT_TRUE(world.pool().lease(id, 0, 5 * kPage).ok());
+  world.deallocate(ptr, stream);
+  const auto refused = world.pool().allocate({5 * kPage, 0, stream});
+  ASSERT_FALSE(refused.ok());
+  const std::string leased = "; freed, but leased to other processes " + std::to_string(5 * kPage);
+  EXPECT_NE(refused.error().message.find(leased), std::string::npos) << refused.error().message;
+  world.pool().end_lease(id, Holder::handle);
+  world.pool().end_lease(id, Holder::importer);
+  EXPECT_TRUE(world.pool().allocate({5 * kPage, 0, stream}).ok());
+}
+
 TEST(Sharing, what_was_freed_stays_until_the_last_holder_let_go) {
   for (const Bytes size : {Bytes{100}, 300 * kKiB, kPage, 5 * kPage}) {
     SCOPED_TRACE(size);
