@@ -27,7 +27,7 @@ namespace vpmm {
 // not see. Order: the pool's first, then one cache's.
 struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
 inline LockRole pool_lock;   // of a device's context, for all that the device has
-inline LockRole cache_lock;  // of what one stream has in hand (small::Shard)
+inline LockRole cache_lock;  // of what one stream has cached (small::StreamCache)
 
 // Tells the processor that this thread waits for another.
 inline void spin_pause() noexcept {

@@ -17,7 +17,7 @@ BoundStream* stream_of(vpmm_bound_stream* bound) { return reinterpret_cast<Bound
 
 // No driver call and no lock that a fork could leave taken, so it needs no gate.
 template <typename Work>
-bool in_hand(Work&& work) noexcept {
+bool next_number(Work&& work) noexcept {
   try {
     return std::forward<Work>(work)();
   } catch (...) {
@@ -30,7 +30,7 @@ Result<void> check_count(std::size_t count) {
   return Error{ErrorCode::invalid_argument, "`count` is " + std::to_string(count) + ": more than memory could hold"};
 }
 
-// Functions of their own, so that calls served in hand do not set up what these need.
+// Functions of their own, so that calls served from a cache do not set up what these need.
 [[gnu::noinline]] vpmm_status allocate_beyond(vpmm_bound_stream* bound, std::size_t bytes, std::size_t alignment,
                                               void** ptr) noexcept {
   return gated(WhenEnding::fail, [&]() -> Result<void> {
@@ -68,8 +68,8 @@ void vpmm_stream_unbind(vpmm_bound_stream* bound) {
 
 vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr) {
   if (bound != nullptr && ptr != nullptr) {
-    const bool is_done = in_hand([&] {
-      const DevicePtr begin = stream_of(bound)->allocate_in_hand(bytes, alignment);
+    const bool is_done = next_number([&] {
+      const DevicePtr begin = stream_of(bound)->try_allocate(bytes, alignment);
       if (is_null(begin)) return false;
       *ptr = to_pointer(begin);
       return true;
@@ -81,7 +81,7 @@ vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t a
 
 vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr) {
   if (ptr == nullptr) return VPMM_OK;
-  if (bound != nullptr && in_hand([&] { return stream_of(bound)->deallocate_in_hand(to_device_ptr(ptr)); }))
+  if (bound != nullptr && next_number([&] { return stream_of(bound)->try_deallocate(to_device_ptr(ptr)); }))
     return VPMM_OK;
   return deallocate_beyond(bound, ptr);
 }

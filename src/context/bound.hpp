@@ -13,8 +13,8 @@ class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
   Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
       : context_(context), client_(client), timeline_(timeline) {}
   ~Bound() override;
-  DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) override;
-  bool deallocate_in_hand(DevicePtr ptr) override;
+  DevicePtr try_allocate(Bytes bytes, Bytes alignment) override;
+  bool try_deallocate(DevicePtr ptr) override;
   Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
   Result<void> deallocate_beyond(DevicePtr ptr) override;
   time::TimelineId timeline() const { return timeline_; }

@@ -54,7 +54,7 @@ void Captures::park(std::uint64_t capture, region::Region* region, std::optional
 }
 
 bool Captures::is_parked(const region::Region* region) const {
-  const auto found = kept_.find(region->tenant.capture);
+  const auto found = kept_.find(region->owner.capture);
   if (found == kept_.end()) return false;
   return std::any_of(found->second.begin(), found->second.end(),
                      [&](const Parked& parked) { return parked.region == region; });

@@ -66,23 +66,24 @@ using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 // A stream that the pool knows by its object instead of asking the driver at each call: the fastest way in. Any thread
 // may use it. It must not outlive its stream or the context, and captures on the stream must be announced with
 // capture_begin. After a reset of the CUDA context it is dead: requests fail, frees count as any-stream. A reset by
-// others that no other call has met yet is not seen by a call that is served from what the stream has in hand.
+// others that no other call has met yet is not seen by a call that is served from what the stream has cached.
 class BoundStream {
  public:
   virtual ~BoundStream() = default;
   Result<DevicePtr> allocate(Bytes bytes, Bytes alignment) {
-    const DevicePtr begin = allocate_in_hand(bytes, alignment);
+    const DevicePtr begin = try_allocate(bytes, alignment);
     if (!is_null(begin)) return begin;
     return allocate_beyond(bytes, alignment);
   }
   Result<void> deallocate(DevicePtr ptr) {
-    if (deallocate_in_hand(ptr)) return {};
+    if (try_deallocate(ptr)) return {};
     return deallocate_beyond(ptr);
   }
   // What needs neither driver nor pool: safe while the process ends. Null and false say to call one of the next two.
-  virtual DevicePtr allocate_in_hand(Bytes bytes, Bytes alignment) = 0;
-  virtual bool deallocate_in_hand(DevicePtr ptr) = 0;
-  // What could not be done in hand, or should not: a free may have been refused to have an event recorded behind it.
+  virtual DevicePtr try_allocate(Bytes bytes, Bytes alignment) = 0;
+  virtual bool try_deallocate(DevicePtr ptr) = 0;
+  // What could not be done from the cache, or should not: a free may have been refused to have an event recorded behind
+  // it.
   virtual Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) = 0;
   virtual Result<void> deallocate_beyond(DevicePtr ptr) = 0;
 };

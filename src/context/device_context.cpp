@@ -122,7 +122,8 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, place(lock, pages, caller));
-  if (caller.own()) small_->enlist(*pool_->owner(placed.begin), request.bytes, small_->shard_of(*caller.timeline));
+  if (caller.own())
+    small_->enlist(*pool_->allocated_around(placed.begin), request.bytes, small_->cache_of(*caller.timeline));
   return placed.begin;
 }
 
@@ -130,25 +131,25 @@ Result<DevicePtr> DeviceContext::allocate_pages(MutexLock& lock, const Request& 
 Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const Request& request,
                                                          const Caller& caller) {
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
-    return somm_->allocate(lock, request.bytes, caller.stream, caller.timeline);
+    return driver_pool_->allocate(lock, request.bytes, caller.stream, caller.timeline);
   };
   const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
   Result<DevicePtr> result = once();
   if (is_short(result) && pool_ != nullptr) {
-    const Bytes mapped = pool_->mapped_bytes() + somm_reserved_;
+    const Bytes mapped = pool_->mapped_bytes() + driver_pool_bytes_;
     const Bytes room = std::max(kReliefForSmall, 2 * request.bytes);
     VPMM_TRY(pool_->trim(lock, mapped > room ? mapped - room : 0));
     result = once();
   }
   if (is_short(result)) {
     synchronize_contexts(lock);
-    VPMM_TRY(somm_->settle(lock));
+    VPMM_TRY(driver_pool_->settle(lock));
     if (pool_ != nullptr) VPMM_TRY(pool_->trim(lock, 0));
     result = once();
   }
-  const Bytes reserved_before = std::exchange(somm_reserved_, somm_->reserved_bytes());
+  const Bytes reserved_before = std::exchange(driver_pool_bytes_, driver_pool_->reserved_bytes());
   // Only what was idle stays mapped when this fails, and the request has its memory.
-  if (result && somm_reserved_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
+  if (result && driver_pool_bytes_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
                  message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
@@ -161,14 +162,14 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
 Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request,
                                           const Caller& caller) {
   if (pool_ != nullptr) {
-    pool_->set_other_bytes(somm_reserved_);
+    pool_->set_other_bytes(driver_pool_bytes_);
     VPMM_TRY(pool_->trim(lock, *capacity_));
   }
   if (!is_over_capacity()) return {};
-  somm::Block* block = somm_->owner(begin);
-  VPMM_TRY(caller.may_queue() ? somm_->deallocate_on(lock, block, *caller.stream)
-                              : somm_->deallocate_after(lock, block, {}));
-  trim_somm(lock);
+  driver_pool::Block* block = driver_pool_->block_around(begin);
+  VPMM_TRY(caller.may_queue() ? driver_pool_->deallocate_on(lock, block, *caller.stream)
+                              : driver_pool_->deallocate_after(lock, block, {}));
+  trim_driver_pool(lock);
   return Error{ErrorCode::out_of_memory,
                message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
                           "is reached",
@@ -179,8 +180,8 @@ Result<void> DeviceContext::keep_capacity(MutexLock& lock, DevicePtr begin, cons
 // with idle pages. In page mode only: a large chunk is not worth a small request.
 Result<void> DeviceContext::offset_growth(MutexLock& lock) {
   if (pool_ == nullptr || !config_.page_chunks || cleanup_holds_ != 0) return {};
-  if (pool_->mapped_bytes() + somm_reserved_ <= peak_mapped_) return {};
-  pool_->set_other_bytes(somm_reserved_);
+  if (pool_->mapped_bytes() + driver_pool_bytes_ <= peak_mapped_) return {};
+  pool_->set_other_bytes(driver_pool_bytes_);
   VPMM_TRY(pool_->trim(lock, peak_mapped_));
   return {};
 }
@@ -207,7 +208,7 @@ Result<void> DeviceContext::preallocate_once(MutexLock& lock) {
 void DeviceContext::announce_allocation(DevicePtr begin, const Request& request, const Caller& caller) {
   if (recording_) recording_->record_allocate(begin, request.bytes, stream_key(caller), driver_.now_ns() / 1000);
   if (observer_ == nullptr) return;
-  const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(begin);
+  const region::Region* region = pool_ == nullptr ? nullptr : pool_->allocated_around(begin);
   AddressRange range{begin, request.bytes};
   if (region != nullptr)
     range = small::SmallPool::is_arena(*region) ? small_->find(*region, begin)->range : region->range;
@@ -245,7 +246,7 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     const HostPromise promise;  // of its own: there may be any number of them
-    if (!promise.is_kept()) throw std::bad_alloc();
+    if (!promise.is_cached()) throw std::bad_alloc();
     static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   if (is_proof_due()) prove_everything();
@@ -254,7 +255,7 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
 
 // Note [Who ends an allocation may free it]
 Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  region::Region* const region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  region::Region* const region = pool_ == nullptr ? nullptr : pool_->allocated_around(ptr);
   if (region == nullptr) return free_block(lock, ptr, stream, caller);
   if (is_kept_for_holders(ptr)) return not_live(ptr, {});
   if (keep_for_holders(ptr)) {
@@ -277,7 +278,7 @@ Result<void> DeviceContext::free_one(MutexLock& lock, DevicePtr ptr, const Strea
 }
 
 Result<void> DeviceContext::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  somm::Block* const block = somm_ == nullptr ? nullptr : somm_->owner(ptr);
+  driver_pool::Block* const block = driver_pool_ == nullptr ? nullptr : driver_pool_->block_around(ptr);
   if (block == nullptr) return not_live(ptr, {});
   if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
   record_free(ptr, caller);
@@ -293,8 +294,8 @@ void DeviceContext::record_free(DevicePtr ptr, const Caller& caller) {
 void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream,
                                           const Caller& caller) {
   if (observer_ == nullptr) return;
-  const bool is_alone = stream && uses.others.empty() && caller.timeline != nullptr &&
-                        (!uses.tenant || uses.tenant == caller.timeline->id);
+  const bool is_alone =
+      stream && uses.others.empty() && caller.timeline != nullptr && (!uses.owner || uses.owner == caller.timeline->id);
   if (is_alone)
     observer_->on_deallocate(range, *stream);
   else
@@ -303,19 +304,19 @@ void DeviceContext::announce_deallocation(AddressRange range, const Uses& uses, 
 
 // Requires: they were live and were ended.
 void DeviceContext::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
-  if (captures_.keeps(region->tenant.capture)) {
-    const bool is_inside = caller.capture == region->tenant.capture;
-    captures_.park(region->tenant.capture, region, is_inside ? caller.stream : std::nullopt);
+  if (captures_.keeps(region->owner.capture)) {
+    const bool is_inside = caller.capture == region->owner.capture;
+    captures_.park(region->owner.capture, region, is_inside ? caller.stream : std::nullopt);
     return;
   }
-  const Uses uses{region->tenant.timeline, region->tenant.other_uses, region->range.size};
+  const Uses uses{region->owner.timeline, region->owner.other_uses, region->range.size};
   announce_deallocation(region->range, uses, stream, caller);
   pool_->deallocate(region, stamp_of(uses, caller));
 }
 
-// Whether it is a user's: not kept by a shard, not parked for a graph, not kept for other processes alone.
+// Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes alone.
 bool DeviceContext::is_live(const region::Region* region) const {
-  return !small::SmallPool::is_kept(*region) && !captures_.is_parked(region) &&
+  return !small::SmallPool::is_cached(*region) && !captures_.is_parked(region) &&
          !is_kept_for_holders(region->range.begin);
 }
 
@@ -335,7 +336,7 @@ void DeviceContext::free_small(const small::Allocation& ended, const Stream& str
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
 // complete.
-Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
+Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, driver_pool::Block* block, const Stream& stream,
                                                 const Caller& caller) {
   const Uses uses{block->timeline, block->other_uses, block->requested};
   announce_deallocation({block->begin, block->requested}, uses, stream, caller);
@@ -343,11 +344,11 @@ Result<void> DeviceContext::free_stream_ordered(MutexLock& lock, somm::Block* bl
       caller.may_queue() && block->other_uses.empty() && (!block->timeline || block->timeline == caller.timeline->id);
   if (is_alone) {
     const AddressRange range{block->begin, block->requested};
-    Result<void> freed = somm_->deallocate_on(lock, block, *caller.stream);
+    Result<void> freed = driver_pool_->deallocate_on(lock, block, *caller.stream);
     if (!freed && observer_ != nullptr) observer_->on_allocate(range, *stream);  // it is the caller's still
     return freed;
   }
-  return somm_->deallocate_after(lock, block, stamp_of(uses, caller));
+  return driver_pool_->deallocate_after(lock, block, stamp_of(uses, caller));
 }
 
 // Note [Free on which stream]
@@ -361,16 +362,16 @@ time::Stamp DeviceContext::stamp_of(const Uses& uses, const Caller& caller) {
         std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
       timelines.push_back(timeline);
   };
-  const time::Timeline* const tenant = uses.tenant ? timelines_.find(*uses.tenant) : nullptr;
-  const bool names_tenant =
-      !caller.stream && config_.unnamed_free == UnnamedFree::allocating_stream && tenant != nullptr && !tenant->is_over;
+  const time::Timeline* const owner = uses.owner ? timelines_.find(*uses.owner) : nullptr;
+  const bool names_owner =
+      !caller.stream && config_.unnamed_free == UnnamedFree::allocating_stream && owner != nullptr && !owner->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
-  if (caller.timeline == nullptr && !names_tenant)
-    return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : everybody(), uses.bytes));
+  if (caller.timeline == nullptr && !names_owner)
+    return time::Stamp(timelines_.next(is_unnamed ? timelines_.any_stream() : all_streams(), uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
-  add(uses.tenant);
+  add(uses.owner);
   for (const time::TimelineId other : uses.others) add(other);
-  if (timelines.size() > 2) return time::Stamp(timelines_.next(everybody(), uses.bytes));
+  if (timelines.size() > 2) return time::Stamp(timelines_.next(all_streams(), uses.bytes));
   const time::StampPart first = timelines_.next(*timelines[0], uses.bytes);
   if (timelines.size() == 1) return time::Stamp(first);
   timelines[1]->wanted = true;
@@ -397,18 +398,18 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
-  time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : everybody();
+  time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : all_streams();
   // Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
   // out streams that nobody named: there it counts that this one was.
-  const auto is_news = [&](std::optional<time::TimelineId> tenant) {
-    return tenant != user.id || config_.any_stream == AnyStreamOrder::legacy;
+  const auto is_news = [&](std::optional<time::TimelineId> owner) {
+    return owner != user.id || config_.any_stream == AnyStreamOrder::legacy;
   };
-  region::Region* const region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  region::Region* const region = pool_ == nullptr ? nullptr : pool_->allocated_around(ptr);
   if (region == nullptr) {
-    somm::Block* const block = somm_ == nullptr ? nullptr : somm_->owner(ptr);
+    driver_pool::Block* const block = driver_pool_ == nullptr ? nullptr : driver_pool_->block_around(ptr);
     if (block == nullptr) return not_live(ptr, {});
     if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
-    if (is_news(block->timeline)) somm_->record_use(block, user);
+    if (is_news(block->timeline)) driver_pool_->record_use(block, user);
   } else if (const AddressRange live = live_around(*region, ptr); live.empty() || live.begin != ptr) {
     return not_live(ptr, live);
   } else if (small::SmallPool::is_arena(*region)) {
@@ -417,7 +418,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
     if (!small || (is_news(small->timeline) && !small_->record_use(*region, ptr, user))) return not_live(ptr, {});
   } else {
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (is_news(region->tenant.timeline) && !small_->record_use(*region, user)) return not_live(ptr, {});
+    if (is_news(region->owner.timeline) && !small_->record_use(*region, user)) return not_live(ptr, {});
   }
   leave(caller);
   return {};
@@ -476,7 +477,7 @@ void DeviceContext::release_capture(std::uint64_t capture) {
   std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second.id == capture; });
   for (region::Region* region : captures_.release(capture)) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
-    pool_->deallocate(region, time::Stamp(timelines_.next(everybody(), region->range.size)));
+    pool_->deallocate(region, time::Stamp(timelines_.next(all_streams(), region->range.size)));
   }
   refresh_fast_path();
 }

@@ -1,4 +1,4 @@
-// context: the Context of a device: composition of timelines, pool, SOMM and captures behind one lock.
+// context: the Context of a device: composition of timelines, pool, driver pool and captures behind one lock.
 #pragma once
 
 #include <atomic>
@@ -22,11 +22,11 @@
 #include "context/stream_table.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/recording.hpp"
+#include "driver_pool/driver_pool.hpp"
 #include "observe/trace_file.hpp"
 #include "pool/pool.hpp"
 #include "region/page_unit.hpp"
 #include "small/small_pool.hpp"
-#include "somm/somm.hpp"
 #include "time/timelines.hpp"
 
 namespace vpmm::context {
@@ -48,7 +48,7 @@ struct DeviceTraits {
   driver::ChunkProperties chunk;
 };
 
-// Lock order: mutex_ (pool_lock) first, then one shard's (cache_lock); the mapper's leaf mutex and the driver's own
+// Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
 // below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
 // contexts under the lock.
 class DeviceContext final : public Context {
@@ -107,7 +107,7 @@ class DeviceContext final : public Context {
   bool is_freed(Freed freed, const Stream& stream, Bound* bound);
   void record_due_event(const Stream& stream, Bound* bound) noexcept;
   void refresh_fast_path() VPMM_REQUIRES(pool_lock);
-  void answer_attention(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void run_pending_requests(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // entering.cpp
   Result<void> ensure_open();
   Result<void> open() VPMM_REQUIRES(pool_lock);
@@ -188,14 +188,14 @@ class DeviceContext final : public Context {
       VPMM_REQUIRES(pool_lock);
   void record_free(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<void> free_stream_ordered(MutexLock& lock, somm::Block* block, const Stream& stream,
+  Result<void> free_stream_ordered(MutexLock& lock, driver_pool::Block* block, const Stream& stream,
                                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void free_small(const small::Allocation& ended, const Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   bool is_live(const region::Region* region) const VPMM_REQUIRES(pool_lock);
   AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   struct Uses {
-    std::optional<time::TimelineId> tenant;
+    std::optional<time::TimelineId> owner;
     const Vector<time::TimelineId>& others;
     Bytes bytes;
   };
@@ -230,16 +230,16 @@ class DeviceContext final : public Context {
   Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
   bool learn_for_miss() VPMM_REQUIRES(pool_lock);
-  time::Timeline& everybody() VPMM_REQUIRES(pool_lock);
+  time::Timeline& all_streams() VPMM_REQUIRES(pool_lock);
   bool is_proof_due() VPMM_REQUIRES(pool_lock);
-  bool trim_somm(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  bool trim_driver_pool(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   driver::CuResult wait_for_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   bool synchronize_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) VPMM_REQUIRES(pool_lock);
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void note_peaks(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void note_peaks(Bytes peak_requested) VPMM_REQUIRES(pool_lock);
-  bool recall_kept() VPMM_REQUIRES(pool_lock);
+  bool flush_caches() VPMM_REQUIRES(pool_lock);
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
 
   driver::Driver& inner_driver_;
@@ -257,12 +257,12 @@ class DeviceContext final : public Context {
   alignas(kCacheLine) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
   // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
   std::unique_ptr<small::SmallPool> small_;
-  mutable std::unique_ptr<somm::Somm> somm_;  // null: not there, or not needed
+  mutable std::unique_ptr<driver_pool::DriverPool> driver_pool_;  // null: not there, or not needed
   std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet, or reset by us and not opened again
   std::atomic<std::uint64_t> primary_id_{0};  // ContextId
   std::atomic<std::uint64_t> openings_{0};    // how often it was opened; written under mutex_
   std::atomic<bool> is_poisoned_{false};
-  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have in hand
+  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have cached
   std::atomic<bool> may_capture_{false};  // captures are announced or were seen
   StreamTable streams_;
   // --- all below under mutex_ ---
@@ -270,10 +270,9 @@ class DeviceContext final : public Context {
   Shares shares_ VPMM_GUARDED_BY(pool_lock);
   std::uint64_t announced_captures_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;  // Note [Cleaning up can be put off]
-  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) =
-      false;                                              // by others, and no event stands yet for what was in hand
-  std::uint64_t visits_ VPMM_GUARDED_BY(pool_lock) = 0;   // in progress, perhaps with the lock dropped
-  bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;  // Note [A reset has nobody beside it]
+  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
+  std::uint64_t visits_ VPMM_GUARDED_BY(pool_lock) = 0;        // in progress, perhaps with the lock dropped
+  bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;       // Note [A reset has nobody beside it]
   std::condition_variable_any visit_ended_;
   std::uint64_t context_waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
@@ -291,8 +290,8 @@ class DeviceContext final : public Context {
   };
   Vector<Peer> peers_ VPMM_GUARDED_BY(pool_lock);             // with access to everything in the pool
   std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);    // set once; is_poisoned_ says so without the lock
-  Bytes somm_reserved_ VPMM_GUARDED_BY(pool_lock) = 0;        // what the driver's pool held when last asked
-  std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and SOMM together
+  Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;    // what the driver's pool held when last asked
+  std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that waited before the pool would have grown
   std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that nothing idle fitted
   bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;

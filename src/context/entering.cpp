@@ -140,7 +140,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   if (pool_ != nullptr)
     small_ = std::make_unique<small::SmallPool>(inner_driver_, *pool_, timelines_,
                                                 small::SmallPool::Serving{below_a_page, !config.page_chunks});
-  if (has_driver_pool) somm_ = std::make_unique<somm::Somm>(driver_, device, timelines_);
+  if (has_driver_pool) driver_pool_ = std::make_unique<driver_pool::DriverPool>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
@@ -154,7 +154,7 @@ DeviceContext::~DeviceContext() {
     PoolLock lock(mutex_);
     if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
     if (wait_for_contexts(lock) != CuResult::success) return;
-    if (somm_ != nullptr) somm_->release_everything();
+    if (driver_pool_ != nullptr) driver_pool_->release_everything();
     if (pool_ != nullptr) pool_->release_everything();
     timelines_.destroy_events();
   }
@@ -162,11 +162,11 @@ DeviceContext::~DeviceContext() {
   driver_.device_primary_ctx_release(device_);  // once: a reset took the retains before it away
 }
 
-bool DeviceContext::trim_somm(MutexLock& lock) {
-  if (somm_ == nullptr) return false;
-  const Result<Bytes> freed = noted(somm_->trim(lock));
-  somm_reserved_ = somm_->reserved_bytes();
-  if (pool_ != nullptr) pool_->set_other_bytes(somm_reserved_);
+bool DeviceContext::trim_driver_pool(MutexLock& lock) {
+  if (driver_pool_ == nullptr) return false;
+  const Result<Bytes> freed = noted(driver_pool_->trim(lock));
+  driver_pool_bytes_ = driver_pool_->reserved_bytes();
+  if (pool_ != nullptr) pool_->set_other_bytes(driver_pool_bytes_);
   return freed && freed.value() > 0;
 }
 
@@ -192,7 +192,7 @@ bool DeviceContext::Visit::enter() {
   // Note [Host memory in reserve]
   {
     const HostPromise opening_may_need;
-    status_ = opening_may_need.is_kept() ? context_.check_alive() : no_host_memory();
+    status_ = opening_may_need.is_cached() ? context_.check_alive() : no_host_memory();
   }
   if (!status_) return true;
   const std::uint64_t opening = context_.openings_.load();
@@ -201,7 +201,7 @@ bool DeviceContext::Visit::enter() {
   context_.visit_ended_.wait(*lock_, [this]() VPMM_REQUIRES(pool_lock) { return !context_.is_resetting_; });
   if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
-  if (!promise_->is_kept()) {
+  if (!promise_->is_cached()) {
     status_ = no_host_memory();
     return true;
   }
@@ -222,7 +222,7 @@ DeviceContext::Visit::~Visit() {
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
   Result<Caller> caller = context_.noted(context_.identify(stream, bound));
   context_.refresh_fast_path();
-  // So that what was in hand is not pending for want of an event. Not before: the caller's stream may be capturing.
+  // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
   if (caller && context_.has_noticed_reset_ && context_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
     context_.prove_everything();
@@ -287,8 +287,8 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   advance(done);
   if (small_ != nullptr) small_->retire_idle();
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);
-  if (somm_ != nullptr) somm_->forget();
-  somm_reserved_ = 0;
+  if (driver_pool_ != nullptr) driver_pool_->forget();
+  driver_pool_bytes_ = 0;
   seen_capturing_.clear();
   has_noticed_reset_ = true;
 }
@@ -345,7 +345,7 @@ Result<void> DeviceContext::read_capture(Caller& caller) {
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
-  answer_attention(caller);
+  run_pending_requests(caller);
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
     if (timelines_.is_due(*caller.timeline))

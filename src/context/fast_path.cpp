@@ -1,4 +1,4 @@
-// context: calls that are served from what their stream has in hand: no lock but its shard's, no driver work.
+// context: calls that are served from what their stream has cached: no lock but its cache's, no driver work.
 //
 // Note [What the fast path may skip]
 // It makes no event, no wait and no mapping call, so nothing that other calls guard against can go wrong on it: a reset
@@ -18,7 +18,7 @@ namespace vpmm::context {
 
 using driver::CuResult;
 using small::CacheGuard;
-using small::Shard;
+using small::StreamCache;
 using Freed = small::SmallPool::Freed;
 
 namespace {
@@ -64,7 +64,7 @@ DeviceContext::Client DeviceContext::client_of(driver::StreamHandle stream) cons
 // --- served by a stream's cache --------------------------------------------------------------------------------------
 
 DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.shard == nullptr || !small_->may_be_cached(bytes, alignment)) return {};
+  if (client.cache == nullptr || !small_->may_be_cached(bytes, alignment)) return {};
   return small_->try_allocate(client, bytes);
 }
 
@@ -89,20 +89,20 @@ void DeviceContext::record_due_event(const Stream& stream, Bound* bound) noexcep
 }
 
 // The call took the pool's lock, so it can do what others asked this stream for.
-void DeviceContext::answer_attention(const pool::Caller& caller) {
+void DeviceContext::run_pending_requests(const pool::Caller& caller) {
   if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
-  Shard& shard = small_->shard_of(*caller.timeline);
+  StreamCache& cache = small_->cache_of(*caller.timeline);
   {
-    const CacheGuard guard(shard);
-    shard.wants_attention.store(false, std::memory_order_relaxed);
-    ++shard.activity;
-    caller.timeline->wanted = std::exchange(shard.wants_event, false) || caller.timeline->wanted;
+    const CacheGuard guard(cache);
+    cache.wants_attention.store(false, std::memory_order_relaxed);
+    ++cache.activity;
+    caller.timeline->wanted = std::exchange(cache.wants_event, false) || caller.timeline->wanted;
   }
-  const std::uint64_t stream = shard.stream.load(std::memory_order_relaxed);
-  if (stream != 0) streams_.note(stream, shard);
+  const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
+  if (stream != 0) streams_.note(stream, cache);
   const bool is_primary = caller.timeline->context_id == timelines_.primary_id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
-    shard.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
+    cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }
 
 // --- public calls --------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && small_ != nullptr && small_->may_be_cached(request.bytes, request.alignment)) {
     const Client client = client_of(*request.stream);
-    if (client.shard != nullptr) {
+    if (client.cache != nullptr) {
       const DevicePtr begin = small_->try_allocate(client, request.bytes);
       if (!is_null(begin)) return begin;
     }
@@ -120,7 +120,7 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 }
 
 // Note [What is ready for any stream]
-// What any-stream users have in hand is complete, and so is what the pool gives them. So a request is served from
+// What any-stream users have cached is complete, and so is what the pool gives them. So a request is served from
 // either without asking anybody; for the pool's lock nobody waits. A python program calls this with its interpreter
 // locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
 // frees waiting, and for whole pages at once, the answer is no.
@@ -132,7 +132,7 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (!small_->may_be_cached(bytes, alignment)) return {};
   if (!deferred_.empty() && served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) >= kServedBesideDeferred)
     return {};
-  return small_->try_allocate({&small_->any_stream_shard(), driver::StreamId{}, std::nullopt}, bytes);
+  return small_->try_allocate({&small_->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
@@ -142,7 +142,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
-  if (!has_preallocated_ || recording_ || !promise.is_kept()) return {};
+  if (!has_preallocated_ || recording_ || !promise.is_cached()) return {};
   const pool::Caller caller;
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found = pool_->find({bytes, round_up(bytes, page_size_), natural}, caller);
@@ -166,7 +166,7 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 }
 
 Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
-  return client.shard == nullptr ? Freed::no : small_->try_free(client, ptr);
+  return client.cache == nullptr ? Freed::no : small_->try_free(client, ptr);
 }
 
 // The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
@@ -229,7 +229,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (small_ != nullptr) client.shard = &small_->shard_of(*caller.timeline);
+  if (small_ != nullptr) client.cache = &small_->cache_of(*caller.timeline);
   std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;
@@ -242,16 +242,16 @@ DeviceContext::Bound::~Bound() {
 }
 
 bool DeviceContext::Bound::is_fast() const {
-  return client_.shard != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
+  return client_.cache != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
          !context_.may_capture_.load(std::memory_order_relaxed) && !process_is_ending();
 }
 
-DevicePtr DeviceContext::Bound::allocate_in_hand(Bytes bytes, Bytes alignment) {
+DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
   if (bytes == 0 || !is_fast()) return {};
   return context_.try_allocate(client_, bytes, alignment);
 }
 
-bool DeviceContext::Bound::deallocate_in_hand(DevicePtr ptr) {
+bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr) || !is_fast()) return false;
   return context_.is_freed(context_.small_->try_free(client_, ptr), client_.stream, this);
 }

@@ -46,20 +46,20 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
 }
 
 Result<AllocationInfo> DeviceContext::look_up(DevicePtr ptr) const {
-  const region::Region* region = pool_ == nullptr ? nullptr : pool_->owner(ptr);
+  const region::Region* region = pool_ == nullptr ? nullptr : pool_->allocated_around(ptr);
   if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
       return AllocationInfo{small->range.begin, small->requested, small->range.size};
   } else if (region != nullptr && is_live(region)) {
     return AllocationInfo{region->range.begin, small_->requested_of(*region), region->range.size};
   }
-  if (const somm::Block* block = somm_ == nullptr ? nullptr : somm_->owner(ptr))
+  if (const driver_pool::Block* block = driver_pool_ == nullptr ? nullptr : driver_pool_->block_around(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
   return not_inside(ptr);
 }
 
 bool DeviceContext::is_over_capacity() const {
-  return capacity_ && (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_ > *capacity_;
+  return capacity_ && (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + driver_pool_bytes_ > *capacity_;
 }
 
 // --- limits ---------------------------------------------------------------------------------------------------------
@@ -69,17 +69,17 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
-  recall_kept();
+  flush_caches();
   if (has_unproven(timelines_)) prove_everything();  // work that is over must not keep memory because nobody asked
   VPMM_TRY(noted(settle(lock)));
   Bytes released = 0;
-  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
-  if (somm_ != nullptr && held > bytes_to_keep) {
-    VPMM_TRY_ASSIGN(released, noted(somm_->trim(lock)));
-    somm_reserved_ = somm_->reserved_bytes();
+  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + driver_pool_bytes_;
+  if (driver_pool_ != nullptr && held > bytes_to_keep) {
+    VPMM_TRY_ASSIGN(released, noted(driver_pool_->trim(lock)));
+    driver_pool_bytes_ = driver_pool_->reserved_bytes();
   }
   if (pool_ == nullptr) return released;
-  pool_->set_other_bytes(somm_reserved_);
+  pool_->set_other_bytes(driver_pool_bytes_);
   VPMM_TRY_ASSIGN(const Bytes from_pool, noted(pool_->trim(lock, bytes_to_keep)));
   return released + from_pool;
 }
@@ -87,11 +87,11 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 // VPMM_RELEASE_THRESHOLD: idle memory above it goes back without being asked for.
 Result<void> DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (pool_ == nullptr || !config_.release_threshold || cleanup_holds_ != 0) return {};
-  if (pool_->mapped_bytes() + somm_reserved_ <= *config_.release_threshold) return {};
-  recall_kept();
+  if (pool_->mapped_bytes() + driver_pool_bytes_ <= *config_.release_threshold) return {};
+  flush_caches();
   if (pool_->idle_bytes() == 0) return {};
   VPMM_TRY(settle(lock));
-  pool_->set_other_bytes(somm_reserved_);
+  pool_->set_other_bytes(driver_pool_bytes_);
   VPMM_TRY(pool_->trim(lock, *config_.release_threshold));
   return {};
 }
@@ -109,7 +109,7 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
-  pool_->set_other_bytes(somm_reserved_);
+  pool_->set_other_bytes(driver_pool_bytes_);
   Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
   note_peaks(Bytes{0});
   return done;
@@ -122,7 +122,7 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   if (driver_.mem_get_info(info) != driver::CuResult::success) return 0;
   if (!may_record_context_event()) return 0;
   const Bytes in_use = pool_ == nullptr ? 0 : pool_->wanted_bytes();
-  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
+  const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + driver_pool_bytes_;
   const Bytes wanted = round_up(bytes, page_size_);
   if (wanted > info.total - std::min(info.total, in_use)) return 0;  // nobody could make room for it
   const Bytes growth = capacity_ ? std::min(wanted, *capacity_ - std::min(*capacity_, held)) : wanted;
@@ -161,7 +161,7 @@ void DeviceContext::set_out_of_memory_callback(OutOfMemoryCallback callback) {
 // --- figures --------------------------------------------------------------------------------------------------------
 
 std::uint64_t DeviceContext::live_allocations() const {
-  std::uint64_t live = somm_ == nullptr ? 0 : somm_->live_allocations();
+  std::uint64_t live = driver_pool_ == nullptr ? 0 : driver_pool_->live_allocations();
   if (pool_ != nullptr) live += pool_->live_allocations() + small_->most_live();
   return live;
 }
@@ -171,17 +171,17 @@ void DeviceContext::note_peaks(const pool::Caller& caller) {
 }
 
 void DeviceContext::note_peaks(Bytes peak_requested) {
-  const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + somm_reserved_;
+  const Bytes mapped = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + driver_pool_bytes_;
   peak_mapped_ = std::max(peak_mapped_, mapped);
   peak_of_pool_ = std::max(peak_of_pool_, peak_requested);
-  peak_live_ = std::max(peak_live_, peak_requested + (somm_ == nullptr ? 0 : somm_->requested_bytes()));
+  peak_live_ = std::max(peak_live_, peak_requested + (driver_pool_ == nullptr ? 0 : driver_pool_->requested_bytes()));
 }
 
-// What streams have in hand and nobody uses goes back to the pool.
-bool DeviceContext::recall_kept() {
+// What streams have cached and nobody uses goes back to the pool.
+bool DeviceContext::flush_caches() {
   if (small_ == nullptr) return false;
   note_peaks(small_->take_peak_everywhere());
-  return small_->recall();
+  return small_->flush();
 }
 
 void DeviceContext::reset_peaks() {
@@ -205,7 +205,7 @@ observe::Statistics DeviceContext::figures() const {
     const small::Tally small = small_->tally();
     figures.live_bytes += static_cast<Bytes>(small.requested);
     figures.allocated_bytes += static_cast<Bytes>(small.allocated);
-    figures.free_bytes += small_->kept_pages_bytes();
+    figures.free_bytes += small_->cached_pages_bytes();
     figures.pending_bytes += small_->pending_bytes();
     figures.small_bytes = small_->arena_bytes();
     figures.small_free_bytes = small_->idle_in_arenas_bytes();
@@ -216,17 +216,17 @@ observe::Statistics DeviceContext::figures() const {
     const Bytes high = pool_->requested_bytes() + static_cast<Bytes>(small.requested_high);
     figures.peak_live_bytes = std::max(high, small_->peak_noted());
   }
-  if (somm_ != nullptr) {
-    figures.stream_ordered_bytes = somm_reserved_;
-    figures.mapped_bytes += somm_reserved_;
-    figures.live_bytes += somm_->requested_bytes();
-    figures.peak_live_bytes += somm_->requested_bytes();
-    figures.allocated_bytes += somm_->requested_bytes();
-    figures.pending_bytes += somm_->pending_bytes();
-    figures.live_allocations += somm_->live_allocations();
-    figures.allocations += somm_->allocations();
-    figures.hits += somm_->allocations();
-    figures.deallocations += somm_->deallocations();
+  if (driver_pool_ != nullptr) {
+    figures.stream_ordered_bytes = driver_pool_bytes_;
+    figures.mapped_bytes += driver_pool_bytes_;
+    figures.live_bytes += driver_pool_->requested_bytes();
+    figures.peak_live_bytes += driver_pool_->requested_bytes();
+    figures.allocated_bytes += driver_pool_->requested_bytes();
+    figures.pending_bytes += driver_pool_->pending_bytes();
+    figures.live_allocations += driver_pool_->live_allocations();
+    figures.allocations += driver_pool_->allocations();
+    figures.hits += driver_pool_->allocations();
+    figures.deallocations += driver_pool_->deallocations();
   }
   figures.peak_mapped_bytes = std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
   figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
@@ -250,8 +250,8 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   driver::MemInfo info;
   VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
   if (pool_ != nullptr) info.free += pool_->idle_bytes() + small_->idle_bytes();
-  if (somm_ != nullptr && somm_reserved_ > somm_->requested_bytes())
-    info.free += somm_reserved_ - somm_->requested_bytes();
+  if (driver_pool_ != nullptr && driver_pool_bytes_ > driver_pool_->requested_bytes())
+    info.free += driver_pool_bytes_ - driver_pool_->requested_bytes();
   return info;
 }
 
@@ -274,7 +274,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
     picture.range = region.range;
     picture.kind = kind_of(region.state);
     picture.complete = region.stamp.is_complete();
-    if (small::SmallPool::is_kept(region)) {
+    if (small::SmallPool::is_cached(region)) {
       picture.kind = kind_of(RegionState::free);
       picture.complete = false;  // nobody has asked
     } else if (small::SmallPool::is_arena(region)) {
@@ -286,8 +286,8 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
     }
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);
-    if (region.state == RegionState::allocated && region.tenant.timeline)
-      picture.stamp = timelines_.describe_stream(*region.tenant.timeline);
+    if (region.state == RegionState::allocated && region.owner.timeline)
+      picture.stamp = timelines_.describe_stream(*region.owner.timeline);
     snapshot.regions.push_back(std::move(picture));
   });
   return snapshot;
@@ -297,8 +297,8 @@ std::string DeviceContext::validate() const {
   const PoolLock lock(mutex_);
   if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
   if (std::string broken = shares_.validate(); !broken.empty()) return broken;
-  if (somm_ != nullptr)
-    if (std::string broken = somm_->validate(); !broken.empty()) return broken;
+  if (driver_pool_ != nullptr)
+    if (std::string broken = driver_pool_->validate(); !broken.empty()) return broken;
   if (pool_ == nullptr) return {};
   if (std::string broken = small_->validate(); !broken.empty()) return broken;
   return pool_->validate();

@@ -36,7 +36,7 @@ Result<void> DeviceContext::check_peer(driver::DeviceOrdinal peer) {
   if (!can_access) return unsupported("the driver reports no peer access between them");
   if (!traits_.has_vmm) return unsupported("the latter does not support virtual memory management");
   if (pool_ == nullptr) return unsupported("VPMM_PAGE_SIZE switches the virtual memory pool off");
-  if (somm_ == nullptr) return {};
+  if (driver_pool_ == nullptr) return {};
   return unsupported(config_.small == SmallRequests::stream_ordered
                          ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
                          : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");

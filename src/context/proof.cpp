@@ -36,7 +36,7 @@ void DeviceContext::poison(const Error& error) {
 // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
 Result<void> DeviceContext::settle(MutexLock& lock) {
   VPMM_TRY(learn(kTimelinesAskedPerCall));
-  if (somm_ != nullptr) VPMM_TRY(somm_->settle(lock));
+  if (driver_pool_ != nullptr) VPMM_TRY(driver_pool_->settle(lock));
   if (pool_ != nullptr) VPMM_TRY(pool_->settle(lock));
   return {};
 }
@@ -100,13 +100,13 @@ bool DeviceContext::prove_now() {
 
 // For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody
 // named.
-time::Timeline& DeviceContext::everybody() {
+time::Timeline& DeviceContext::all_streams() {
   if (config_.any_stream == AnyStreamOrder::legacy) return timelines_.every_stream();
   return timelines_.any_stream();
 }
 
 bool DeviceContext::is_proof_due() {
-  return timelines_.is_due(timelines_.any_stream()) || timelines_.is_due(everybody());
+  return timelines_.is_due(timelines_.any_stream()) || timelines_.is_due(all_streams());
 }
 
 // Note [A wait for the context keeps captures from beginning]
@@ -180,7 +180,7 @@ Result<void> DeviceContext::synchronize() {
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
-  recall_kept();
+  flush_caches();
   VPMM_TRY(noted(find_peer_contexts()));
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const Vector<time::StampPart> before = timelines_.numbers_so_far();

@@ -13,8 +13,8 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
   if (poison_) return *poison_;
   const HostPromise promise;
-  if (!promise.is_kept()) return no_host_memory();
-  if (pool_ == nullptr || pool_->owner(range.begin) == nullptr)
+  if (!promise.is_cached()) return no_host_memory();
+  if (pool_ == nullptr || pool_->allocated_around(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
         message_of("{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
@@ -36,16 +36,16 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
 // The mark that record_use leaves: frees of it take no short cut. False: it is not live any more.
 bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
   if (shares_.find(begin) != nullptr) return true;
-  region::Region* const region = pool_->owner(begin);
-  if (small::SmallPool::is_arena(*region)) return small_->record_use(*region, begin, everybody());
-  return small_->record_use(*region, everybody());
+  region::Region* const region = pool_->allocated_around(begin);
+  if (small::SmallPool::is_arena(*region)) return small_->record_use(*region, begin, all_streams());
+  return small_->record_use(*region, all_streams());
 }
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const PoolLock lock(mutex_);
   if (poison_) return *poison_;
   const HostPromise promise;
-  if (!promise.is_kept()) return no_host_memory();
+  if (!promise.is_cached()) return no_host_memory();
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
@@ -66,7 +66,7 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
 // Whoever holds the lease tries again where there is no host memory.
 void DeviceContext::end_lease(ShareId id, Holder holder) {
   const HostPromise promise;
-  if (!promise.is_kept()) throw std::bad_alloc();
+  if (!promise.is_cached()) throw std::bad_alloc();
   const PoolLock lock(mutex_);
   Shares::Share* const share = shares_.find(id);
   if (share == nullptr) return;
@@ -79,7 +79,7 @@ void DeviceContext::end_lease(ShareId id, Holder holder) {
 
 // Whoever used it named no stream here, so all work queued so far may be the last to use it.
 void DeviceContext::free_shared(DevicePtr begin) {
-  region::Region* const region = pool_->owner(begin);
+  region::Region* const region = pool_->allocated_around(begin);
   if (!small::SmallPool::is_arena(*region)) {
     if (small_->end(*region)) free_pages(region, std::nullopt, pool::Caller{});
   } else if (const auto ended = small_->end(*region, begin)) {

@@ -57,7 +57,7 @@ const DeviceContext::ShortageStep DeviceContext::kShortage[] = {
 };
 
 Result<Placed> DeviceContext::place(MutexLock& lock, const PageRequest& request, const Caller& caller) {
-  pool_->set_other_bytes(somm_ == nullptr ? 0 : somm_reserved_);
+  pool_->set_other_bytes(driver_pool_ == nullptr ? 0 : driver_pool_bytes_);
   Result<Placed> result = attempt(lock, request, caller, Effort::by_policy);
   for (const ShortageStep* step = std::begin(kShortage); step != std::end(kShortage) && is_shortage(result);) {
     VPMM_TRY_ASSIGN(const bool has_helped, (this->*step->help)(lock, request, caller));
@@ -121,18 +121,18 @@ Result<void> DeviceContext::wait_until(MutexLock& lock, std::uint64_t until_ns) 
 // Takes back what streams keep for their own next requests: what is nearest first, in the end all that is worth the
 // trouble, or, when memory runs out, everything. True: something came back, so it may be asked again.
 bool DeviceContext::flush(const Caller& caller, Bytes size, Effort effort) {
-  if (small_->recall_one(caller, size) || learn_for_miss()) return true;
+  if (small_->flush_one(caller, size) || learn_for_miss()) return true;
   small_->want_events(caller.timeline);
-  if (small_->recall_from_others(caller, size)) return true;
-  return effort == Effort::by_policy ? small_->recall_for_pages(caller) : small_->recall();
+  if (small_->steal(caller, size)) return true;
+  return effort == Effort::by_policy ? small_->flush_for_pages(caller) : small_->flush();
 }
 
 // False: they hold little, and the lock was never dropped.
 bool DeviceContext::shrink_caches(MutexLock& lock) {
-  const Bytes used = somm_ == nullptr ? 0 : somm_->requested_bytes() + somm_->pending_bytes();
-  const Bytes idle = somm_reserved_ - std::min(somm_reserved_, used);
+  const Bytes used = driver_pool_ == nullptr ? 0 : driver_pool_->requested_bytes() + driver_pool_->pending_bytes();
+  const Bytes idle = driver_pool_bytes_ - std::min(driver_pool_bytes_, used);
   if (idle <= std::max(kIdleCacheLeast, pool_->mapped_bytes() / kIdleCacheDivisor)) return false;
-  trim_somm(lock);
+  trim_driver_pool(lock);
   return true;
 }
 
@@ -160,7 +160,7 @@ Result<DevicePtr> DeviceContext::allocate_small(MutexLock& lock, const Request& 
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small_->take(request.bytes, request.alignment, caller); !is_null(begin)) return begin;
     if (!small_->should_cut_page(caller) && !std::exchange(has_flushed, true)) {
-      const bool is_back = small_->recall_for_parts(caller);
+      const bool is_back = small_->flush_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : small_->pending_bytes(caller.timeline->id);
       if ((small_->pending_bytes() > own && prove_now()) || is_back) continue;
     }
@@ -186,8 +186,8 @@ Result<bool> DeviceContext::await_returning(MutexLock& lock, const PageRequest& 
 Result<bool> DeviceContext::collect_idle(MutexLock& lock, const PageRequest& /*request*/, const Caller& /*caller*/) {
   VPMM_TRY_ASSIGN(const bool is_complete, learn(timelines_.count()));
   VPMM_TRY_ASSIGN(const bool is_swept, pool_->sweep_all(lock));
-  const bool is_recalled = small_->recall();
-  return is_complete || is_swept || is_recalled || pool_->idle_bytes() > 0;
+  const bool is_flushed = small_->flush();
+  return is_complete || is_swept || is_flushed || pool_->idle_bytes() > 0;
 }
 
 Result<bool> DeviceContext::make_room(MutexLock& lock, const PageRequest& request, const Caller& /*caller*/) {
@@ -196,8 +196,8 @@ Result<bool> DeviceContext::make_room(MutexLock& lock, const PageRequest& reques
 
 Result<bool> DeviceContext::give_back_caches(MutexLock& lock, const PageRequest& /*request*/,
                                              const Caller& /*caller*/) {
-  const bool is_back = recall_kept();
-  return trim_somm(lock) || is_back;
+  const bool is_back = flush_caches();
+  return trim_driver_pool(lock) || is_back;
 }
 
 Result<bool> DeviceContext::may_queue_waits(MutexLock& /*lock*/, const PageRequest& /*request*/, const Caller& caller) {

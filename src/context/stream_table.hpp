@@ -1,4 +1,4 @@
-// context: from the id of a stream to what it has in hand, without a lock.
+// context: from the id of a stream to what it has cached, without a lock.
 #pragma once
 
 #include <array>
@@ -7,33 +7,33 @@
 #include <cstdint>
 
 #include "base/line_allocator.hpp"
-#include "small/shard.hpp"
+#include "small/stream_cache.hpp"
 
 namespace vpmm::context {
 
 // The streams that called last. Ids that end alike share four places, so that a few of them do not drive each other
-// out. What is found may be out of date: a shard says itself, under its lock, whose it is.
+// out. What is found may be out of date: a cache says itself, under its lock, whose it is.
 class StreamTable {
  public:
   // Any thread, without a lock. `stream` is not 0. Null: not here.
-  small::Shard* find(std::uint64_t stream) const {
+  small::StreamCache* find(std::uint64_t stream) const {
     for (const Entry& entry : sets_[stream % kSets].entries)
-      if (entry.stream.load(std::memory_order_acquire) == stream) return entry.shard.load(std::memory_order_relaxed);
+      if (entry.stream.load(std::memory_order_acquire) == stream) return entry.cache.load(std::memory_order_relaxed);
     return nullptr;
   }
   // Drives out one that is no more in service, or else one of the four in turn.
-  void note(std::uint64_t stream, small::Shard& shard) VPMM_REQUIRES(pool_lock) {
-    if (find(stream) == &shard) return;
+  void note(std::uint64_t stream, small::StreamCache& cache) VPMM_REQUIRES(pool_lock) {
+    if (find(stream) == &cache) return;
     Set& set = sets_[stream % kSets];
     Entry* place = nullptr;
     for (Entry& entry : set.entries) {
       const std::uint64_t known = entry.stream.load(std::memory_order_relaxed);
-      if (known == stream || known == 0 || entry.shard.load(std::memory_order_relaxed)->stream != known) place = &entry;
+      if (known == stream || known == 0 || entry.cache.load(std::memory_order_relaxed)->stream != known) place = &entry;
       if (known == stream) break;
     }
     if (place == nullptr) place = &set.entries[turn_++ % kPlaces];
     place->stream.store(0, std::memory_order_relaxed);
-    place->shard.store(&shard, std::memory_order_relaxed);
+    place->cache.store(&cache, std::memory_order_relaxed);
     place->stream.store(stream, std::memory_order_release);
   }
 
@@ -42,7 +42,7 @@ class StreamTable {
   static constexpr std::size_t kPlaces = 4;
   struct Entry {
     std::atomic<std::uint64_t> stream{0};
-    std::atomic<small::Shard*> shard{nullptr};
+    std::atomic<small::StreamCache*> cache{nullptr};
   };
   struct alignas(kCacheLine) Set {
     std::array<Entry, kPlaces> entries;

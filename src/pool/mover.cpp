@@ -69,10 +69,10 @@ struct Mover::Flight {
   Bytes undone_bytes = 0;
 };
 
-Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tenant tenant) {
-  if (plan.is_hit()) return take_hit(plan, std::move(tenant));
+Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) {
+  if (plan.is_hit()) return take_hit(plan, std::move(owner));
   const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
-  if (!promise.is_kept()) return no_host_memory();
+  if (!promise.is_cached()) return no_host_memory();
   memory_.chunks.provide(plan.pieces());
   const std::string text = text_of(plan, memory_.page_size());
   Flight flight = detach(plan);
@@ -90,7 +90,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
     Region* const span = publish(flight);
     observe::log(observe::LogLevel::debug, "plan: {}", text);
     if (plan.request == 0) return memory_.index.attach_free(span, {});
-    return memory_.index.attach_allocated(span, std::move(tenant));
+    return memory_.index.attach_allocated(span, std::move(owner));
   }
   memory_.note_peaks(flight.undone_chunks, flight.undone_bytes);
   undo(flight);
@@ -100,14 +100,14 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Tena
   return std::move(*error);
 }
 
-Region* Mover::take_hit(const Plan& plan, region::Tenant tenant) {
-  if (plan.kept.size() == 1) return memory_.index.allocate(plan.kept[0].from, plan.kept[0].range, std::move(tenant));
+Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
+  if (plan.kept.size() == 1) return memory_.index.allocate(plan.kept[0].from, plan.kept[0].range, std::move(owner));
   Region* joined = nullptr;
   for (const Part& part : plan.kept) {
     Region* const piece = memory_.index.detach(part.from, part.range);
     joined = joined == nullptr ? piece : memory_.index.join_in_flight(joined, piece);
   }
-  return memory_.index.attach_allocated(joined, std::move(tenant));
+  return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
 Mover::Flight Mover::detach(const Plan& plan) {

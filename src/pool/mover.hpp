@@ -19,11 +19,11 @@ class Mover {
  public:
   explicit Mover(Memory& memory) : memory_(memory) {}
 
-  // The allocation of `tenant`. The lock is dropped meanwhile, unless it is a hit. Requires:
+  // The allocation of `owner`. The lock is dropped meanwhile, unless it is a hit. Requires:
   // the plan was made under this hold of the lock, its waits are queued, and no grant is in progress where it splits.
-  Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Tenant tenant) VPMM_REQUIRES(pool_lock);
+  Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
   // The same for a hit, which makes no call.
-  region::Region* take_hit(const Plan& plan, region::Tenant tenant) VPMM_REQUIRES(pool_lock);
+  region::Region* take_hit(const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
   // New chunks in `part` of `hole`, which are free at once.
   Result<void> fill(MutexLock& lock, region::Region* hole, AddressRange part, Vector<Bytes> chunks)
       VPMM_REQUIRES(pool_lock);

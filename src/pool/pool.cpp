@@ -208,7 +208,7 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
 }
 
 Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& caller) {
-  return placed(mover_.take_hit(plan, tenant_of(request, caller)), plan);
+  return placed(mover_.take_hit(plan, owner_of(request, caller)), plan);
 }
 
 Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
@@ -216,14 +216,14 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
   VPMM_TRY(queue_waits(plan, caller));
   if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
-  Result<Region*> moved = mover_.carry_out(lock, plan, tenant_of(request, caller));
+  Result<Region*> moved = mover_.carry_out(lock, plan, owner_of(request, caller));
   if (moved) return placed(moved.value(), plan);
   room_.doubt();
   return std::move(moved.error());
 }
 
 Placed Pool::placed(Region* region, const Plan& plan) {
-  count_tenant(region->tenant, +1);
+  count_reference(region->owner, +1);
   slack_ += slack_of(*region);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
   ++memory_.counters.allocations;
@@ -316,7 +316,7 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
 // --- the way of a free ----------------------------------------------------------------------------------------------
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
-  count_tenant(region->tenant, -1);
+  count_reference(region->owner, -1);
   slack_ -= slack_of(*region);
   memory_.index.release(region, memory_.timelines.reduce(stamp));
   ++returned_;
@@ -325,16 +325,16 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 
 void Pool::disown(Region* region) {
   VPMM_CHECK(region->range.size == page_size(), "more than a page is nobody's");
-  count_tenant(region->tenant, -1);
-  region->tenant.timeline.reset();
+  count_reference(region->owner, -1);
+  region->owner.timeline.reset();
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
-  count_tenant(region->tenant, -1);
+  count_reference(region->owner, -1);
   slack_ -= slack_of(*region);
-  region::Tenant tenant = tenant_of(request, caller);
-  count_tenant(tenant, +1);
-  memory_.index.hand_over(region, std::move(tenant));
+  region::Owner owner = owner_of(request, caller);
+  count_reference(owner, +1);
+  memory_.index.hand_over(region, std::move(owner));
   slack_ += slack_of(*region);
   ++memory_.counters.deallocations;
   ++memory_.counters.allocations;
@@ -408,30 +408,31 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   return {};
 }
 
-// --- tenants and figures --------------------------------------------------------------------------------------------
+// --- references and figures
+// --------------------------------------------------------------------------------------------
 
-region::Tenant Pool::tenant_of(const PageRequest& request, const Caller& caller) const {
-  region::Tenant tenant;
-  tenant.requested = request.requested;
-  if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
-  tenant.capture = caller.capture;
-  return tenant;
+region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) const {
+  region::Owner owner;
+  owner.requested = request.requested;
+  if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
+  owner.capture = caller.capture;
+  return owner;
 }
 
-void Pool::count_tenant(const region::Tenant& tenant, int change) {
+void Pool::count_reference(const region::Owner& owner, int change) {
   const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
     time::Timeline* timeline = memory_.timelines.find(id);
-    if (timeline != nullptr) timeline->tenants += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+    if (timeline != nullptr) timeline->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
   };
-  if (tenant.timeline) count(*tenant.timeline);
-  for (const time::TimelineId id : tenant.other_uses) count(id);
+  if (owner.timeline) count(*owner.timeline);
+  for (const time::TimelineId id : owner.other_uses) count(id);
 }
 
 void Pool::record_use(Region* region, time::Timeline& timeline) {
-  region::Tenant& tenant = region->tenant;
-  if (std::find(tenant.other_uses.begin(), tenant.other_uses.end(), timeline.id) != tenant.other_uses.end()) return;
-  tenant.other_uses.push_back(timeline.id);
-  ++timeline.tenants;
+  region::Owner& owner = region->owner;
+  if (std::find(owner.other_uses.begin(), owner.other_uses.end(), timeline.id) != owner.other_uses.end()) return;
+  owner.other_uses.push_back(timeline.id);
+  ++timeline.references;
 }
 
 Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
@@ -441,7 +442,7 @@ Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
 }
 
 Bytes Pool::slack_of(const Region& region) const {
-  return region.range.size - std::min(region.range.size, round_up(region.tenant.requested, page_size()));
+  return region.range.size - std::min(region.range.size, round_up(region.owner.requested, page_size()));
 }
 
 Bytes Pool::live_bytes() const { return wanted_bytes() - std::min(wanted_bytes(), slack_); }

@@ -83,12 +83,14 @@ class Pool {
                      std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
   // Whether map() would probably create memory beyond the most that was ever mapped.
   bool would_set_record(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  region::Region* owner(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) { return memory_.index.owner(ptr); }
+  region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
+    return memory_.index.allocated_around(ptr);
+  }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // The allocation, a page, is nobody's from here on: no stream is kept alive for it.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
-  // An allocated region becomes, whole and where it stands, the next tenant's; it counts as a free and an allocation.
+  // An allocated region becomes, whole and where it stands, the next owner's; it counts as a free and an allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
 
   // Phase 0: unmaps a bounded number of zombies.
@@ -126,11 +128,11 @@ class Pool {
   // Allocated, less what streams keep for their own next requests where that does not count as use. Of several streams
   // it does: what each keeps it would else have to fetch from the others, again and again.
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
-    const Bytes kept = memory_.timelines.stream_count() > 1 ? 0 : kept_bytes_;
+    const Bytes kept = memory_.timelines.stream_count() > 1 ? 0 : cached_bytes_;
     return used_bytes() - std::min(used_bytes(), kept);
   }
   // Told by whoever keeps it.
-  void set_kept_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { kept_bytes_ = bytes; }
+  void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
   Bytes slack_bytes() const VPMM_REQUIRES(pool_lock) { return slack_; }  // of what is used
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.pending_bytes(); }
@@ -189,8 +191,8 @@ class Pool {
       VPMM_REQUIRES(pool_lock);
   Bytes on_its_way(const Plan& plan, const Caller& caller) const VPMM_REQUIRES(pool_lock);
 
-  region::Tenant tenant_of(const PageRequest& request, const Caller& caller) const;
-  void count_tenant(const region::Tenant& tenant, int change) VPMM_REQUIRES(pool_lock);
+  region::Owner owner_of(const PageRequest& request, const Caller& caller) const;
+  void count_reference(const region::Owner& owner, int change) VPMM_REQUIRES(pool_lock);
   void note_peaks() VPMM_REQUIRES(pool_lock);
 
   Memory memory_;
@@ -200,7 +202,7 @@ class Pool {
   GpuRoom room_;
   Bytes slack_ = 0;      // of all allocations
   Bytes peak_live_ = 0;  // the most that lived at once, in whole pages
-  Bytes kept_bytes_ = 0;
+  Bytes cached_bytes_ = 0;
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   bool is_cleanup_held_ = false;
 };

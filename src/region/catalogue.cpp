@@ -149,7 +149,7 @@ void Catalogue::enter(Region* region) {
     case RegionState::hole: holes_.add(region); break;
     case RegionState::free: enter_free(region); break;
     case RegionState::allocated:
-      requested_bytes_ += region->tenant.requested;
+      requested_bytes_ += region->owner.requested;
       region->reservation->table.add_owner(first_page(*region), region);
       break;
     case RegionState::zombie: break;
@@ -165,7 +165,7 @@ void Catalogue::leave(Region* region) {
     case RegionState::hole: holes_.remove(region); break;
     case RegionState::free: leave_free(region); break;
     case RegionState::allocated:
-      requested_bytes_ -= region->tenant.requested;
+      requested_bytes_ -= region->owner.requested;
       region->reservation->table.remove_owner(first_page(*region));
       break;
     case RegionState::zombie: break;

@@ -141,7 +141,7 @@ std::string Catalogue::sum_difference(const Regions& regions) const {
     sum.bytes += region->range.size;
     ++sum.count;
     if (is_free(region) && !region->stamp.is_complete()) pending += region->range.size;
-    if (region->state == RegionState::allocated) requested += region->tenant.requested;
+    if (region->state == RegionState::allocated) requested += region->owner.requested;
   }
   if (sums_ != sums) return "sums by state are not the sums of the regions";
   if (pending_bytes_ != pending) return "pending bytes are not the sum of pending regions";

@@ -25,7 +25,7 @@ enum class RegionState : std::uint8_t {
 constexpr bool has_stamp(RegionState state) { return state == RegionState::free || state == RegionState::zombie; }
 
 // Whose allocation it is.
-struct Tenant {
+struct Owner {
   Bytes requested = 0;                       // what the user asked for; the region is this rounded up
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
@@ -43,7 +43,7 @@ struct Link {
   std::uint64_t number = 0;  // what the list is in order of
 };
 
-// A node of RegionIndex. RegionIndex alone changes its fields, except tenant.other_uses, holder and asked; what becomes
+// A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder and asked; what becomes
 // of an allocated region has no holder. In flight it remembers stamp and age of what it was cut from.
 //
 // With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
@@ -65,7 +65,7 @@ struct alignas(kCacheLine) Region {
     Link by_sequence;
   } parts[2];  // likewise: the parts of the stamp, in any order
 
-  Tenant tenant;  // allocated
+  Owner owner;  // allocated
   // Allocated: what its present user asked for, where a room above passes it on; like holder.
   Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
 };

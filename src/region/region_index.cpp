@@ -193,7 +193,7 @@ Region* RegionIndex::hole_around(DevicePtr p) const {
 
 // --- looking ---
 
-Region* RegionIndex::owner(DevicePtr p) const {
+Region* RegionIndex::allocated_around(DevicePtr p) const {
   const Reservation* const r = private_->find_reservation(p);
   if (r == nullptr) return nullptr;
   Region* const owner = r->table.owner(private_->catalogue.unit().pages(p - r->range.begin));
@@ -234,21 +234,21 @@ void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
 
 // --- changing ---
 
-Region* RegionIndex::allocate(Region* free, AddressRange part, Tenant tenant) {
+Region* RegionIndex::allocate(Region* free, AddressRange part, Owner owner) {
   VPMM_CHECK(free->state == RegionState::free, picture());
   check_part(*free, part);
   Region* const taken = private_->cut(free, part, RegionState::allocated);
-  taken->tenant = std::move(tenant);
+  taken->owner = std::move(owner);
   taken->stamp = {};
   taken->age = 0;
   private_->catalogue.file(taken);
   return taken;
 }
 
-void RegionIndex::hand_over(Region* allocated, Tenant tenant) {
+void RegionIndex::hand_over(Region* allocated, Owner owner) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   private_->catalogue.unfile(allocated);
-  allocated->tenant = std::move(tenant);
+  allocated->owner = std::move(owner);
   allocated->holder = nullptr;
   private_->catalogue.file(allocated);
 }
@@ -260,9 +260,9 @@ Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   VPMM_CHECK(allocated->range.begin < at, picture());
   private_->catalogue.unfile(allocated);
   Region* const behind = private_->split_back(allocated, at);
-  behind->tenant = allocated->tenant;
+  behind->owner = allocated->owner;
   for (Region* const part : {allocated, behind}) {
-    part->tenant.requested = part->range.size;
+    part->owner.requested = part->range.size;
     private_->catalogue.file(part);
   }
   return behind;
@@ -272,7 +272,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   private_->catalogue.unfile(allocated);
   allocated->state = RegionState::free;
-  allocated->tenant = {};
+  allocated->owner = {};
   allocated->holder = nullptr;
   allocated->stamp = stamp;
   allocated->age = ++private_->last_age;
@@ -309,9 +309,9 @@ Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
   return in_flight;
 }
 
-Region* RegionIndex::attach_allocated(Region* in_flight, Tenant tenant) {
+Region* RegionIndex::attach_allocated(Region* in_flight, Owner owner) {
   land(in_flight, RegionState::allocated);
-  in_flight->tenant = std::move(tenant);
+  in_flight->owner = std::move(owner);
   private_->catalogue.file(in_flight);
   return in_flight;
 }

@@ -32,7 +32,7 @@ namespace vpmm::region {
 //   no two neighbouring holes; regions of different reservations never merge;
 // - every free region stands in exactly the search structures its stamp calls for;
 // - junctions are the places where two free regions touch;
-// - owner(p) is the allocated region around p, for every p of an allocated region, and null elsewhere;
+// - allocated_around(p) is the allocated region around p, for every p of an allocated region, and null elsewhere;
 // - the sums by state are the sums of the regions.
 class RegionIndex {
  public:
@@ -52,7 +52,7 @@ class RegionIndex {
 
   // --- looking ---
   // The allocated region around `p`, as fast as its reservation is found among the others; null when there is none.
-  Region* owner(DevicePtr p) const;
+  Region* allocated_around(DevicePtr p) const;
   // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
   // those single-part on `own`. Among equals the lowest address.
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
@@ -74,11 +74,11 @@ class RegionIndex {
   void for_each(FunctionRef<void(const Region&)> visit) const;
 
   // --- changing ---
-  // Cuts `part` out of a free region and gives it to `tenant`. What is left keeps stamp and age.
-  Region* allocate(Region* free, AddressRange part, Tenant tenant);
+  // Cuts `part` out of a free region and gives it to `owner`. What is left keeps stamp and age.
+  Region* allocate(Region* free, AddressRange part, Owner owner);
   // Another's from now on, without a holder.
-  void hand_over(Region* allocated, Tenant tenant);
-  // Splits an allocated region at `at`: each part is its tenant's, who asked for all of it. Returns the back.
+  void hand_over(Region* allocated, Owner owner);
+  // Splits an allocated region at `at`: each part is its owner's, who asked for all of it. Returns the back.
   Region* split_allocated(Region* allocated, DevicePtr at);
   // Frees an allocated region; merges with neighbours (the later number, the older age). Returns the result.
   Region* release(Region* allocated, time::Stamp stamp);
@@ -90,7 +90,7 @@ class RegionIndex {
   Region* attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age = std::nullopt);
   Region* attach_hole(Region* in_flight);
   Region* attach_zombie(Region* in_flight, time::Stamp stamp);
-  Region* attach_allocated(Region* in_flight, Tenant tenant);
+  Region* attach_allocated(Region* in_flight, Owner owner);
   // Splits an in-flight region at `at`; returns {front, back}, both in flight.
   std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
   // Joins two neighbouring in-flight regions into one, which remembers the front's stamp and the older age.

@@ -19,9 +19,9 @@ std::string broken_fields(const Region& region) {
   if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");
   if (region.state == RegionState::allocated) return "";
   if (region.holder != nullptr) return at(region, "is not allocated but has a holder");
-  const Tenant& tenant = region.tenant;
-  if (tenant.requested != 0 || tenant.timeline || !tenant.other_uses.empty() || tenant.capture != 0)
-    return at(region, "is not allocated but has a tenant");
+  const Owner& owner = region.owner;
+  if (owner.requested != 0 || owner.timeline || !owner.other_uses.empty() || owner.capture != 0)
+    return at(region, "is not allocated but has a owner");
   return "";
 }
 

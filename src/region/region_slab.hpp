@@ -22,7 +22,7 @@ class RegionSlab {
     for (const Block& block : blocks_) std::destroy_n(block.nodes(), block.made);
   }
 
-  // A hole of no extent.
+  // A hole of no segment.
   Region* make() {
     if (unused_ == nullptr) return make_new();
     Region* const node = unused_;
@@ -31,7 +31,7 @@ class RegionSlab {
     return node;
   }
 
-  // Requires: in no file and not allocated, so that tenant, holder and places are as those of a new one.
+  // Requires: in no file and not allocated, so that owner, holder and places are as those of a new one.
   void recycle(Region* node) {
     node->range = {};
     node->previous = nullptr;

@@ -16,21 +16,22 @@ namespace vpmm::small {
 
 struct Arena;
 
-// What memory belongs to: nothing, a slab, an extent, an arena or an allocation of whole pages; or where that is
+// What memory belongs to: nothing, a slab, a segment, an arena or an allocation of whole pages; or where that is
 // written. One word, so that it is read without a lock. Of a slab it says enough to find what a block has there before
 // any line of the slab has come.
-class Owner {
+class Content {
  public:
-  Owner() = default;
+  Content() = default;
   // Of the slab's units the one with this number.
-  Owner(const Slab& slab, std::uint64_t unit) VPMM_REQUIRES(cache_lock)
+  Content(const Slab& slab, std::uint64_t unit) VPMM_REQUIRES(cache_lock)
       : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(Kind::slab) |
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
-  explicit Owner(const Extent* extent) : bits_(reinterpret_cast<std::uintptr_t>(extent) | bits_of(Kind::extent)) {}
-  explicit Owner(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
-  explicit Owner(const region::Region* pages)
+  explicit Content(const Segment* segment)
+      : bits_(reinterpret_cast<std::uintptr_t>(segment) | bits_of(Kind::segment)) {}
+  explicit Content(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
+  explicit Content(const region::Region* pages)
       : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
-  explicit Owner(const std::atomic<Owner>* place)
+  explicit Content(const std::atomic<Content>* place)
       : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(Kind::place)) {}
 
   // Null where it is another's.
@@ -38,15 +39,15 @@ class Owner {
   // Of a slab. Beyond 1024 units the number begins again.
   std::size_t slab_class() const { return bits_ >> kClassShift & kMostClass; }
   std::uint64_t unit() const { return bits_ >> kUnitShift; }
-  Extent* extent() const { return as<Extent>(Kind::extent); }
+  Segment* segment() const { return as<Segment>(Kind::segment); }
   Arena* arena() const { return as<Arena>(Kind::arena); }
   region::Region* region() const { return as<region::Region>(Kind::region); }
-  std::atomic<Owner>* place() const { return as<std::atomic<Owner>>(Kind::place); }  // where it is written instead
-  bool operator==(const Owner&) const = default;
+  std::atomic<Content>* place() const { return as<std::atomic<Content>>(Kind::place); }  // where it is written instead
+  bool operator==(const Content&) const = default;
 
  private:
   // In the last bits, which are free: all of these are aligned to more.
-  enum class Kind : std::uintptr_t { nothing, slab, extent, arena, region, place };
+  enum class Kind : std::uintptr_t { nothing, slab, segment, arena, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
   // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only to who asks mmap for one.
   static constexpr int kClassShift = 48;
@@ -63,32 +64,34 @@ class Owner {
   std::uintptr_t bits_ = 0;
 };
 
-// What stands at a page: nothing, an arena, the extent or the slab that has all of it, or an allocation of whole pages
+// What stands at a page: nothing, an arena, the segment or the slab that has all of it, or an allocation of whole pages
 // that begins here.
-// Beside it stands what a free needs next, so that it need not look where that is kept: the shard of the allocation,
+// Beside it stands what a free needs next, so that it need not look where that is kept: the cache of the allocation,
 // or who owns the units of the arena.
-class PageEntry {
+class PagemapEntry {
  public:
-  void enter(const region::Region& pages, const Shard* shard) { enter(Owner(&pages), shard, Kind::shard); }
-  void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) { enter(Owner(slab, 0), nullptr, Kind::nothing); }
-  void enter(const Extent& extent) { enter(Owner(&extent), nullptr, Kind::nothing); }
+  void enter(const region::Region& pages, const StreamCache* cache) { enter(Content(&pages), cache, Kind::cache); }
+  void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) { enter(Content(slab, 0), nullptr, Kind::nothing); }
+  void enter(const Segment& segment) { enter(Content(&segment), nullptr, Kind::nothing); }
   void enter(const Arena& arena, std::size_t page);
-  void leave() { owner_.store(Owner{}, std::memory_order_relaxed); }
+  void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock: whoever has something live there gets what was entered; anybody else may get what was
-  // there before or after, and of one the owner and of the other what stands beside it. So each of these says whether
+  // there before or after, and of one the content and of the other what stands beside it. So each of these says whether
   // it is of its kind.
-  Owner owner() const { return owner_.load(std::memory_order_acquire); }
-  Shard* shard() const { return static_cast<Shard*>(beside(Kind::shard)); }
-  const std::atomic<Owner>* unit_owners() const { return static_cast<std::atomic<Owner>*>(beside(Kind::unit_owners)); }
+  Content content() const { return content_.load(std::memory_order_acquire); }
+  StreamCache* cache() const { return static_cast<StreamCache*>(beside(Kind::cache)); }
+  const std::atomic<Content>* unit_contents() const {
+    return static_cast<std::atomic<Content>*>(beside(Kind::unit_contents));
+  }
 
  private:
-  enum class Kind : std::uintptr_t { nothing, shard, unit_owners };
+  enum class Kind : std::uintptr_t { nothing, cache, unit_contents };
   static constexpr std::uintptr_t kKindMask = 7;
-  void enter(Owner owner, const void* beside, Kind kind) {
+  void enter(Content content, const void* beside, Kind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
-    owner_.store(owner, std::memory_order_release);  // whoever reads it reads what it names as it is now
+    content_.store(content, std::memory_order_release);  // whoever reads it reads what it names as it is now
   }
   // Null: not of this kind.
   void* beside(Kind kind) const {
@@ -97,12 +100,12 @@ class PageEntry {
                                                                    : nullptr;
   }
 
-  std::atomic<Owner> owner_;
+  std::atomic<Content> content_;
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// What this room keeps about an allocation of the pool: the arena it is a page of (with the last bit set), or the shard
-// that keeps it. A shard writes it under its own lock, while whoever has the pool's may look.
+// What this room keeps about an allocation of the pool: the arena it is a page of (with the last bit set), or the cache
+// that keeps it. A cache writes it under its own lock, while whoever has the pool's may look.
 inline void* holder_of(const region::Region& region) {
   return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
 }
@@ -110,7 +113,7 @@ inline void set_holder(region::Region& region, void* holder) {
   std::atomic_ref<void*>(region.holder).store(holder, std::memory_order_relaxed);
 }
 
-// Null: it is not cut, or kept by a shard.
+// Null: it is not cut, or kept by a cache.
 inline Arena* arena_in(const region::Region& page) {
   const auto bits = reinterpret_cast<std::uintptr_t>(holder_of(page));
   return (bits & 1) != 0 ? reinterpret_cast<Arena*>(bits & ~std::uintptr_t{1}) : nullptr;
@@ -121,56 +124,57 @@ inline void set_arena_in(region::Region& page, const Arena& arena) VPMM_REQUIRES
 
 // Note [Streams share no line]
 // What calls write as a rule lies on lines of their stream alone, so that threads with streams of their own do not wait
-// for each other's caches: shards, slabs, extents and regions begin a line, and what they keep elsewhere fills whole
-// lines. The owners of an extent's units change as its stream cuts slabs and ends them. Where an extent begins or ends
-// within a line of the arena's table, it has the owners of its units there itself, and the table says so once for all.
+// for each other's caches: caches, slabs, segments and regions begin a line, and what they keep elsewhere fills whole
+// lines. The contents of a segment's units change as its stream cuts slabs and ends them. Where a segment begins or
+// ends within a line of the arena's table, it has the contents of its units there itself, and the table says so once
+// for all.
 //
-// One thing is shared: an entry of the directory is written when a slab begins or ends to fill its page, or is the
-// first in a page of runs, once for all blocks of a page, and those of four pages stand on a line. With a line each,
+// One thing is shared: an entry of the pagemap is written when a slab begins or ends to fill its page, or is the
+// first in a page of spans, once for all blocks of a page, and those of four pages stand on a line. With a line each,
 // every free of a stream that has many pages would cost more.
-constexpr std::uint64_t kOwnersInLine = kCacheLine / sizeof(std::atomic<Owner>);
+constexpr std::uint64_t kContentsInLine = kCacheLine / sizeof(std::atomic<Content>);
 
-inline Owner owner_in(const std::atomic<Owner>& entry) {
-  const Owner owner = entry.load(std::memory_order_acquire);
-  const std::atomic<Owner>* const place = owner.place();
-  return place == nullptr ? owner : place->load(std::memory_order_acquire);
+inline Content content_in(const std::atomic<Content>& entry) {
+  const Content content = entry.load(std::memory_order_acquire);
+  const std::atomic<Content>* const place = content.place();
+  return place == nullptr ? content : place->load(std::memory_order_acquire);
 }
 
 // Note [Small requests may cross pages]
-// An arena is a stretch of address space in which the pool's pages come and go. A run may begin in one and end in the
+// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in one and end in the
 // next: else a stream that asks for little more than half a page again and again would hold twice as much. For these
-// its extents grow by whole pages that stand behind them. But a run that crosses keeps two pages from going back, and
-// free pages beside it stay with the stream. So only runs of more than half a page do so, and up to a page only where
+// its segments grow by whole pages that stand behind them. But a span that crosses keeps two pages from going back, and
+// free pages beside it stay with the stream. So only spans of more than half a page do so, and up to a page only where
 // they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
 // else crosses where there is no other room. docs/design/small-requests.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
-// `owners` names, for every unit, the slab around it, or else the extent. Of a page that is of one extent alone, and of
-// which no slab was cut yet, the directory names the extent at once: for runs, of which there may be many pages, that
-// spares a look at a table that is as large as all of them. Written under the lock of the shard that has the extent,
-// read under any by whoever has something live in the unit. Meanwhile the entry of its page may come to name the arena,
-// once a slab is cut beside it, or the extent that was split off: so whoever reads one checks, under the lock of the
-// shard that the extent says it has, that it has it and holds the unit.
+// `contents` names, for every unit, the slab around it, or else the segment. Of a page that is of one segment alone,
+// and of which no slab was cut yet, the pagemap names the segment at once: for spans, of which there may be many pages,
+// that spares a look at a table that is as large as all of them. Written under the lock of the cache that has the
+// segment, read under any by whoever has something live in the unit. Meanwhile the entry of its page may come to name
+// the arena, once a slab is cut beside it, or the segment that was split off: so whoever reads one checks, under the
+// lock of the cache that the segment says it has, that it has it and holds the unit.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;
-  PageEntry* entries = nullptr;                          // of its pages; null: the directory does not cover them
-  std::atomic<Owner>* owners = nullptr;                  // by unit; begins a line
+  PagemapEntry* entries = nullptr;                       // of its pages; null: the pagemap does not cover them
+  std::atomic<Content>* contents = nullptr;              // by unit; begins a line
   std::array<region::Region*, kMostArenaPages> pages{};  // allocations in the pool; null: not cut
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
   std::size_t page_of(DevicePtr p) const { return static_cast<std::size_t>((p - range.begin) / page_size); }
-  void set_owner(DevicePtr begin, std::uint64_t units, const Extent& owner) VPMM_REQUIRES(cache_lock) {
-    set_owners(begin, units, [&](std::uint64_t) { return Owner(&owner); });
-    if (PageEntry* const entry = entry_of({begin, units * kUnit})) entry->enter(*this, page_of(begin));
+  void set_content(DevicePtr begin, std::uint64_t units, const Segment& content) VPMM_REQUIRES(cache_lock) {
+    set_contents(begin, units, [&](std::uint64_t) { return Content(&content); });
+    if (PagemapEntry* const entry = entry_of({begin, units * kUnit})) entry->enter(*this, page_of(begin));
   }
-  void set_owner(const Slab& owner) VPMM_REQUIRES(cache_lock) {
-    set_owners(owner.begin, owner.units,
-               [&](std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return Owner(owner, unit); });
+  void set_content(const Slab& content) VPMM_REQUIRES(cache_lock) {
+    set_contents(content.begin, content.units,
+                 [&](std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return Content(content, unit); });
     if (entries == nullptr) return;
-    if (PageEntry* const entry = entry_of({owner.begin, owner.bytes()})) return entry->enter(owner);
-    for (std::size_t page = page_of(owner.begin); page <= page_of(owner.begin + (owner.bytes() - 1)); ++page)
-      if (entries[page].owner().extent() != nullptr) entries[page].enter(*this, page);
+    if (PagemapEntry* const entry = entry_of({content.begin, content.bytes()})) return entry->enter(content);
+    for (std::size_t page = page_of(content.begin); page <= page_of(content.begin + (content.bytes() - 1)); ++page)
+      if (entries[page].content().segment() != nullptr) entries[page].enter(*this, page);
   }
   // Entries of the pages that lie in it as a whole, with their numbers.
   template <typename Visit>
@@ -185,21 +189,21 @@ struct alignas(kCacheLine) Arena {
   }
 
  private:
-  template <typename OwnerOf>
-  void set_owners(DevicePtr begin, std::uint64_t units, OwnerOf&& owner_of) VPMM_REQUIRES(cache_lock) {
+  template <typename ContentOf>
+  void set_contents(DevicePtr begin, std::uint64_t units, ContentOf&& content_of) VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t unit = 0; unit < units; ++unit) {
-      std::atomic<Owner>& entry = owners[unit_of(begin) + unit];
-      std::atomic<Owner>* const place = entry.load(std::memory_order_relaxed).place();
-      (place == nullptr ? entry : *place).store(owner_of(unit), std::memory_order_release);
+      std::atomic<Content>& entry = contents[unit_of(begin) + unit];
+      std::atomic<Content>* const place = entry.load(std::memory_order_relaxed).place();
+      (place == nullptr ? entry : *place).store(content_of(unit), std::memory_order_release);
     }
   }
-  // Null: the part is no page, or the directory does not cover it.
-  PageEntry* entry_of(AddressRange part) const {
+  // Null: the part is no page, or the pagemap does not cover it.
+  PagemapEntry* entry_of(AddressRange part) const {
     return entries == nullptr || !is_page(part) ? nullptr : &entries[page_of(part.begin)];
   }
 };
-inline void PageEntry::enter(const Arena& arena, std::size_t page) {
-  enter(Owner(&arena), arena.owners + page * (arena.page_size / kUnit), Kind::unit_owners);
+inline void PagemapEntry::enter(const Arena& arena, std::size_t page) {
+  enter(Content(&arena), arena.contents + page * (arena.page_size / kUnit), Kind::unit_contents);
 }
 
 }  // namespace vpmm::small

@@ -1,4 +1,4 @@
-// small: what is free of an extent.
+// small: what is free of a segment.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Stretch {
 // all takes less time than to find one by bits.
 //
 // Note [Nothing is jumped over]
-// What is free of an extent is as good as random, so a branch that depends on it is often mispredicted: a pair of runs
+// What is free of a segment is as good as random, so a branch that depends on it is often mispredicted: a pair of spans
 // took 140 ns with eleven such mistakes, and takes 99 with two. So stretches are read four at a time, those that are
 // none, too, which are 0; what does not apply is computed as well, and written where it does no harm.
 class FreeStretches {

@@ -14,11 +14,11 @@ namespace vpmm::small {
 // Note [Size classes]
 // Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128 KiB eight classes
 // per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 256 in one.
-// From 128 KiB a request is a run of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
+// From 128 KiB a request is a span of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
 // left over below 256 KiB and a sixteenth above.
 constexpr Bytes kUnit = 16 * kKiB;
 constexpr Bytes kGrain = 256;
-constexpr Bytes kLeastRun = 8 * kUnit;
+constexpr Bytes kLeastSpan = 8 * kUnit;
 constexpr std::size_t kSlabClasses = 55;
 constexpr std::uint64_t kMostBlocks = 256;
 constexpr std::uint64_t kMostSlabUnits = 16;              // of a stream's first slabs of a class
@@ -102,9 +102,9 @@ constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_clas
   return size;
 }
 
-// Units of a run for `bytes`, rounded up to a class.
-constexpr std::uint64_t run_units(Bytes bytes) {
-  const std::uint64_t units = (std::max(bytes, kLeastRun) + kUnit - 1) / kUnit;
+// Units of a span for `bytes`, rounded up to a class.
+constexpr std::uint64_t span_units(Bytes bytes) {
+  const std::uint64_t units = (std::max(bytes, kLeastSpan) + kUnit - 1) / kUnit;
   const std::uint64_t step = std::uint64_t{1} << (std::bit_width((units - 1) | 31) - 5);
   return (units + step - 1) & ~(step - 1);
 }

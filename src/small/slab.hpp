@@ -15,8 +15,8 @@
 
 namespace vpmm::small {
 
-class Shard;
-struct Extent;
+class StreamCache;
+struct Segment;
 
 // Some of the numbers below Most, a bit for each.
 template <std::uint64_t Most>
@@ -55,32 +55,32 @@ class IndexSet {
 };
 using BlockSet = IndexSet<kMostBlocks>;
 
-// Equal blocks cut from units of one extent. Belongs to one shard, whose lock guards all that changes; shard and size
+// Equal blocks cut from units of one segment. Belongs to one cache, whose lock guards all that changes; cache and size
 // change only while it holds no live block. Whose it is, is read without the lock too, and again under it.
 // live = not free and not waiting
 struct alignas(kCacheLine) Slab {
   // What every call touches, on one line.
-  BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the shard's stream
+  BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the cache's stream
   std::uint16_t free_count VPMM_GUARDED_BY(cache_lock) = 0;  // of them
   std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint16_t units VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint8_t slab_class VPMM_GUARDED_BY(cache_lock) = 0;
   bool has_exceptions VPMM_GUARDED_BY(cache_lock) = false;  // some block is in `waiting` or in `used_elsewhere`
   DevicePtr begin VPMM_GUARDED_BY(cache_lock){};
-  std::atomic<Shard*> of_shard{nullptr};                 // null: not in use
+  std::atomic<StreamCache*> of_cache{nullptr};           // null: not in use
   std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of a block here carries; 0: none
   // The next lines.
-  Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the shard's lists
+  Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the cache's lists
   Slab* next VPMM_GUARDED_BY(cache_lock) = nullptr;
   std::array<std::uint16_t, kMostBlocks> slack
       VPMM_GUARDED_BY(cache_lock){};  // block size less what the user asked for
   // What few calls touch.
-  Extent* extent VPMM_GUARDED_BY(cache_lock) = nullptr;
+  Segment* segment VPMM_GUARDED_BY(cache_lock) = nullptr;
   BlockSet waiting VPMM_GUARDED_BY(cache_lock);         // freed, and its stamp is not complete
   BlockSet used_elsewhere VPMM_GUARDED_BY(cache_lock);  // live, and record_use named another stream
 
-  Shard* shard() const { return of_shard.load(std::memory_order_relaxed); }
-  void set_shard(Shard* shard) { of_shard.store(shard, std::memory_order_relaxed); }
+  StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
+  void set_cache(StreamCache* cache) { of_cache.store(cache, std::memory_order_relaxed); }
   // Only its address, so without the lock.
   const void* place_of_slack(std::uint64_t index) const VPMM_NO_THREAD_SAFETY_ANALYSIS {
     return &slack[index % kMostBlocks];

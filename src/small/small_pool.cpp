@@ -20,21 +20,21 @@ namespace {
 constexpr Bytes kIdleDivisor = 4;
 // A stream that has much takes a share of that at once, so that it seldom has to ask; one that has little takes what it
 // needs, so that many of them share a page.
-constexpr std::uint64_t kShareOfExtents = 64;
-constexpr std::uint64_t kSpareSlabs = 2;  // that a shard may cut without a call here
+constexpr std::uint64_t kShareOfSegments = 64;
+constexpr std::uint64_t kSpareSlabs = 2;  // that a cache may cut without a call here
 
 bool earlier(const time::StampPart& a, const time::StampPart& b) {
   return a.timeline != b.timeline ? a.timeline < b.timeline : a.sequence < b.sequence;
 }
 
-// Note [An extent is as complete as what it was cut from]
-// That may be memory which only the caller's stream may use yet: then it must not leave the hand as if it were
+// Note [A segment is as complete as what it was cut from]
+// That may be memory which only the caller's stream may use yet: then it must not leave the cache as if it were
 // complete, even if nothing in it was ever used. 0: it is complete.
 std::uint64_t number_of(const Region& free) {
   return free.stamp.is_complete() ? 0 : free.stamp.parts().front().sequence;
 }
 
-// The smallest class whose blocks all begin at `alignment`, which divides a unit; none: only a run does.
+// The smallest class whose blocks all begin at `alignment`, which divides a unit; none: only a span does.
 std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
   if (bytes > kLargestBlock) return std::nullopt;
   for (std::size_t c = slab_class(bytes); c < kSlabClasses; ++c)
@@ -50,19 +50,19 @@ SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& 
       driver_(driver),
       observer_(driver.memory_observer()),
       below_a_page_(serving.below_a_page),
-      keeps_pages_(serving.keeps_pages),
+      caches_pages_(serving.caches_pages),
       page_unit_(pool.page_size()),
       page_size_(pool.page_size()),
-      directory_(page_size_),
-      spans_(kUnit),
-      any_(&shards_.emplace_back(page_size_)),
+      pagemap_(page_size_),
+      units_(kUnit),
+      any_(&caches_.emplace_back(page_size_)),
       waiting_(earlier) {}
 
 void SmallPool::prepare() {
-  for (const AddressRange& reservation : pool_.reservations()) directory_.cover(reservation);
-  Shard& first = shards_.emplace_back(page_size_);
+  for (const AddressRange& reservation : pool_.reservations()) pagemap_.cover(reservation);
+  StreamCache& first = caches_.emplace_back(page_size_);
   first.is_unused = true;
-  unused_shards_.push_back(&first);
+  unused_caches_.push_back(&first);
 }
 
 // --- a request ------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ void SmallPool::prepare() {
 DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
-  return block ? take_block(*block, bytes, caller) : take_run(bytes, std::max(alignment, kUnit), caller);
+  return block ? take_block(*block, bytes, caller) : take_span(bytes, std::max(alignment, kUnit), caller);
 }
 
 pool::PageRequest SmallPool::page_for(Bytes bytes) const {
@@ -79,86 +79,86 @@ pool::PageRequest SmallPool::page_for(Bytes bytes) const {
 
 bool SmallPool::should_cut_page(const Caller& caller) {
   const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-  return !is_idle && (pool_.can_find(page_for(0), caller) || recall_one(caller, page_size_));
+  return !is_idle && (pool_.can_find(page_for(0), caller) || flush_one(caller, page_size_));
 }
 
-Shard& SmallPool::shard_for(const Caller& caller) {
-  return caller.timeline == nullptr ? *any_ : shard_of(*caller.timeline);
+StreamCache& SmallPool::cache_for(const Caller& caller) {
+  return caller.timeline == nullptr ? *any_ : cache_of(*caller.timeline);
 }
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {
-  Shard& shard = shard_for(caller);
+  StreamCache& cache = cache_for(caller);
   for (;;) {
-    provide_slabs(shard);  // every time: another thread of the stream may have cut them meanwhile
+    provide_slabs(cache);  // every time: another thread of the stream may have cut them meanwhile
     std::uint64_t missing = 0;
     {
-      const CacheGuard guard(shard);
-      const DevicePtr block = shard.take_block(slab_class, requested);
-      note(shard);
+      const CacheGuard guard(cache);
+      const DevicePtr block = cache.take_block(slab_class, requested);
+      note(cache);
       if (!is_null(block)) return block;
-      missing = least_slab(kShapes[slab_class], shard.slab_units[slab_class]).units;
+      missing = least_slab(kShapes[slab_class], cache.slab_units[slab_class]).units;
     }
-    if (!take_extents(missing, caller)) return {};
+    if (!take_segments(missing, caller)) return {};
   }
 }
 
-DevicePtr SmallPool::take_run(Bytes requested, Bytes alignment, const Caller& caller) {
-  Shard& shard = shard_for(caller);
-  const std::uint64_t units = run_units(requested);
+DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& caller) {
+  StreamCache& cache = cache_for(caller);
+  const std::uint64_t units = span_units(requested);
   while (alignment == kUnit) {
     {
-      const CacheGuard guard(shard);
-      const DevicePtr run = shard.take_run(requested);
-      note(shard);
-      if (!is_null(run)) return run;
+      const CacheGuard guard(cache);
+      const DevicePtr span = cache.take_span(requested);
+      note(cache);
+      if (!is_null(span)) return span;
     }
-    if (!take_extents(units, caller)) return {};
+    if (!take_segments(units, caller)) return {};
   }
-  Region* const free = spans_.best_fit(units * kUnit, alignment, caller.own());
+  Region* const free = units_.best_fit(units * kUnit, alignment, caller.own());
   if (free == nullptr) return {};
   const std::optional<DevicePtr> start = region::RegionIndex::aligned_start(*free, units * kUnit, alignment);
-  VPMM_CHECK(start.has_value(), spans_.picture());
+  VPMM_CHECK(start.has_value(), units_.picture());
   const std::uint64_t number = number_of(*free);
-  Extent* const extent = cut_extent(free, {*start, units * kUnit}, caller);
-  const CacheGuard guard(shard);
-  shard.attach(extent, number);
-  const DevicePtr run = shard.begin_run(*extent, shard.take_units(*extent, extent->find(units)), requested);
-  note(shard);
-  return run;
+  Segment* const segment = cut_segment(free, {*start, units * kUnit}, caller);
+  const CacheGuard guard(cache);
+  cache.attach(segment, number);
+  const DevicePtr span = cache.begin_span(*segment, cache.take_units(*segment, segment->find(units)), requested);
+  note(cache);
+  return span;
 }
 
-// Units that the caller may use at once come into its hand, its share of them if there are so many. False: none; the
+// Units that the caller may use at once come into its cache, its share of them if there are so many. False: none; the
 // pool has to give another page.
-bool SmallPool::take_extents(std::uint64_t units, const Caller& caller) {
-  Shard& shard = shard_for(caller);
+bool SmallPool::take_segments(std::uint64_t units, const Caller& caller) {
+  StreamCache& cache = cache_for(caller);
   const Bytes least = units * kUnit;
-  const Bytes most = std::max(least, share_of(shard));
+  const Bytes most = std::max(least, share_of(cache));
   bool crosses = false;
   {
-    const CacheGuard guard(shard);
-    crosses = shard.crosses_pages(units);
+    const CacheGuard guard(cache);
+    crosses = cache.crosses_pages(units);
   }
-  if (crosses) return take_whole_pages(least, shard, caller);
+  if (crosses) return take_whole_pages(least, cache, caller);
   Bytes taken = 0;
   while (most - taken >= least) {
-    Region* const free = spans_.best_fit(least, kUnit, caller.own());
+    Region* const free = units_.best_fit(least, kUnit, caller.own());
     if (free == nullptr) break;
     const Bytes most_of_it = std::min(free->range.size, most - taken);
     const AddressRange part = within_a_page(free->range, least, most_of_it);
     const std::uint64_t number = number_of(*free);
-    Extent* const extent = cut_extent(free, part, caller);
+    Segment* const segment = cut_segment(free, part, caller);
     taken += part.size;
-    const CacheGuard guard(shard);
-    shard.attach(extent, number);
+    const CacheGuard guard(cache);
+    cache.attach(segment, number);
   }
   return taken > 0;
 }
 
-// The same for runs that may cross pages: pages that nothing was cut from. They become one with pages of the stream
-// that end there, so that the next run may begin in these.
-bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller) {
+// The same for spans that may cross pages: pages that nothing was cut from. They become one with pages of the stream
+// that end there, so that the next span may begin in these.
+bool SmallPool::take_whole_pages(Bytes least, StreamCache& cache, const Caller& caller) {
   const Bytes size = round_up(least, page_size_);
-  Region* const free = spans_.best_fit(size, pool_.page_alignment(), caller.own());
+  Region* const free = units_.best_fit(size, pool_.page_alignment(), caller.own());
   if (free == nullptr) return false;
   const DevicePtr begin = *region::RegionIndex::aligned_start(*free, size, pool_.page_alignment());
   const AddressRange part{begin, round_down(free->range.end() - begin, page_size_)};
@@ -166,18 +166,18 @@ bool SmallPool::take_whole_pages(Bytes least, Shard& shard, const Caller& caller
   const std::uint64_t number = number_of(*free);
   {
     // Found and grown under one hold: meanwhile other threads of the stream end slabs and cut them elsewhere.
-    const CacheGuard guard(shard);
-    if (Extent* const before = pages_until(arena, begin, shard)) {
+    const CacheGuard guard(cache);
+    if (Segment* const before = pages_until(arena, begin, cache)) {
       before->make_room(part.size / kUnit);  // it may throw, as the next may, so before anything changes
-      cut_span(free, part, caller);
-      extent_units_ += part.size / kUnit;
-      shard.grow(*before, part.size / kUnit, number);
+      cut_units(free, part, caller);
+      segment_units_ += part.size / kUnit;
+      cache.grow(*before, part.size / kUnit, number);
       return true;
     }
   }
-  Extent* const extent = cut_extent(free, part, caller);
-  const CacheGuard guard(shard);
-  shard.attach(extent, number);
+  Segment* const segment = cut_segment(free, part, caller);
+  const CacheGuard guard(cache);
+  cache.attach(segment, number);
   return true;
 }
 
@@ -191,10 +191,10 @@ AddressRange SmallPool::within_a_page(AddressRange room, Bytes least, Bytes most
   return behind >= least ? AddressRange{border, std::min(behind, most)} : AddressRange{room.begin, least};
 }
 
-Bytes SmallPool::share_of(const Shard& shard) { return shard.extent_units / kShareOfExtents * kUnit; }
+Bytes SmallPool::share_of(const StreamCache& cache) { return cache.segment_units / kShareOfSegments * kUnit; }
 
 void SmallPool::cut_more_pages(const Caller& caller) {
-  const Bytes share = share_of(shard_for(caller));
+  const Bytes share = share_of(cache_for(caller));
   for (Bytes taken = 2 * page_size_; taken <= share; taken += page_size_) {
     const std::optional<pool::Placed> page = pool_.find(page_for(page_size_), caller);
     if (!page) return;
@@ -202,21 +202,21 @@ void SmallPool::cut_more_pages(const Caller& caller) {
   }
 }
 
-Extent* SmallPool::cut_extent(Region* free, AddressRange range, const Caller& caller) {
-  Extent* const extent = extents_.take();
-  cut_span(free, range, caller);
-  extent->enter(arena_at(range.begin), range);
-  extent_units_ += extent->units;
-  return extent;
+Segment* SmallPool::cut_segment(Region* free, AddressRange range, const Caller& caller) {
+  Segment* const segment = segments_.take();
+  cut_units(free, range, caller);
+  segment->enter(arena_at(range.begin), range);
+  segment_units_ += segment->units;
+  return segment;
 }
 
-void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller) {
-  region::Tenant tenant;
-  tenant.requested = range.size;
-  if (caller.timeline != nullptr) tenant.timeline = caller.timeline->id;
-  const std::optional<time::TimelineId> timeline = tenant.timeline;
-  spans_.allocate(free, range, std::move(tenant));
-  count_tenant(timeline, +1);
+void SmallPool::cut_units(Region* free, AddressRange range, const Caller& caller) {
+  region::Owner owner;
+  owner.requested = range.size;
+  if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
+  const std::optional<time::TimelineId> timeline = owner.timeline;
+  units_.allocate(free, range, std::move(owner));
+  count_reference(timeline, +1);
 }
 
 // Note [What is left of a page is as complete as the page was]
@@ -224,7 +224,7 @@ void SmallPool::cut_span(Region* free, AddressRange range, const Caller& caller)
 // stream taken now, after the waits that the pool queued.
 void SmallPool::cut_page(const pool::Placed& page, const Caller& caller) {
   const DevicePtr begin = page.begin;
-  Region* const region = pool_.owner(begin);
+  Region* const region = pool_.allocated_around(begin);
   pool_.disown(region);
   const time::Stamp stamp = page.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
   ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
@@ -238,8 +238,8 @@ void SmallPool::cut_page(const pool::Placed& page, const Caller& caller) {
   if (arena.entries != nullptr) arena.entries[at].enter(arena, at);
   ++page_count_;
   pages_.was_none(page_size_, page_size_);
-  Region* const flying = spans_.detach(spans_.hole_around(begin), {begin, page_size_});
-  spans_.attach_free(flying, stamp);
+  Region* const flying = units_.detach(units_.hole_around(begin), {begin, page_size_});
+  units_.attach_free(flying, stamp);
 }
 
 // Found or begun.
@@ -249,7 +249,7 @@ Arena& SmallPool::arena_around(DevicePtr page) {
   const Vector<AddressRange> reservations = pool_.reservations();
   const auto reservation = std::find_if(reservations.begin(), reservations.end(),
                                         [&](const AddressRange& range) { return range.contains(page); });
-  VPMM_CHECK(reservation != reservations.end(), spans_.picture());
+  VPMM_CHECK(reservation != reservations.end(), units_.picture());
   const bool is_alone = pool_.pages_stand_alone();
   const Bytes most = (is_alone ? 1 : kMostArenaPages) * page_size_;
   const DevicePtr whole = is_alone ? page : align_down(page, most);
@@ -259,78 +259,78 @@ Arena& SmallPool::arena_around(DevicePtr page) {
     arena_by_begin_.erase(begin);
     arenas_.give_back(arena);
   });
-  if (arena->owners == nullptr)
-    arena->owners = static_cast<std::atomic<Owner>*>(
-        unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Owner>), kCacheLine));
+  if (arena->contents == nullptr)
+    arena->contents = static_cast<std::atomic<Content>*>(
+        unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Content>), kCacheLine));
   arena->range = {begin, std::min(whole + most, reservation->end()) - begin};
   arena->page_size = page_size_;
-  directory_.cover(*reservation);
-  arena->entries = directory_.at(begin);
+  pagemap_.cover(*reservation);
+  arena->entries = pagemap_.at(begin);
   arena_by_begin_.emplace(begin, arena);
-  spans_.add_reservation(arena->range);
+  units_.add_reservation(arena->range);
   give_back.dismiss();
   return *arena;
 }
 
 std::uint64_t SmallPool::most_live() const {
-  return std::min(slab_count_ * kMostBlocks, extent_units_ * (kUnit / kGrain)) + extent_units_ / (kLeastRun / kUnit);
+  return std::min(slab_count_ * kMostBlocks, segment_units_ * (kUnit / kGrain)) + segment_units_ / (kLeastSpan / kUnit);
 }
 
-void SmallPool::provide_slabs(Shard& shard) {
-  const CacheGuard guard(shard);
-  if (shard.spare_slabs != nullptr) return;
-  for (std::uint64_t i = 0; i < kSpareSlabs; ++i) shard.add_spare(slabs_.take());
-  shard.slab_count += kSpareSlabs;
+void SmallPool::provide_slabs(StreamCache& cache) {
+  const CacheGuard guard(cache);
+  if (cache.spare_slabs != nullptr) return;
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i) cache.add_spare(slabs_.take());
+  cache.slab_count += kSpareSlabs;
   slab_count_ += kSpareSlabs;
 }
 
-Shard& SmallPool::shard_of(time::Timeline& timeline) {
+StreamCache& SmallPool::cache_of(time::Timeline& timeline) {
   const auto found = by_timeline_.find(timeline.id);
   if (found != by_timeline_.end()) return *found->second;
-  Shard* shard = nullptr;
-  if (unused_shards_.empty()) {
-    shard = &shards_.emplace_back(page_size_);
+  StreamCache* cache = nullptr;
+  if (unused_caches_.empty()) {
+    cache = &caches_.emplace_back(page_size_);
   } else {
-    shard = unused_shards_.back();
-    unused_shards_.pop_back();
-    shard->is_unused = false;
+    cache = unused_caches_.back();
+    unused_caches_.pop_back();
+    cache->is_unused = false;
   }
-  by_timeline_.emplace(timeline.id, shard);
+  by_timeline_.emplace(timeline.id, cache);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
-  shard->unproven.reset();
-  const CacheGuard guard(*shard);
-  shard->timeline = timeline.id;
-  shard->pacing.begin(misses());
-  shard->in_hand.begin(timeline.last);
-  timeline.in_hand = &shard->in_hand;
-  shard->wants_attention.store(false, std::memory_order_relaxed);
-  shard->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
-  return *shard;
+  cache->unproven.reset();
+  const CacheGuard guard(*cache);
+  cache->timeline = timeline.id;
+  cache->pacing.begin(misses());
+  cache->next_number.begin(timeline.last);
+  timeline.next_number = &cache->next_number;
+  cache->wants_attention.store(false, std::memory_order_relaxed);
+  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
+  return *cache;
 }
 
-void SmallPool::count_tenant(std::optional<time::TimelineId> timeline, int change) {
+void SmallPool::count_reference(std::optional<time::TimelineId> timeline, int change) {
   time::Timeline* counted = timeline ? timelines_.find(*timeline) : nullptr;
-  if (counted != nullptr) counted->tenants += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+  if (counted != nullptr) counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
 // --- a free --------------------------------------------------------------------------------------------------------
 
 void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   forget_uses(ended.range.begin);
-  Shard& shard = *ended.shard;
-  const Waiting waiting{&shard, ended.slab, ended.index, ended.range.begin, ended.range.size, timelines_.reduce(stamp)};
+  StreamCache& cache = *ended.cache;
+  const Waiting waiting{&cache, ended.slab, ended.index, ended.range.begin, ended.range.size, timelines_.reduce(stamp)};
   if (!waiting.stamp.is_complete() && !(ended.timeline && waiting.stamp.is_only_on(*ended.timeline))) {
     waiting_bytes_ += waiting.bytes;
     return wait_for(waiting);
   }
   {
-    const CacheGuard guard(shard);
-    set_free(waiting, shard.in_hand.of_a_free());
-    note(shard);
+    const CacheGuard guard(cache);
+    set_free(waiting, cache.next_number.of_a_free());
+    note(cache);
   }
-  if (ended.timeline || &shard == any_) return;
-  recall(shard, FreePages::all);  // of a stream that is no more: nobody takes from it
-  retire_if_empty(shard);
+  if (ended.timeline || &cache == any_) return;
+  flush(cache, FreePages::all);  // of a stream that is no more: nobody takes from it
+  retire_if_empty(cache);
 }
 
 void SmallPool::wait_for(const Waiting& waiting) {
@@ -340,21 +340,21 @@ void SmallPool::wait_for(const Waiting& waiting) {
 
 // `number`: of the free that ended it; 0: it is complete.
 void SmallPool::set_free(const Waiting& waiting, std::uint64_t number) {
-  Shard& shard = *waiting.shard;
+  StreamCache& cache = *waiting.cache;
   if (Slab* const slab = waiting.slab) {
     slab->set_waiting(waiting.index, false);
     slab->number = std::max(slab->number, number);
-    return shard.set_free(slab, waiting.index);
+    return cache.set_free(slab, waiting.index);
   }
-  Extent* const extent = extent_at(arena_at(waiting.begin), waiting.begin, shard);
-  VPMM_CHECK(extent != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
-  shard.give_units(*extent, extent->unit_of(waiting.begin), waiting.bytes / kUnit, number);
+  Segment* const segment = segment_at(arena_at(waiting.begin), waiting.begin, cache);
+  VPMM_CHECK(segment != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(waiting.begin)));
+  cache.give_units(*segment, segment->unit_of(waiting.begin), waiting.bytes / kUnit, number);
 }
 
 void SmallPool::advance(const Vector<time::StampPart>& done) {
   if (done.empty()) return;
   for (const time::StampPart& part : done) {
-    spans_.advance(part.timeline, part.sequence);
+    units_.advance(part.timeline, part.sequence);
     const auto first = waiting_.lower_bound({part.timeline, 0});
     const auto last = waiting_.upper_bound(part);
     Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)> ready(earlier);
@@ -365,7 +365,7 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
         waiting.stamp = timelines_.reduce(waiting.stamp);
         if (waiting.stamp.is_complete()) {
           waiting_bytes_ -= waiting.bytes;
-          const CacheGuard guard(*waiting.shard);
+          const CacheGuard guard(*waiting.cache);
           set_free(waiting, 0);
         } else {
           wait_for(waiting);
@@ -379,29 +379,29 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
 
 // Complete neighbours became one, or a new page was not needed after all.
 void SmallPool::give_idle_pages() {
-  while (Region* free = spans_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
+  while (Region* free = units_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
     if (!give_pages(free)) break;
 }
 
-// One that left its shard, all free.
-void SmallPool::end_extent(Extent* extent, const time::Stamp& stamp) {
-  extent->leave();
-  extent_units_ -= extent->units;
-  const AddressRange range = extent->range();
-  extents_.give_back(extent);
+// One that left its cache, all free.
+void SmallPool::end_segment(Segment* segment, const time::Stamp& stamp) {
+  segment->leave();
+  segment_units_ -= segment->units;
+  const AddressRange range = segment->range();
+  segments_.give_back(segment);
   const auto split_at = [&](DevicePtr p) VPMM_REQUIRES(pool_lock) {
-    Region* const span = spans_.owner(p);
-    if (span == nullptr || span->range.begin == p) return;
-    count_tenant(span->tenant.timeline, +1);
-    spans_.split_allocated(span, p);
+    Region* const part = units_.allocated_around(p);
+    if (part == nullptr || part->range.begin == p) return;
+    count_reference(part->owner.timeline, +1);
+    units_.split_allocated(part, p);
   };
   split_at(range.begin);
   split_at(range.end());
   for (DevicePtr at = range.begin; at < range.end();) {
-    Region* const span = spans_.owner(at);
-    at = span->range.end();
-    count_tenant(span->tenant.timeline, -1);
-    give_pages(spans_.release(span, timelines_.reduce(stamp)));
+    Region* const part = units_.allocated_around(at);
+    at = part->range.end();
+    count_reference(part->owner.timeline, -1);
+    give_pages(units_.release(part, timelines_.reduce(stamp)));
   }
 }
 
@@ -412,7 +412,7 @@ bool SmallPool::give_pages(Region* free) {
   const Bytes end = round_down(free->range.end() - arena.range.begin, page_size_);
   if (first >= end) return false;
   const time::Stamp stamp = timelines_.reduce(free->stamp);
-  const Region* const hole = spans_.attach_hole(spans_.detach(free, {arena.range.begin + first, end - first}));
+  const Region* const hole = units_.attach_hole(units_.detach(free, {arena.range.begin + first, end - first}));
   const bool is_last = hole->range == arena.range;
   for (Bytes at = first; at < end; at += page_size_) {
     const auto page = static_cast<std::size_t>(at / page_size_);
@@ -424,7 +424,7 @@ bool SmallPool::give_pages(Region* free) {
     pages_.ended_none(page_size_, page_size_);
   }
   if (!is_last) return true;
-  spans_.remove_reservation(arena.range);
+  units_.remove_reservation(arena.range);
   arena_by_begin_.erase(arena.range.begin);
   arenas_.give_back(&arena);
   return true;

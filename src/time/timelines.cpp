@@ -93,12 +93,12 @@ void Timelines::claim(Timeline& timeline, std::uint64_t number, Bytes bytes) {
   timeline.last = std::max(timeline.last, number);
 }
 
-bool Timelines::has_in_hand(const Timeline& timeline) {
-  return timeline.in_hand != nullptr && timeline.in_hand->is_used();
+bool Timelines::has_cached(const Timeline& timeline) {
+  return timeline.next_number != nullptr && timeline.next_number->is_used();
 }
 
 void Timelines::seal(Timeline& timeline) {
-  if (timeline.in_hand != nullptr) timeline.last = timeline.in_hand->seal(timeline.last);
+  if (timeline.next_number != nullptr) timeline.last = timeline.next_number->seal(timeline.last);
 }
 
 Stamp Timelines::reduce(const Stamp& stamp) const {
@@ -113,7 +113,7 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
-  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_in_hand(timeline)) return false;
+  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_cached(timeline)) return false;
   if (timeline.wanted) return true;
   // Nobody may use any-stream memory again before it is proven complete, its last user included.
   if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;
@@ -368,7 +368,7 @@ void Timelines::retire_idle(std::size_t keep) {
   if (by_id_.size() <= keep) return;
   std::erase_if(by_id_, [&](const auto& entry) VPMM_REQUIRES(pool_lock) {
     const Timeline& timeline = *entry.second;
-    const bool is_used = &timeline == any_ || &timeline == every_ || timeline.tenants != 0 || timeline.callers != 0;
+    const bool is_used = &timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0;
     if (is_used || timeline.last != timeline.complete || !timeline.closings.empty()) return false;
     if (timeline.stream) {
       const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));

@@ -26,7 +26,7 @@ struct ClosingRule {
   bool even_alone = false;   // also while the pool has seen one timeline only
 };
 
-// Note [Numbers in hand]
+// Note [Sequence numbers of a cache]
 // Frees that a stream keeps for its own next requests happen without the pool's lock. They carry a number that was laid
 // out beforehand, one past the last given, and share it. Whoever is about to record an event, or to wait for
 // everything, first counts that number as given and lays out the next: a free that still reads the old one was called
@@ -35,9 +35,9 @@ struct ClosingRule {
 // Invariant: what a free carries counts as given, or is the number laid out and marked as used. So a free reads the
 // number before it marks it: the mark of a free that read an old number may come late, and then costs an event that
 // nobody needed.
-class NumberInHand {
+class NextNumber {
  public:
-  // For a free that happens now, under the lock of whoever has the memory in hand.
+  // For a free that happens now, under the lock of the cache that gets the memory.
   std::uint64_t of_a_free() {
     const std::uint64_t carried = number_.load(std::memory_order_acquire);
     VPMM_RACE_WINDOW("the number of a free is read");
@@ -78,12 +78,12 @@ struct Timeline : FromHostMemory {
   std::uint64_t complete = 0;
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
-  std::uint64_t tenants = 0;        // live allocations that name this timeline; it is not retired before they end
-  std::uint64_t callers = 0;        // calls in progress on it, likewise
-  NumberInHand* in_hand = nullptr;  // null: the stream keeps nothing
-  bool is_over = false;             // its context died
-  bool wanted = false;              // somebody needs proof: close at the next call of this stream
-  std::uint64_t wanted_since = 0;   // miss counter when it became wanted
+  std::uint64_t references = 0;       // live allocations that name this timeline; it is not retired before they end
+  std::uint64_t callers = 0;          // calls in progress on it, likewise
+  NextNumber* next_number = nullptr;  // null: the stream keeps nothing
+  bool is_over = false;               // its context died
+  bool wanted = false;                // somebody needs proof: close at the next call of this stream
+  std::uint64_t wanted_since = 0;     // miss counter when it became wanted
   struct Closing {
     std::uint64_t sequence;
     std::shared_ptr<Event> event;
@@ -138,7 +138,7 @@ class Timelines {
 
   // The number of a free that happens now.
   StampPart next(Timeline& timeline, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // Frees that carried the number in hand leave the hand: it counts as given.
+  // Frees that carried a cache's number leave it: the number counts as given.
   void claim(Timeline& timeline, std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // `stamp` without the parts that are complete.
   Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
@@ -199,7 +199,7 @@ class Timelines {
   void add_incomplete(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   void pass_on_everybody(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   static void seal(Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  static bool has_in_hand(const Timeline& timeline);
+  static bool has_cached(const Timeline& timeline);
   Result<bool> is_done(const Event& event) VPMM_REQUIRES(pool_lock);
   Result<void> poll_context_closings(Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
   Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);

@@ -141,14 +141,14 @@ class User {
   }
   void allocate(std::size_t burst, std::size_t i) {
     DevicePtr& ptr = live_[burst][i];
-    ptr = bound_->allocate_in_hand(kBursts[burst].bytes, 0);
+    ptr = bound_->try_allocate(kBursts[burst].bytes, 0);
     if (!is_null(ptr)) return;
     ptr = bound_->allocate_beyond(kBursts[burst].bytes, 0).value();
     ++beyond;
   }
   void deallocate(std::size_t burst, std::size_t i) {
     const DevicePtr ptr = live_[burst][i];
-    if (bound_->deallocate_in_hand(ptr)) return;
+    if (bound_->try_deallocate(ptr)) return;
     EXPECT_TRUE(bound_->deallocate_beyond(ptr).ok());
     ++beyond;
   }
@@ -185,7 +185,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
       for (std::size_t burst = 0; burst < kBursts.size(); ++burst) visit(call, burst);
   };
   const auto beyond = [&] { return users[0].beyond + users[1].beyond; };
-  // They take turns, so that what they have lies side by side, until everything is in hand.
+  // They take turns, so that what they have lies side by side, until everything is cached.
   for (int round = 0, before = -1; round < 50 && beyond() != before; ++round) {
     before = beyond();
     for_each_burst([&](const auto call, std::size_t burst) {
@@ -202,7 +202,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
         for (std::size_t i = 0; i < kBursts[burst].count; ++i) (user.*call)(burst, i);
       });
   });
-  EXPECT_EQ(beyond(), before) << "not everything was in hand";
+  EXPECT_EQ(beyond(), before) << "not everything was cached";
   EXPECT_GT(users[0].written.size(), 100u);
   std::vector<const Line*> both;
   std::set_intersection(users[0].written.begin(), users[0].written.end(), users[1].written.begin(),

@@ -161,7 +161,7 @@ TEST_F(Reuse, zombies_of_a_stream_that_is_alone_need_no_synchronisation_either) 
   ASSERT_EQ(alone.picture(), "[~4][4][-8]");
   alone.sim().advance_host_ns(kLongNs);
   const DevicePtr warm = alone.allocate(8 * kPage, stream);
-  EXPECT_EQ(alone.picture(), "[~4][4][8]") << "what is in hand is had without a look at anything else";
+  EXPECT_EQ(alone.picture(), "[~4][4][8]") << "what is cached is had without a look at anything else";
   alone.deallocate(warm, stream);
   alone.allocate(7 * kPage, stream);
   EXPECT_EQ(alone.picture(), "[*4][4][*3][-1][7]") << "the next miss sweeps";
@@ -409,7 +409,7 @@ class FreesInHand : public ::testing::Test {
  protected:
   PoolWorld world{adaptive_world()};
   StreamHandle stream = world.stream();
-  // What is in hand waits for nothing, for its stream alone may use it.
+  // What is cached waits for nothing, for its stream alone may use it.
   Bytes pending_once_freed(Bytes pages) {
     world.deallocate(world.allocate(pages * kPage, stream), stream);
     return world.statistics().pending_bytes;

@@ -170,7 +170,7 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   ASSERT_TRUE(world.pool->capture_end().ok());
 }
 
-// The plan of another thread has the idle pages in hand, and they come back because it fails.
+// The plan of another thread has the idle pages cached, and they come back because it fails.
 TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
   std::vector<DevicePtr> all;
   for (Bytes i = 0; i < kPages; ++i) all.push_back(world.allocate(kPage, slow));

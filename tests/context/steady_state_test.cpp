@@ -12,7 +12,7 @@
 namespace vpmm::testing {
 namespace {
 
-// A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees stay in hand while
+// A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees stay cached while
 // one stream makes the pool grow]).
 constexpr int kPeriodsUntilSteady = 30;
 constexpr int kPeriodsWatched = 20;

@@ -1,4 +1,4 @@
-// context: which shard a stream's calls find without a lock.
+// context: which cache a stream's calls find without a lock.
 #include "context/stream_table.hpp"
 
 #include <gtest/gtest.h>
@@ -14,19 +14,19 @@ constexpr std::uint64_t kAlike = 64;  // ids that differ by this share their pla
 
 class StreamTableTest : public ::testing::Test {
  protected:
-  small::Shard& serve(std::uint64_t stream) {
-    small::Shard& shard = shards.emplace_back(kPage);
-    shard.stream = stream;
-    table.note(stream, shard);
-    return shard;
+  small::StreamCache& serve(std::uint64_t stream) {
+    small::StreamCache& cache = caches.emplace_back(kPage);
+    cache.stream = stream;
+    table.note(stream, cache);
+    return cache;
   }
   StreamTable table;
-  std::deque<small::Shard> shards;
+  std::deque<small::StreamCache> caches;
 };
 
 TEST_F(StreamTableTest, finds_what_was_noted_and_nothing_else) {
-  small::Shard& seven = serve(7);
-  small::Shard& eight = serve(8);
+  small::StreamCache& seven = serve(7);
+  small::StreamCache& eight = serve(8);
   EXPECT_EQ(table.find(7), &seven);
   EXPECT_EQ(table.find(8), &eight);
   EXPECT_EQ(table.find(9), nullptr);
@@ -35,30 +35,30 @@ TEST_F(StreamTableTest, finds_what_was_noted_and_nothing_else) {
 
 TEST_F(StreamTableTest, four_streams_with_ids_that_end_alike_stay) {
   for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
-  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(table.find(7 + i * kAlike), &shards[i]);
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(table.find(7 + i * kAlike), &caches[i]);
 }
 
 TEST_F(StreamTableTest, one_of_five_is_driven_out) {
   for (std::uint64_t i = 0; i < 5; ++i) serve(7 + i * kAlike);
   int found = 0;
-  for (std::uint64_t i = 0; i < 5; ++i) found += table.find(7 + i * kAlike) == &shards[i] ? 1 : 0;
+  for (std::uint64_t i = 0; i < 5; ++i) found += table.find(7 + i * kAlike) == &caches[i] ? 1 : 0;
   EXPECT_EQ(found, 4);
-  EXPECT_EQ(table.find(7 + 4 * kAlike), &shards[4]);
+  EXPECT_EQ(table.find(7 + 4 * kAlike), &caches[4]);
 }
 
 TEST_F(StreamTableTest, one_that_is_no_more_in_service_makes_room) {
   for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
-  shards[2].stream = 0;
+  caches[2].stream = 0;
   serve(7 + 4 * kAlike);
-  for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(7 + i * kAlike), &shards[i]);
+  for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(7 + i * kAlike), &caches[i]);
   EXPECT_EQ(table.find(7 + 2 * kAlike), nullptr);
 }
 
-TEST_F(StreamTableTest, a_stream_has_one_shard_at_a_time) {
+TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
   serve(7);
-  small::Shard& later = serve(7);
+  small::StreamCache& later = serve(7);
   EXPECT_EQ(table.find(7), &later);
-  shards.front().stream = 0;
+  caches.front().stream = 0;
   EXPECT_EQ(table.find(7), &later);
 }
 

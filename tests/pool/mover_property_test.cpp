@@ -86,7 +86,7 @@ class Program {
     world_.lives.erase(world_.lives.begin() + static_cast<std::ptrdiff_t>(number));
     // Its contents were read by the host, so nothing else still uses it.
     const time::Stamp stamp = is_used ? world_.pending(range) : time::Stamp();
-    world_.memory.index.release(world_.memory.index.owner(range.begin), stamp);
+    world_.memory.index.release(world_.memory.index.allocated_around(range.begin), stamp);
   }
   void reclaim() {
     if (one_in(3)) {

@@ -124,7 +124,7 @@ TEST_F(MoverTest, an_allocation_with_slack_owns_all_of_its_chunks) {
   loose.slack = kPage;
   const region::Region* const region = take(plan(loose, fit));
   EXPECT_EQ(region->range.size, 8 * kPage);
-  EXPECT_EQ(region->tenant.requested, 7 * kPage);
+  EXPECT_EQ(region->owner.requested, 7 * kPage);
 }
 
 TEST_F(MoverTest, what_was_created_for_a_plan_that_is_undone_counts_in_the_peak) {

@@ -42,7 +42,7 @@ class MoverWorld {
     EXPECT_EQ(memory.validate(), "");
     EXPECT_EQ(broken_live(), "");
     EXPECT_EQ(sim.hazard_count(), 0u) << sim.hazards().front().describe();
-    for (const Live& live : lives) memory.index.release(memory.index.owner(live.range.begin), {});
+    for (const Live& live : lives) memory.index.release(memory.index.allocated_around(live.range.begin), {});
     for (int round = 0; round < 2; ++round) EXPECT_TRUE(reclaimer.trim(lock, 0).ok());  // what a sweep left an orphan
     EXPECT_EQ(memory.held_bytes(), 0u) << memory.index.picture();
     EXPECT_EQ(memory.quarantine.bytes(), 0u);
@@ -79,7 +79,7 @@ class MoverWorld {
   // In use, with contents that must stay.
   void allocated(Bytes first, Bytes count) {
     map_free(first, {count});
-    use(memory.index.allocate(at(first), {page(first), count * kPage}, region::Tenant{count * kPage, own->id, {}, 0}));
+    use(memory.index.allocate(at(first), {page(first), count * kPage}, region::Owner{count * kPage, own->id, {}, 0}));
   }
   void use(const region::Region* region) {
     lives.push_back({region->range, static_cast<std::uint8_t>(lives.size() + 1)});
@@ -108,7 +108,7 @@ class MoverWorld {
   }
   Plan plan(const Ask& ask, Strategy strategy = stitch) const { return std::get<Plan>(strategy(memory.view(), ask)); }
   Result<region::Region*> carry_out(const Plan& plan) {
-    return mover.carry_out(lock, plan, region::Tenant{plan.request, own->id, {}, 0});
+    return mover.carry_out(lock, plan, region::Owner{plan.request, own->id, {}, 0});
   }
   // What still runs ends, and the pool learns it.
   void finish_work() {
@@ -134,7 +134,7 @@ class MoverWorld {
     EXPECT_EQ(sim.stream_synchronize(stream), driver::CuResult::success);
     std::string broken;
     for (const Live& live : lives) {
-      const region::Region* const owner = memory.index.owner(live.range.begin);
+      const region::Region* const owner = memory.index.allocated_around(live.range.begin);
       if (owner == nullptr || owner->range != live.range) return "a live allocation is lost";
       live.for_each_page([&](DevicePtr at) {
         std::uint8_t read = 0;

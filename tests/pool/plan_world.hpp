@@ -63,7 +63,7 @@ class PlanWorld {
   }
   void allocated(Bytes first, Bytes count) {
     region::Region* region = free(first, count);
-    index.allocate(region, {page(first), count * kPage}, region::Tenant{count * kPage, own.timeline->id, {}, 0});
+    index.allocate(region, {page(first), count * kPage}, region::Owner{count * kPage, own.timeline->id, {}, 0});
   }
   // The chunk at page `first` came from page `old`, where work may still use it.
   void moved_from(Bytes old, Bytes first) {

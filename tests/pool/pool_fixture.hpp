@@ -68,12 +68,12 @@ class PoolFixture : public ::testing::Test {
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};
   }
-  void give_back(DevicePtr ptr) { pool->deallocate(pool->owner(ptr), {}); }
+  void give_back(DevicePtr ptr) { pool->deallocate(pool->allocated_around(ptr), {}); }
   enum class Closed { no, yes };
   // Freed behind some work; `closed` when an event stands for it.
   void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed, std::uint64_t work_ns = kSecondNs) {
     expect(sim.launch({"work", work_ns, {}, {}}, *caller.stream));
-    region::Region* region = pool->owner(ptr);
+    region::Region* region = pool->allocated_around(ptr);
     pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
     if (closed == Closed::yes) {
       EXPECT_TRUE(timelines.close(*caller.timeline, *caller.stream).ok());

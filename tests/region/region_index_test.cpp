@@ -51,51 +51,51 @@ TEST_F(MappedRegionIndex, leftovers_keep_stamp_and_age) {
 }
 
 TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
-  Region* const region = index.allocate(region_at(index, 4), pages(4, 1), Tenant{kPage - 7, B, {C}, 9});
-  EXPECT_EQ(region->tenant.other_uses, Vector<time::TimelineId>{C});
+  Region* const region = index.allocate(region_at(index, 4), pages(4, 1), Owner{kPage - 7, B, {C}, 9});
+  EXPECT_EQ(region->owner.other_uses, Vector<time::TimelineId>{C});
   EXPECT_EQ(index.requested_bytes(), 6 * kPage - 7);
   index.release(region, on(B, 1));
-  EXPECT_EQ(region_at(index, 4)->tenant.timeline, std::nullopt);
+  EXPECT_EQ(region_at(index, 4)->owner.timeline, std::nullopt);
   EXPECT_EQ(index.requested_bytes(), 5 * kPage);
 }
 
 TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_where_it_stands) {
   int room = 0;
-  Region* const region = index.allocate(region_at(index, 4), pages(5, 1), Tenant{kPage - 7, B, {C}, 9});
+  Region* const region = index.allocate(region_at(index, 4), pages(5, 1), Owner{kPage - 7, B, {C}, 9});
   region->holder = &room;
   const std::string before = index.picture();
-  index.hand_over(region, Tenant{kPage - 100, A, {}, 0});
+  index.hand_over(region, Owner{kPage - 100, A, {}, 0});
   EXPECT_EQ(index.picture(), before);
-  EXPECT_EQ(index.owner(page(5)), region);
-  EXPECT_EQ(region->tenant.timeline, A);
-  EXPECT_TRUE(region->tenant.other_uses.empty());
+  EXPECT_EQ(index.allocated_around(page(5)), region);
+  EXPECT_EQ(region->owner.timeline, A);
+  EXPECT_TRUE(region->owner.other_uses.empty());
   EXPECT_EQ(region->holder, nullptr);
   EXPECT_EQ(index.requested_bytes(), 6 * kPage - 100);
   EXPECT_EQ(index.validate(), "");
 }
 
 TEST_F(MappedRegionIndex, each_part_of_an_allocation_that_is_split_is_its_tenants_and_asked_for_as_a_whole) {
-  Region* const front = index.allocate(region_at(index, 4), pages(5, 3), Tenant{3 * kPage - 7, B, {}, 0});
+  Region* const front = index.allocate(region_at(index, 4), pages(5, 3), Owner{3 * kPage - 7, B, {}, 0});
   const Bytes others = index.requested_bytes() - (3 * kPage - 7);
   Region* const back = index.split_allocated(front, page(6));
-  EXPECT_EQ(index.owner(page(5)), front);
-  EXPECT_EQ(index.owner(page(7)), back);
+  EXPECT_EQ(index.allocated_around(page(5)), front);
+  EXPECT_EQ(index.allocated_around(page(7)), back);
   EXPECT_EQ(back->range, pages(6, 2));
-  EXPECT_EQ(back->tenant.timeline, B);
+  EXPECT_EQ(back->owner.timeline, B);
   EXPECT_EQ(index.requested_bytes(), others + 3 * kPage);
   EXPECT_EQ(index.validate(), "");
 }
 
 TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {
   int room = 0;
-  Region* const region = index.allocate(region_at(index, 4), pages(5, 2), Tenant{});
+  Region* const region = index.allocate(region_at(index, 4), pages(5, 2), Owner{});
   EXPECT_EQ(region->holder, nullptr);
   region->holder = &room;
   index.release(region_at(index, 0), complete());
-  EXPECT_EQ(index.owner(page(6))->holder, &room);
+  EXPECT_EQ(index.allocated_around(page(6))->holder, &room);
   Region* const freed = index.release(region, on(A, 1));
   EXPECT_EQ(freed->holder, nullptr);
-  EXPECT_EQ(index.allocate(freed, freed->range, Tenant{})->holder, nullptr);
+  EXPECT_EQ(index.allocate(freed, freed->range, Owner{})->holder, nullptr);
 }
 
 // --- merging ---
@@ -384,7 +384,7 @@ TEST_F(RegionIndexFlight, what_is_in_flight_is_found_by_no_search) {
   EXPECT_EQ(index.picture(), "[#4][#6]");
   EXPECT_EQ(index.best_fit(kPage, kPage, A), nullptr);
   EXPECT_EQ(index.smallest_hole(kPage, kPage), nullptr);
-  EXPECT_EQ(index.owner(page(0)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(0)), nullptr);
   EXPECT_EQ(index.bytes(RegionState::in_flight), 10 * kPage);
 }
 
@@ -408,9 +408,9 @@ TEST_F(RegionIndexFlight, harvested_pages_land_as_an_allocation_behind_their_zom
   Region* const target = index.detach(index.smallest_hole(3 * kPage, kPage), pages(4, 3));
   EXPECT_EQ(index.picture(), "[#3][-1][#3]");
   index.attach_zombie(source, on(A, 1));
-  index.attach_allocated(target, Tenant{3 * kPage, A, {}, 0});
+  index.attach_allocated(target, Owner{3 * kPage, A, {}, 0});
   EXPECT_EQ(index.picture(), "[~3][-1][3]");
-  EXPECT_EQ(index.owner(page(6))->range, pages(4, 3));
+  EXPECT_EQ(index.allocated_around(page(6))->range, pages(4, 3));
   index.advance(A, 1);
   index.attach_hole(index.detach(region_at(index, 0), pages(0, 3)));
   EXPECT_EQ(index.picture(), "[*3][-1][3]");
@@ -422,15 +422,15 @@ TEST_F(RegionIndexOwner, every_byte_of_an_allocation_has_its_owner_and_no_other_
   index.add_reservation(pages(2, 10));
   map(2, 6);
   Region* const region = allocate(3, 2);
-  EXPECT_EQ(index.owner(page(3)), region);
-  EXPECT_EQ(index.owner(page(5) - 1), region);
-  EXPECT_EQ(index.owner(page(3) - 1), nullptr);
-  EXPECT_EQ(index.owner(page(5)), nullptr);
-  EXPECT_EQ(index.owner(page(1)), nullptr);
-  EXPECT_EQ(index.owner(page(12)), nullptr);
-  EXPECT_EQ(index.owner(DevicePtr{}), nullptr);
+  EXPECT_EQ(index.allocated_around(page(3)), region);
+  EXPECT_EQ(index.allocated_around(page(5) - 1), region);
+  EXPECT_EQ(index.allocated_around(page(3) - 1), nullptr);
+  EXPECT_EQ(index.allocated_around(page(5)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(1)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(12)), nullptr);
+  EXPECT_EQ(index.allocated_around(DevicePtr{}), nullptr);
   index.release(region, complete());
-  EXPECT_EQ(index.owner(page(3)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(3)), nullptr);
 }
 
 TEST_F(RegionIndexOwner, an_address_far_inside_a_large_allocation_has_its_owner) {
@@ -439,12 +439,12 @@ TEST_F(RegionIndexOwner, an_address_far_inside_a_large_allocation_has_its_owner)
   Region* const front = allocate(70, 2);
   Region* const large = allocate(1'000, 2'000'000);
   for (const std::uint64_t at : {1'000U, 1'001U, 1'024U, 5'000U, 262'144U, 300'000U, 2'000'999U})
-    EXPECT_EQ(index.owner(page(at) + 1), large) << at;
+    EXPECT_EQ(index.allocated_around(page(at) + 1), large) << at;
   for (const std::uint64_t at : {0U, 69U, 72U, 999U, 2'001'000U, 2'999'999U, 3'500'000U})
-    EXPECT_EQ(index.owner(page(at)), nullptr) << at;
+    EXPECT_EQ(index.allocated_around(page(at)), nullptr) << at;
   index.release(large, on(A, 1));
-  EXPECT_EQ(index.owner(page(300'000)), nullptr);
-  EXPECT_EQ(index.owner(page(71)), front);
+  EXPECT_EQ(index.allocated_around(page(300'000)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(71)), front);
 }
 
 TEST_F(RegionIndexOwner, a_free_region_behind_another_has_no_owner) {
@@ -453,7 +453,7 @@ TEST_F(RegionIndexOwner, a_free_region_behind_another_has_no_owner) {
   Region* const last = allocate(6, 4);
   index.release(last, on(A, 1));
   ASSERT_EQ(index.picture(), "[-6][-4]");
-  for (std::uint64_t at = 0; at < 10; ++at) EXPECT_EQ(index.owner(page(at)), nullptr);
+  for (std::uint64_t at = 0; at < 10; ++at) EXPECT_EQ(index.allocated_around(page(at)), nullptr);
 }
 
 // --- figures ---
@@ -512,7 +512,7 @@ TEST_F(RegionIndexDeathTest, releasing_a_free_region_aborts_with_the_picture) {
 TEST_F(RegionIndexDeathTest, allocating_more_than_the_region_has_aborts) {
   index.add_reservation(pages(0, 10));
   map(2, 3);
-  EXPECT_DEATH(index.allocate(region_at(index, 2), pages(4, 2), Tenant{}), "check failed");
+  EXPECT_DEATH(index.allocate(region_at(index, 2), pages(4, 2), Owner{}), "check failed");
 }
 
 TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {

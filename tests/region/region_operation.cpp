@@ -83,9 +83,9 @@ struct OnIndex {
     return nullptr;
   }
   Region* operator()(const Allocate& o) const {
-    return index.allocate(at(o.part.first), range(o.part), Tenant{o.requested, A, {}, 0});
+    return index.allocate(at(o.part.first), range(o.part), Owner{o.requested, A, {}, 0});
   }
-  Region* operator()(const Release& o) const { return index.release(index.owner(page(o.page)), o.stamp); }
+  Region* operator()(const Release& o) const { return index.release(index.allocated_around(page(o.page)), o.stamp); }
   Region* operator()(const Detach& o) const { return index.detach(at(o.part.first), range(o.part)); }
   Region* operator()(const AttachFree& o) const { return index.attach_free(at(o.page), o.stamp); }
   Region* operator()(const TakeBack& o) const {
@@ -95,7 +95,7 @@ struct OnIndex {
   Region* operator()(const AttachHole& o) const { return index.attach_hole(at(o.page)); }
   Region* operator()(const AttachZombie& o) const { return index.attach_zombie(at(o.page), o.stamp); }
   Region* operator()(const AttachAllocated& o) const {
-    return index.attach_allocated(at(o.page), Tenant{o.requested, A, {}, 0});
+    return index.attach_allocated(at(o.page), Owner{o.requested, A, {}, 0});
   }
   Region* operator()(const Split& o) const { return index.split_in_flight(at(o.at), page(o.at)).second; }
   Region* operator()(const Join& o) const { return index.join_in_flight(at(o.at - 1), at(o.at)); }
@@ -168,7 +168,7 @@ std::string Twins::difference(const Question& fit) const {
 std::string Twins::region_difference() const {
   Vector<ModelRegion> seen;
   index_.for_each([&](const Region& region) {
-    seen.push_back({span_of(region), region.state, parts_of(region.stamp), 0, region.tenant.requested});
+    seen.push_back({span_of(region), region.state, parts_of(region.stamp), 0, region.owner.requested});
   });
   Vector<ModelRegion> expected = model_.regions();
   for (ModelRegion& region : expected) region.age = 0;  // only its order is promised
@@ -180,7 +180,7 @@ std::string Twins::region_difference() const {
 std::string Twins::owner_difference(const Vector<ModelRegion>& regions) const {
   for (const ModelRegion& region : regions) {
     for (std::uint64_t at = region.span.first; at < region.span.first + region.span.count; ++at) {
-      const std::optional<PageSpan> owner = span_of(index_.owner(page(at) + (kPage - 1)));
+      const std::optional<PageSpan> owner = span_of(index_.allocated_around(page(at) + (kPage - 1)));
       const bool allocated = region.state == RegionState::allocated;
       if (owner != (allocated ? std::optional(region.span) : std::nullopt))
         return fmt::format("owner of page {} differs", at);

@@ -37,10 +37,10 @@ TEST_F(RegionIndexReservation, a_reservation_that_starts_between_pages_counts_pa
   const DevicePtr start = kStart + 2 * kMiB;
   odd.add_reservation({start, 5 * 6 * kMiB});
   Region* const free = odd.attach_free(odd.detach(odd.smallest_hole(12 * kMiB, 256), {start, 12 * kMiB}), complete());
-  Region* const region = odd.allocate(free, {start + 6 * kMiB, 6 * kMiB}, Tenant{});
+  Region* const region = odd.allocate(free, {start + 6 * kMiB, 6 * kMiB}, Owner{});
   EXPECT_EQ(odd.picture(), "[-1][1]");
-  EXPECT_EQ(odd.owner(start + 12 * kMiB - 1), region);
-  EXPECT_EQ(odd.owner(start + 6 * kMiB - 1), nullptr);
+  EXPECT_EQ(odd.allocated_around(start + 12 * kMiB - 1), region);
+  EXPECT_EQ(odd.allocated_around(start + 6 * kMiB - 1), nullptr);
   EXPECT_EQ(odd.validate(), "");
 }
 
@@ -61,7 +61,7 @@ TEST_F(RegionIndexReservation, a_removed_reservation_is_found_by_no_search_and_c
   index.remove_reservation(pages(0, 4));
   EXPECT_EQ(index.smallest_hole(kPage, kPage)->range, pages(5, 5));
   EXPECT_EQ(index.bytes(RegionState::hole), 5 * kPage);
-  EXPECT_EQ(index.owner(page(0)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(0)), nullptr);
   EXPECT_EQ(index.validate(), "");
   index.add_reservation(pages(0, 2));
   map(0, 2);
@@ -86,7 +86,7 @@ TEST_F(RegionIndexReservation, a_reservation_used_and_removed_leaves_no_owner_to
   index.remove_reservation(pages(0, 4));
   index.add_reservation(pages(0, 4));
   map(0, 4);
-  for (std::uint64_t at = 0; at < 4; ++at) EXPECT_EQ(index.owner(page(at)), nullptr);
+  for (std::uint64_t at = 0; at < 4; ++at) EXPECT_EQ(index.allocated_around(page(at)), nullptr);
 }
 
 TEST_F(RegionIndexReservation, a_hundred_thousand_reservations_come_and_go_in_any_order) {
@@ -117,8 +117,8 @@ TEST_F(RegionIndexReservation, eight_tebibytes_are_reserved_and_used_at_both_end
   map(0, 1);
   map(last, 1);
   Region* const region = allocate(last, 1);
-  EXPECT_EQ(index.owner(page(last) + (kPage - 1)), region);
-  EXPECT_EQ(index.owner(page(last / 2)), nullptr);
+  EXPECT_EQ(index.allocated_around(page(last) + (kPage - 1)), region);
+  EXPECT_EQ(index.allocated_around(page(last / 2)), nullptr);
   EXPECT_EQ(index.picture(kTiB), "[-0.00][*8][0.00]");
 }
 

@@ -70,12 +70,12 @@ TEST_P(BoundStreams, give_what_was_asked_for_or_say_why_not) {
 
 TEST_P(BoundStreams, have_nothing_in_hand_before_something_was_freed) {
   auto bound = bind(world, a);
-  EXPECT_TRUE(is_null(bound->allocate_in_hand(5000, 0)));
+  EXPECT_TRUE(is_null(bound->try_allocate(5000, 0)));
   const DevicePtr ptr = allocate(*bound, 5000);
-  EXPECT_TRUE(bound->deallocate_in_hand(ptr));
-  EXPECT_FALSE(bound->deallocate_in_hand(ptr)) << "a second time";
-  EXPECT_EQ(bound->allocate_in_hand(5000, 0), ptr);
-  EXPECT_TRUE(is_null(bound->allocate_in_hand(0, 0)));
+  EXPECT_TRUE(bound->try_deallocate(ptr));
+  EXPECT_FALSE(bound->try_deallocate(ptr)) << "a second time";
+  EXPECT_EQ(bound->try_allocate(5000, 0), ptr);
+  EXPECT_TRUE(is_null(bound->try_allocate(0, 0)));
   deallocate(*bound, ptr);
 }
 
@@ -123,10 +123,10 @@ TEST_P(BoundStreams, whose_captures_are_announced_take_part_in_them) {
   deallocate(*bound, before);
   ASSERT_TRUE(world.pool().capture_begin().ok());
   begin_capture(world, a, CaptureMode::relaxed);
-  EXPECT_TRUE(is_null(bound->allocate_in_hand(5000, 0)));
+  EXPECT_TRUE(is_null(bound->try_allocate(5000, 0)));
   const DevicePtr captured = allocate(*bound, 5000);
   EXPECT_NE(captured, before);
-  EXPECT_FALSE(bound->deallocate_in_hand(captured));
+  EXPECT_FALSE(bound->try_deallocate(captured));
   world.use(captured, 5000, a);
   deallocate(*bound, captured);
   const GraphHandle graph = end_capture(world, a);
@@ -152,7 +152,7 @@ TEST_P(BoundStreams, are_dead_after_a_reset_of_ours) {
     const StreamHandle fresh = world.stream();
     for (std::size_t i = 0; i < live.size(); ++i) {
       expect_error(bound->allocate(kSizes[i], 0), ErrorCode::invalid_argument, {"reset"});
-      EXPECT_TRUE(is_null(bound->allocate_in_hand(kSizes[i], 0)));
+      EXPECT_TRUE(is_null(bound->try_allocate(kSizes[i], 0)));
       world.use(live[i], kSizes[i], fresh, kLongNs);  // the memory and its contents are there still
       deallocate(*bound, live[i]);                    // any-stream: waits for `fresh`
       const StreamHandle other = world.stream();
@@ -219,8 +219,8 @@ TEST(BoundStreamsElsewhere, keep_whole_pages_in_hand_also_where_small_requests_a
   auto bound = bind(world, world.stream());
   const auto made = bound->allocate(3 * kPage, 0);
   ASSERT_TRUE(made.ok());
-  EXPECT_TRUE(bound->deallocate_in_hand(made.value()));
-  EXPECT_EQ(bound->allocate_in_hand(3 * kPage, 0), made.value());
+  EXPECT_TRUE(bound->try_deallocate(made.value()));
+  EXPECT_EQ(bound->try_allocate(3 * kPage, 0), made.value());
   ASSERT_TRUE(bound->deallocate(made.value()).ok());
 }
 

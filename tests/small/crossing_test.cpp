@@ -1,4 +1,4 @@
-// small: runs that begin in one page and end in the next.
+// small: spans that begin in one page and end in the next.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -14,37 +14,37 @@ namespace {
 class Crossing : public SmallTest {
  protected:
   static constexpr Bytes kRun = kMiB + 1;
-  std::vector<DevicePtr> runs;
+  std::vector<DevicePtr> spans;
 
   void allocate(std::size_t count, StreamHandle stream) {
     for (std::size_t i = 0; i < count; ++i) {
-      runs.push_back(world.allocate(kRun, stream));
-      world.use(runs.back(), kRun, stream);
+      spans.push_back(world.allocate(kRun, stream));
+      world.use(spans.back(), kRun, stream);
     }
   }
   void deallocate_all(context::Stream stream) {
-    for (const DevicePtr run : runs) world.deallocate(run, stream);
-    runs.clear();
+    for (const DevicePtr span : spans) world.deallocate(span, stream);
+    spans.clear();
   }
-  static bool crosses(DevicePtr run) { return to_integer(run) / kPage != (to_integer(run) + kRun - 1) / kPage; }
+  static bool crosses(DevicePtr span) { return to_integer(span) / kPage != (to_integer(span) + kRun - 1) / kPage; }
   Bytes mapped() { return world.statistics().mapped_bytes; }
 };
 
 class InPageMode : public Crossing {};
 
-// An extent keeps what its stream has of it: where one crosses, that may be a page in which nothing lives any more.
+// A segment keeps what its stream has of it: where one crosses, that may be a page in which nothing lives any more.
 TEST_P(InPageMode, none_crosses_and_every_page_goes_back_with_the_last_request_in_it) {
   allocate(20, a);
-  EXPECT_EQ(std::count_if(runs.begin(), runs.end(), crosses), 0);
-  for (const DevicePtr run : runs) world.deallocate(run, a);
-  runs.clear();
-  for (int i = 0; i < 30; ++i) runs.push_back(world.allocate(700 * kKiB, a));
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(), crosses), 0);
+  for (const DevicePtr span : spans) world.deallocate(span, a);
+  spans.clear();
+  for (int i = 0; i < 30; ++i) spans.push_back(world.allocate(700 * kKiB, a));
   std::set<std::uint64_t> pages;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
+  for (std::size_t i = 0; i < spans.size(); ++i) {
     if (i % 5 == 0)
-      pages.insert(to_integer(runs[i]) / kPage);
+      pages.insert(to_integer(spans[i]) / kPage);
     else
-      world.deallocate(runs[i], a);
+      world.deallocate(spans[i], a);
   }
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
@@ -54,21 +54,21 @@ TEST_P(InPageMode, none_crosses_and_every_page_goes_back_with_the_last_request_i
 TEST_P(Crossing, runs_of_little_more_than_half_a_page_hold_hardly_more_than_is_live) {
   allocate(200, a);
   EXPECT_LE(mapped(), 200 * kRun / 8 * 9);
-  EXPECT_GT(std::count_if(runs.begin(), runs.end(), crosses), 50);
+  EXPECT_GT(std::count_if(spans.begin(), spans.end(), crosses), 50);
 }
 
 TEST_P(Crossing, a_run_in_two_pages_is_known_by_all_its_addresses_and_its_memory_is_its_own) {
   allocate(40, a);
-  std::set<DevicePtr> begins(runs.begin(), runs.end());
-  for (auto run = begins.begin(); run != begins.end(); ++run) {
+  std::set<DevicePtr> begins(spans.begin(), spans.end());
+  for (auto span = begins.begin(); span != begins.end(); ++span) {
     for (const Bytes offset : {Bytes{0}, kRun / 2, kRun - 1}) {
-      const auto info = world.pool().query(*run + offset);
+      const auto info = world.pool().query(*span + offset);
       ASSERT_TRUE(info.ok());
-      EXPECT_EQ(info.value().begin, *run);
+      EXPECT_EQ(info.value().begin, *span);
       EXPECT_EQ(info.value().requested, kRun);
     }
-    if (std::next(run) != begins.end()) {
-      EXPECT_GE(*std::next(run) - *run, kRun);
+    if (std::next(span) != begins.end()) {
+      EXPECT_GE(*std::next(span) - *span, kRun);
     }
   }
   std::uint64_t live = 0;
@@ -78,9 +78,9 @@ TEST_P(Crossing, a_run_in_two_pages_is_known_by_all_its_addresses_and_its_memory
 
 TEST_P(Crossing, it_keeps_its_two_pages_and_no_other) {
   allocate(200, a);
-  const DevicePtr kept = *std::find_if(runs.begin(), runs.end(), crosses);
-  for (const DevicePtr run : runs)
-    if (run != kept) world.deallocate(run, a);
+  const DevicePtr kept = *std::find_if(spans.begin(), spans.end(), crosses);
+  for (const DevicePtr span : spans)
+    if (span != kept) world.deallocate(span, a);
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
   EXPECT_EQ(mapped(), 2 * kPage);
@@ -92,8 +92,8 @@ TEST_P(Crossing, it_keeps_its_two_pages_and_no_other) {
 
 TEST_P(Crossing, freed_by_whom_ever_it_serves_another_stream) {
   allocate(60, a);
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    world.deallocate(runs[i], i % 2 == 0 ? context::Stream(b) : std::nullopt);
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    world.deallocate(spans[i], i % 2 == 0 ? context::Stream(b) : std::nullopt);
   world.wait();
   const Bytes before = mapped();
   allocate(60, b);
@@ -105,30 +105,30 @@ TEST_P(Crossing, where_smaller_requests_use_the_rest_of_a_page_a_run_stays_in_it
     for (int block = 0; block < 8; ++block) world.allocate(100 * kKiB, a);
     allocate(1, a);
   }
-  EXPECT_EQ(std::count_if(runs.begin(), runs.end(), crosses), 0);
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(), crosses), 0);
 }
 
-// Every 16th run keeps the page or pages it lies in: what is free between them leaves the extent.
+// Every 16th span keeps the page or pages it lies in: what is free between them leaves the segment.
 TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
   allocate(640, a);
   std::set<std::uint64_t> pages;
   std::vector<DevicePtr> kept;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
+  for (std::size_t i = 0; i < spans.size(); ++i) {
     if (i % 16 != 0) {
-      world.deallocate(runs[i], a);
+      world.deallocate(spans[i], a);
       continue;
     }
-    kept.push_back(runs[i]);
-    pages.insert(to_integer(runs[i]) / kPage);
-    pages.insert((to_integer(runs[i]) + kRun - 1) / kPage);
+    kept.push_back(spans[i]);
+    pages.insert(to_integer(spans[i]) / kPage);
+    pages.insert((to_integer(spans[i]) + kRun - 1) / kPage);
   }
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(world.statistics().allocated_bytes, kept.size() * small::run_units(kRun) * small::kUnit);
+  EXPECT_EQ(world.statistics().allocated_bytes, kept.size() * small::span_units(kRun) * small::kUnit);
   EXPECT_EQ(world.statistics().allocated_bytes + world.statistics().small_free_bytes, pages.size() * kPage);
-  for (const DevicePtr run : kept) {
-    world.use(run, kRun, a);
-    world.deallocate(run, a);
+  for (const DevicePtr span : kept) {
+    world.use(span, kRun, a);
+    world.deallocate(span, a);
   }
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
@@ -137,8 +137,8 @@ TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
 
 TEST_P(Crossing, another_stream_gets_free_pages_before_memory_is_created) {
   allocate(640, a);
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    if (i % 16 != 0) world.deallocate(runs[i], a);
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    if (i % 16 != 0) world.deallocate(spans[i], a);
   world.wait();
   const Bytes before = mapped();
   for (int i = 0; i < 200; ++i) world.use(world.allocate(kPage, b), kPage, b);
@@ -149,21 +149,21 @@ TEST_P(Crossing, a_few_free_pages_stay_with_their_stream) {
   allocate(100, a);
   const Bytes before = mapped();
   for (int round = 0; round < 50; ++round) {
-    std::vector<DevicePtr> again(runs.begin(), runs.begin() + 8);
-    for (const DevicePtr run : again) world.deallocate(run, a);
-    runs.erase(runs.begin(), runs.begin() + 8);
+    std::vector<DevicePtr> again(spans.begin(), spans.begin() + 8);
+    for (const DevicePtr span : again) world.deallocate(span, a);
+    spans.erase(spans.begin(), spans.begin() + 8);
     allocate(8, a);
   }
   EXPECT_LE(mapped(), before + kPage);
 }
 
 // What others used waits where it lies while the pages around it leave.
-TEST_P(Crossing, a_run_that_waits_for_another_stream_outlives_its_extent_being_parted) {
+TEST_P(Crossing, a_run_that_waits_for_another_stream_outlives_its_segment_being_parted) {
   allocate(128, a);
-  for (std::size_t i = 0; i < runs.size(); i += 8) {
+  for (std::size_t i = 0; i < spans.size(); i += 8) {
     order(world, a, b);
-    ASSERT_TRUE(world.pool().record_use(runs[i], b).ok());
-    world.use(runs[i], kRun, b, kLongNs);
+    ASSERT_TRUE(world.pool().record_use(spans[i], b).ok());
+    world.use(spans[i], kRun, b, kLongNs);
   }
   deallocate_all(a);
   world.sim().advance_host_ns(1'000'000);
@@ -176,8 +176,8 @@ TEST_P(Crossing, a_run_that_waits_for_another_stream_outlives_its_extent_being_p
   EXPECT_EQ(mapped(), 0u);
 }
 
-// Blocks, runs and slabs that fill pages move with their part of the extent.
-TEST_P(Crossing, smaller_requests_in_the_rest_of_an_extent_that_is_parted_survive) {
+// Blocks, spans and slabs that fill pages move with their part of the segment.
+TEST_P(Crossing, smaller_requests_in_the_rest_of_an_segment_that_is_parted_survive) {
   std::mt19937_64 random(5);
   std::map<DevicePtr, Bytes> live;
   for (int round = 0; round < 12; ++round) {
@@ -271,9 +271,9 @@ TEST_P(Crossing, pages_of_no_power_of_two_hold_what_they_begin) {
   const DevicePtr first = odd.allocate(bytes, stream);
   const DevicePtr origin = first - to_integer(first) % kPage;
   for (int i = 0; i < 40; ++i) {
-    const DevicePtr run = odd.allocate(bytes, stream);
-    odd.use(run, bytes, stream);
-    const Bytes apart = run > origin ? run - origin : origin - run;
+    const DevicePtr span = odd.allocate(bytes, stream);
+    odd.use(span, bytes, stream);
+    const Bytes apart = span > origin ? span - origin : origin - span;
     EXPECT_TRUE(is_multiple(apart, 3 * kPage)) << "each in a page of its own, from its beginning on";
   }
 }

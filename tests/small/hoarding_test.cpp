@@ -6,12 +6,12 @@
 namespace vpmm::testing {
 namespace {
 
-// One request of every class: every block size, and runs up to a page.
+// One request of every class: every block size, and spans up to a page.
 std::vector<Bytes> one_of_every_class() {
   std::vector<Bytes> sizes;
   for (std::size_t c = 0; c < small::kSlabClasses; ++c) sizes.push_back(small::block_size(c));
-  for (std::uint64_t units = small::kLeastRun / small::kUnit; units * small::kUnit < kPage; ++units)
-    if (small::run_units(units * small::kUnit) == units) sizes.push_back(units * small::kUnit);
+  for (std::uint64_t units = small::kLeastSpan / small::kUnit; units * small::kUnit < kPage; ++units)
+    if (small::span_units(units * small::kUnit) == units) sizes.push_back(units * small::kUnit);
   return sizes;
 }
 

@@ -57,11 +57,11 @@ TEST_P(Ownership, neighbours_in_a_slab_are_told_apart) {
 
 TEST_P(Ownership, an_address_where_nothing_is_live_is_nobodys) {
   const DevicePtr block = world.allocate(5000, a);
-  const DevicePtr run = world.allocate(200 * kKiB, a);
+  const DevicePtr span = world.allocate(200 * kKiB, a);
   const DevicePtr pages = world.allocate(2 * kPage, a);
   const auto usable = [&](DevicePtr ptr) { return world.pool().query(ptr).value().usable; };
   expect_unknown(block + usable(block));                        // the next block of its slab
-  expect_unknown(run + usable(run));                            // units that are in no slab and no run
+  expect_unknown(span + usable(span));                          // units that are in no slab and no span
   expect_unknown(pages + usable(pages) + 4000 * kPage);         // address space without memory
   expect_unknown(DevicePtr{to_integer(block) ^ (1ull << 46)});  // elsewhere
   int host = 0;

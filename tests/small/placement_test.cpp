@@ -20,12 +20,12 @@ TEST_P(Placement, every_alignment_up_to_a_page_is_kept_for_every_size) {
     }
 }
 
-// A warm call takes what is in hand, aligned to 256 bytes and no more: a larger alignment must not be served from it.
+// A warm call takes what is cached, aligned to 256 bytes and no more: a larger alignment must not be served from it.
 TEST_P(Placement, memory_in_hand_does_not_serve_an_alignment_it_has_not) {
   for (const Bytes bytes : {Bytes{256}, Bytes{768}, 100 * kKiB, 144 * kKiB}) {
-    std::vector<DevicePtr> in_hand;
-    for (int i = 0; i < 9; ++i) in_hand.push_back(world.allocate(bytes, a));
-    for (const DevicePtr ptr : in_hand) world.deallocate(ptr, a);
+    std::vector<DevicePtr> next_number;
+    for (int i = 0; i < 9; ++i) next_number.push_back(world.allocate(bytes, a));
+    for (const DevicePtr ptr : next_number) world.deallocate(ptr, a);
     for (const Bytes alignment : {512 * kKiB, 64 * kKiB, 32 * kKiB, 4 * kKiB, Bytes{512}})
       for (int i = 0; i < 9; ++i)
         ASSERT_TRUE(is_aligned(world.allocate(bytes, a, alignment), alignment)) << bytes << " at " << alignment;

@@ -81,7 +81,7 @@ TEST_P(Races, a_use_of_what_is_freed_at_the_same_time_is_a_mistake_and_leaves_no
     const DevicePtr next = world.allocate(bytes, a);
     EXPECT_EQ(next, ptr);
     world.deallocate(next, a);
-    EXPECT_EQ(world.allocate(bytes, a), ptr) << "it was in hand, so nobody else used it";
+    EXPECT_EQ(world.allocate(bytes, a), ptr) << "it was cached, so nobody else used it";
     world.deallocate(ptr, a);
   }
 }
@@ -142,9 +142,9 @@ TEST_P(Races, a_free_by_another_stream_waits_for_no_stream_but_that_of_the_alloc
 
 class CrossingRaces : public Races {};
 
-// Of a stream: an extent F, another stream's page, an extent E whose last unit is a slab, and then new pages. While a
-// call looks for the extent in front of the new pages, the slab leaves E, and its record serves in F.
-TEST_P(CrossingRaces, new_pages_become_part_of_the_extent_in_front_of_them_whatever_is_cut_meanwhile) {
+// Of a stream: a segment F, another stream's page, a segment E whose last unit is a slab, and then new pages. While a
+// call looks for the segment in front of the new pages, the slab leaves E, and its record serves in F.
+TEST_P(CrossingRaces, new_pages_become_part_of_the_segment_in_front_of_them_whatever_is_cut_meanwhile) {
   constexpr Bytes kUnit = small::kUnit;
   constexpr Bytes kRun = kPage - 8 * kUnit;
   const DevicePtr in_f = world.allocate(kRun, a);
@@ -159,19 +159,19 @@ TEST_P(CrossingRaces, new_pages_become_part_of_the_extent_in_front_of_them_whate
   ASSERT_EQ(blocks[15], in_e + kPage - kUnit);
   for (const int i : {0, 1, 3}) world.deallocate(blocks[i], a);  // the first two are units again
   std::optional<DevicePtr> cut;
-  Held held("whose a unit is was read, its extent was not", [&] {
+  Held held("whose a unit is was read, its segment was not", [&] {
     EXPECT_TRUE(world.pool().deallocate(blocks[15], a).ok());
     EXPECT_TRUE(world.pool().deallocate(blocks[5], a).ok());  // ends the slab of the one before
     const auto made = world.pool().allocate({kUnit + 1, 0, a});
     EXPECT_TRUE(made.ok());
     if (made) cut = made.value();
   });
-  const auto run = world.pool().allocate({kRun, 0, a});
+  const auto span = world.pool().allocate({kRun, 0, a});
   EXPECT_TRUE(held.end()) << "nothing was cut meanwhile";
-  ASSERT_TRUE(run.ok() && cut);
+  ASSERT_TRUE(span.ok() && cut);
   EXPECT_EQ(*cut, blocks[0]) << "in F";
   EXPECT_EQ(world.pool().validate(), "");
-  std::vector<AddressRange> live{{in_f, kRun}, {others, kRun}, {in_e, kRun}, {run.value(), kRun}, {*cut, kUnit + 1}};
+  std::vector<AddressRange> live{{in_f, kRun}, {others, kRun}, {in_e, kRun}, {span.value(), kRun}, {*cut, kUnit + 1}};
   for (int i = 0; i < 8; ++i) live.push_back({world.allocate(kRun, a), kRun});
   expect_apart(live);
 }

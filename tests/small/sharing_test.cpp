@@ -315,7 +315,7 @@ TEST(SharingPages, who_keeps_most_gives) {
   }
 }
 
-// A has runs in 300 pages, so its share, a 64th of that, is four pages. A third of them lie two in a page: with large
+// A has spans in 300 pages, so its share, a 64th of that, is four pages. A third of them lie two in a page: with large
 // ones alone they would begin in one page and end in the next.
 class SharingParts : public ::testing::Test {
  protected:
@@ -329,9 +329,9 @@ class SharingParts : public ::testing::Test {
     const StreamHandle b = stream();
 
     std::vector<DevicePtr> allocate_runs(int count, StreamHandle stream) {
-      std::vector<DevicePtr> runs;
-      for (int i = 0; i < count; ++i) runs.push_back(allocate(kRun, stream));
-      return runs;
+      std::vector<DevicePtr> spans;
+      for (int i = 0; i < count; ++i) spans.push_back(allocate(kRun, stream));
+      return spans;
     }
     void allocate_mixed(int pages, StreamHandle stream) {
       for (int i = 0; i < pages; ++i) {
@@ -341,10 +341,10 @@ class SharingParts : public ::testing::Test {
           for (int half = 0; half < 2; ++half) allocate(kPage / 2, stream);
       }
     }
-    void deallocate_on_b(const std::vector<DevicePtr>& runs) {
-      for (const DevicePtr run : runs) deallocate(run, b);
+    void deallocate_on_b(const std::vector<DevicePtr>& spans) {
+      for (const DevicePtr span : spans) deallocate(span, b);
     }
-    // All that is idle: from then on a run takes new memory each time.
+    // All that is idle: from then on a span takes new memory each time.
     void use_up(StreamHandle stream) {
       for (int grown = 0; grown < 3;) {
         const Bytes mapped = statistics().mapped_bytes;
@@ -352,13 +352,13 @@ class SharingParts : public ::testing::Test {
         grown = statistics().mapped_bytes > mapped ? grown + 1 : 0;
       }
     }
-    // A asks for one run and, without the pool's lock, for all others but the last. Nothing is mapped for them.
+    // A asks for one span and, without the pool's lock, for all others but the last. Nothing is mapped for them.
     std::vector<DevicePtr> take_at_once(int count) {
       const Bytes mapped = statistics().mapped_bytes;
       const auto visits = [&] { return calls().count(Call::ctx_get_current); };
       std::vector<DevicePtr> taken = allocate_runs(1, a);
       const std::uint64_t after_one = visits();
-      for (const DevicePtr run : allocate_runs(count - 1, a)) taken.push_back(run);
+      for (const DevicePtr span : allocate_runs(count - 1, a)) taken.push_back(span);
       EXPECT_EQ(visits(), after_one) << count << " without the pool's lock";
       allocate_runs(1, a);
       EXPECT_GT(visits(), after_one) << "and no more than " << count;
@@ -393,8 +393,8 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
     world.deallocate(last, world.b);
     ASSERT_EQ(world.calls().count(Call::event_record), recorded + 1) << "behind all of them";
     world.sim().advance_host_ns(1'000'000);
-    for (const DevicePtr run : world.take_at_once(taken))
-      EXPECT_NE(std::find(of_b.begin(), of_b.end(), run), of_b.end()) << kept;
+    for (const DevicePtr span : world.take_at_once(taken))
+      EXPECT_NE(std::find(of_b.begin(), of_b.end(), span), of_b.end()) << kept;
   }
 }
 

@@ -1,4 +1,4 @@
-// small: size classes, the shapes of slabs and the classes of runs, over every size there is.
+// small: size classes, the shapes of slabs and the classes of spans, over every size there is.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace {
 constexpr Bytes kPage = 2 * kMiB;
 
 // What a request of `bytes` takes of a page.
-Bytes taken(Bytes bytes) { return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : run_units(bytes) * kUnit; }
+Bytes taken(Bytes bytes) { return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : span_units(bytes) * kUnit; }
 
 TEST(SizeClass, every_request_below_a_page_fits_and_wastes_at_most_an_eighth) {
   for (Bytes bytes = 1; bytes <= kPage; ++bytes) {
@@ -40,8 +40,8 @@ TEST(SizeClass, the_smallest_class_that_fits_is_taken_and_classes_grow_with_the_
 }
 
 TEST(SizeClass, classes_and_runs_meet_without_a_gap) {
-  EXPECT_LT(kLargestBlock, kLeastRun);
-  EXPECT_EQ(run_units(kLargestBlock + 1), kLeastRun / kUnit) << "the first run that is not a block";
+  EXPECT_LT(kLargestBlock, kLeastSpan);
+  EXPECT_EQ(span_units(kLargestBlock + 1), kLeastSpan / kUnit) << "the first span that is not a block";
 }
 
 TEST(SizeClass, every_block_begins_at_a_multiple_of_256) {
@@ -174,9 +174,9 @@ TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page)
 
 TEST(RunClass, rounding_up_twice_changes_nothing_and_never_shrinks) {
   std::uint64_t previous = 0;
-  for (Bytes bytes = kLeastRun; bytes <= 4 * kPage; bytes += 1024) {
-    const std::uint64_t units = run_units(bytes);
-    ASSERT_EQ(run_units(units * kUnit), units) << bytes;
+  for (Bytes bytes = kLeastSpan; bytes <= 4 * kPage; bytes += 1024) {
+    const std::uint64_t units = span_units(bytes);
+    ASSERT_EQ(span_units(units * kUnit), units) << bytes;
     ASSERT_GE(units, previous) << bytes;
     ASSERT_LE((units * kUnit - bytes) * 8, units * kUnit) << bytes;
     ASSERT_TRUE(bytes <= 256 * kKiB || (units * kUnit - bytes) * 16 <= units * kUnit) << bytes;
@@ -185,17 +185,17 @@ TEST(RunClass, rounding_up_twice_changes_nothing_and_never_shrinks) {
 }
 
 TEST(RunClass, there_are_at_most_sixteen_per_doubling) {
-  for (Bytes low = kLeastRun; low <= 32 * kMiB; low *= 2) {
+  for (Bytes low = kLeastSpan; low <= 32 * kMiB; low *= 2) {
     std::vector<std::uint64_t> classes;
     for (std::uint64_t units = low / kUnit + 1; units <= 2 * low / kUnit; ++units)
-      if (classes.empty() || classes.back() != run_units(units * kUnit)) classes.push_back(run_units(units * kUnit));
+      if (classes.empty() || classes.back() != span_units(units * kUnit)) classes.push_back(span_units(units * kUnit));
     EXPECT_LE(classes.size(), 16u) << low;
   }
 }
 
 TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
   for (Bytes bytes = 1; bytes < kPage; bytes += 511)
-    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), run_units(bytes) * kUnit < kPage) << bytes;
+    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), span_units(bytes) * kUnit < kPage) << bytes;
   EXPECT_FALSE(SmallPool::is_below_a_page(kPage, 0, kPage));
   EXPECT_FALSE(SmallPool::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
   EXPECT_FALSE(SmallPool::is_below_a_page(100, 2 * kPage, kPage));

@@ -18,7 +18,7 @@ namespace vpmm::testing {
 using driver::Call;
 using driver::CuResult;
 
-// A size for each way to be served: a block of the first class, of the last, a run, the longest run, whole pages.
+// A size for each way to be served: a block of the first class, of the last, a span, the longest span, whole pages.
 constexpr std::array<Bytes, 7> kSizes{100, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 8 * kPage};
 
 // Figures that are not the same, as "name before -> after"; mistakes, and streams that became known by one, aside.
@@ -41,7 +41,7 @@ inline std::string name_of_policy(const ::testing::TestParamInfo<bool>& each) {
   return each.param ? "pages" : "adaptive";
 }
 
-// `then` runs behind what is queued on `first`, as by an event of the program's own.
+// `then` spans behind what is queued on `first`, as by an event of the program's own.
 inline void order(PoolWorld& world, StreamHandle first, StreamHandle then) {
   driver::EventHandle event{};
   ASSERT_EQ(world.sim().event_create(event), CuResult::success);

@@ -149,11 +149,11 @@ TEST_P(Figures, a_kept_region_counts_as_what_its_present_user_asked_for) {
 TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
   std::vector<DevicePtr> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(world.allocate(1000, a));
-  const DevicePtr run = world.allocate(200 * kKiB, a);
+  const DevicePtr span = world.allocate(200 * kKiB, a);
   const DevicePtr shorter = world.allocate(150 * kKiB, a);
   world.use(blocks[1], 1000, a, kLongNs);
   world.use(shorter, 150 * kKiB, a, kLongNs);
-  ASSERT_TRUE(world.pool().record_use(run, b).ok()) << "its mark is no part of its size";
+  ASSERT_TRUE(world.pool().record_use(span, b).ok()) << "its mark is no part of its size";
   world.deallocate(blocks[0], a);  // in hand
   world.deallocate(blocks[1], b);  // these wait for both streams
   world.deallocate(shorter, b);
@@ -218,9 +218,9 @@ TEST_P(Figures, small_pages_and_what_is_nobodys_of_them_are_told) {
   const DevicePtr block = world.allocate(5000, a);
   EXPECT_EQ(world.statistics().small_bytes, kPage);
   EXPECT_EQ(world.statistics().small_free_bytes, kPage - 5120);
-  const DevicePtr run = world.allocate(200 * kKiB, a);
+  const DevicePtr span = world.allocate(200 * kKiB, a);
   EXPECT_EQ(world.statistics().small_free_bytes, kPage - 5120 - 208 * kKiB);
-  world.deallocate(run, a);
+  world.deallocate(span, a);
   world.deallocate(block, a);
   EXPECT_EQ(world.statistics().small_free_bytes, kPage) << "in hand";
   world.wait();

@@ -174,9 +174,9 @@ TEST_P(Warm, an_event_is_recorded_behind_a_bound_free_too_and_the_memory_stays_i
   for (const DevicePtr ptr : live) {
     world.sim().advance_host_ns(1'000'000);
     const std::uint64_t before = events();
-    ASSERT_TRUE(bound.value()->deallocate_in_hand(ptr));
-    EXPECT_EQ(bound.value()->allocate_in_hand(kMiB, 0), ptr);
-    ASSERT_TRUE(bound.value()->deallocate_in_hand(ptr));
+    ASSERT_TRUE(bound.value()->try_deallocate(ptr));
+    EXPECT_EQ(bound.value()->try_allocate(kMiB, 0), ptr);
+    ASSERT_TRUE(bound.value()->try_deallocate(ptr));
     recorded += static_cast<int>(events() - before);
   }
   EXPECT_GT(recorded, 0) << "b missed";

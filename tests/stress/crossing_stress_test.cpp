@@ -1,5 +1,5 @@
 // stress tests: on one stream some threads take and leave runs that cross pages, while others take and leave blocks, so
-// that pages pass from extents of runs to slabs of blocks and back at any moment.
+// that pages pass from segments of runs to slabs of blocks and back at any moment.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -117,7 +117,7 @@ class Round {
       if (below(2) == 0) hammer_.use(ptr, bytes, own_);
     }
 
-    // So that slabs and extents end.
+    // So that slabs and segments end.
     void drain(std::size_t least) {
       while (mine_.size() > least / 4) free_mine();
     }

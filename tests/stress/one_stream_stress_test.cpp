@@ -1,4 +1,4 @@
-// stress tests: threads that share one stream, so that all they do is one shard's.
+// stress tests: threads that share one stream, so that all they do is one cache's.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -59,7 +59,7 @@ class OneStreamStress : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(hammer.pool().deallocate(mine.back(), stream).ok());
     mine.pop_back();
   }
-  // Runs of more than half a page, for which extents grow, part and go back.
+  // Runs of more than half a page, for which segments grow, part and go back.
   void large() {
     std::mt19937_64 random(1);
     std::vector<DevicePtr> mine;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Bytes kPage = 2 * kMiB;
 
-// Blocks, runs and pages, sizes of a kind often alike, so that what is in hand fits; runs that cross pages, too.
+// Blocks, runs and pages, sizes of a kind often alike, so that what is cached fits; runs that cross pages, too.
 Bytes draw(std::mt19937_64& random) {
   constexpr std::array<Bytes, 8> kUsual{256, 1000, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 3 * kPage};
   if (random() % 4 != 0) return kUsual[random() % kUsual.size()];

@@ -436,13 +436,13 @@ TEST_F(TimelinesTest, idle_timelines_are_retired_when_there_are_many) {
   const StreamHandle busy = stream();
   timelines.next(of(busy), 1);
   const StreamHandle with_tenant = stream();
-  of(with_tenant).tenants = 1;
+  of(with_tenant).references = 1;
   for (int i = 0; i < 10; ++i) of(stream());
   timelines.retire_idle(20);
   EXPECT_EQ(timelines.count(), 12u) << "not many yet";
   timelines.retire_idle(5);
   EXPECT_EQ(timelines.count(), 2u);
-  of(with_tenant).tenants = 0;
+  of(with_tenant).references = 0;
 }
 
 TEST_F(TimelinesTest, parts_of_a_retired_timeline_are_complete) {

@@ -1,5 +1,5 @@
-// somm: allocating from and freeing to the driver's pool.
-#include "somm/somm.hpp"
+// driver_pool: allocating from and freeing to the driver's pool.
+#include "driver_pool/driver_pool.hpp"
 
 #include <limits>
 
@@ -8,7 +8,7 @@
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 
-namespace vpmm::somm {
+namespace vpmm::driver_pool {
 
 // Note [Pool calls break captures]
 // During a stream capture every call about the driver's pools breaks it, whatever stream the call names, unless the
@@ -19,12 +19,12 @@ using driver::Call;
 using driver::CuResult;
 using driver::MemPoolAttribute;
 
-Somm::Somm(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines)
+DriverPool::DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines)
     : driver_(driver), device_(device), timelines_(timelines) {}
 
 // Memory stays in the driver's pool until trim. Reuse by dependencies that the driver inserts itself is off: it would
 // make one stream wait for another without anybody having asked.
-Result<void> Somm::open() {
+Result<void> DriverPool::open() {
   if (pool_) return {};
   const RelaxedCaptureScope relaxed(driver_);
   driver::MemPoolHandle pool{};
@@ -44,13 +44,13 @@ Result<void> Somm::open() {
   return {};
 }
 
-Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
-                                 const time::Timeline* timeline) {
+Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
+                                       const time::Timeline* timeline) {
   VPMM_TRY(open());
   const driver::MemPoolHandle pool = *pool_;
   const driver::StreamHandle on = stream.value_or(own_stream_);
-  std::optional<time::TimelineId> tenant;
-  if (timeline != nullptr) tenant = timeline->id;
+  std::optional<time::TimelineId> owner;
+  if (timeline != nullptr) owner = timeline->id;
   DevicePtr begin{};
   const RelaxedCaptureScope relaxed(driver_);
   Result<void> done;
@@ -64,24 +64,24 @@ Result<DevicePtr> Somm::allocate(MutexLock& lock, Bytes bytes, std::optional<dri
     }
   }
   if (!done) return std::move(done.error());
-  blocks_.emplace(begin, Block{begin, bytes, tenant, {}});
-  if (tenant)
-    if (time::Timeline* owner = timelines_.find(*tenant)) ++owner->tenants;
+  blocks_.emplace(begin, Block{begin, bytes, owner, {}});
+  if (owner)
+    if (time::Timeline* named = timelines_.find(*owner)) ++named->references;
   requested_ += bytes;
   ++allocations_;
   return begin;
 }
 
-Block* Somm::owner(DevicePtr p) {
+Block* DriverPool::block_around(DevicePtr p) {
   auto after = blocks_.upper_bound(p);
   if (after == blocks_.begin()) return nullptr;
   Block& block = std::prev(after)->second;
   return AddressRange{block.begin, block.requested}.contains(p) ? &block : nullptr;
 }
 
-void Somm::forget_block(Block* block) {
+void DriverPool::forget_block(Block* block) {
   const auto uncount = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    if (time::Timeline* timeline = timelines_.find(id)) --timeline->tenants;
+    if (time::Timeline* timeline = timelines_.find(id)) --timeline->references;
   };
   if (block->timeline) uncount(*block->timeline);
   for (const time::TimelineId id : block->other_uses) uncount(id);
@@ -90,7 +90,7 @@ void Somm::forget_block(Block* block) {
   blocks_.erase(block->begin);
 }
 
-Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) {
+Result<void> DriverPool::deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) {
   const Block freed = *block;
   forget_block(block);  // before the driver may hand the address out again
   const RelaxedCaptureScope relaxed(driver_);
@@ -104,25 +104,25 @@ Result<void> Somm::deallocate_on(MutexLock& lock, Block* block, driver::StreamHa
   requested_ += freed.requested;
   --deallocations_;
   if (freed.timeline)
-    if (time::Timeline* timeline = timelines_.find(*freed.timeline)) ++timeline->tenants;
+    if (time::Timeline* timeline = timelines_.find(*freed.timeline)) ++timeline->references;
   return driver::driver_error(Call::mem_free_async, result);
 }
 
-Result<void> Somm::deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) {
+Result<void> DriverPool::deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) {
   pending_.push_back({block->begin, block->requested, stamp});
   pending_bytes_ += block->requested;
   forget_block(block);
   return settle(lock);
 }
 
-void Somm::record_use(Block* block, time::Timeline& timeline) {
+void DriverPool::record_use(Block* block, time::Timeline& timeline) {
   for (const time::TimelineId known : block->other_uses)
     if (known == timeline.id) return;
   block->other_uses.push_back(timeline.id);
-  ++timeline.tenants;
+  ++timeline.references;
 }
 
-Result<void> Somm::settle(MutexLock& lock) {
+Result<void> DriverPool::settle(MutexLock& lock) {
   Vector<Pending> complete;
   std::erase_if(pending_, [&](Pending& pending) VPMM_REQUIRES(pool_lock) {
     pending.stamp = timelines_.reduce(pending.stamp);
@@ -152,7 +152,7 @@ Result<void> Somm::settle(MutexLock& lock) {
   return outcome;
 }
 
-Result<Bytes> Somm::trim(MutexLock& lock) {
+Result<Bytes> DriverPool::trim(MutexLock& lock) {
   if (!pool_) return Bytes{0};
   const Bytes before = reserved_bytes();
   const RelaxedCaptureScope relaxed(driver_);
@@ -167,14 +167,14 @@ Result<Bytes> Somm::trim(MutexLock& lock) {
   return before > after ? before - after : 0;
 }
 
-void Somm::forget() {
+void DriverPool::forget() {
   pool_.reset();
   while (!blocks_.empty()) forget_block(&blocks_.begin()->second);
   pending_.clear();
   pending_bytes_ = 0;
 }
 
-void Somm::release_everything() {
+void DriverPool::release_everything() {
   if (!pool_) return;
   const RelaxedCaptureScope relaxed(driver_);
   // Nobody is left to tell of a failure, and each step is right without the one before.
@@ -186,7 +186,7 @@ void Somm::release_everything() {
   forget();
 }
 
-Bytes Somm::reserved_bytes() {
+Bytes DriverPool::reserved_bytes() {
   if (!pool_) return 0;
   const RelaxedCaptureScope relaxed(driver_);
   std::uint64_t reserved = 0;
@@ -194,7 +194,7 @@ Bytes Somm::reserved_bytes() {
   return result == CuResult::success ? reserved : requested_ + pending_bytes_;
 }
 
-std::string Somm::validate() const {
+std::string DriverPool::validate() const {
   Bytes requested = 0;
   DevicePtr reached{};
   for (const auto& [begin, block] : blocks_) {
@@ -209,4 +209,4 @@ std::string Somm::validate() const {
   return {};
 }
 
-}  // namespace vpmm::somm
+}  // namespace vpmm::driver_pool

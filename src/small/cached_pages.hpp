@@ -1,4 +1,4 @@
-// small: allocations of whole pages that a stream freed and has in hand, by size.
+// small: allocations of whole pages that a stream freed and has cached, by size.
 #pragma once
 
 #include <array>
@@ -14,27 +14,27 @@
 
 namespace vpmm::small {
 
-// Larger allocations do not stay in hand: in the pool they become one with their neighbours, for any size and stream.
+// Larger allocations do not stay cached: in the pool they become one with their neighbours, for any size and stream.
 // With 16 or 32 a replay holds a little less memory and takes an eighth or a sixth longer in the driver.
 constexpr std::uint64_t kMostPages = 8;
 
 // Such an allocation, and the number of its free.
-struct Kept {
+struct Cached {
   region::Region* region = nullptr;
   std::uint64_t number = 0;
 };
 
-using KeptList = std::vector<Kept, LineAllocator<Kept>>;
+using CachedList = std::vector<Cached, LineAllocator<Cached>>;
 
 // Sizes are in pages, kMostPages at most: of what was asked for, so that a region with slack serves its program again.
 // Invariant: a size is marked when there is one of it.
-class KeptPages {
+class CachedPages {
  public:
   // Last freed last.
-  const KeptList& of(std::uint64_t pages) const { return by_size_[pages]; }
+  const CachedList& of(std::uint64_t pages) const { return by_size_[pages]; }
   // Whether there is room for one more; the process may have no memory for it.
   bool provide(std::uint64_t pages) noexcept {
-    KeptList& list = by_size_[pages];
+    CachedList& list = by_size_[pages];
     if (list.size() < list.capacity()) return true;
     try {
       list.reserve(2 * list.size() + 1);
@@ -43,22 +43,22 @@ class KeptPages {
       return false;
     }
   }
-  void add(std::uint64_t pages, const Kept& kept) {
-    by_size_[pages].push_back(kept);
+  void add(std::uint64_t pages, const Cached& cached) {
+    by_size_[pages].push_back(cached);
     marks_ |= bit(pages);
   }
   // The last that was freed. Requires: there is one of that size.
-  Kept take_last(std::uint64_t pages) {
-    const Kept last = by_size_[pages].back();
+  Cached take_last(std::uint64_t pages) {
+    const Cached last = by_size_[pages].back();
     by_size_[pages].pop_back();
     unmark_empty(pages);
     return last;
   }
   // The first that were freed. Requires: there are so many of that size.
-  Vector<Kept> take_first(std::uint64_t pages, std::size_t count) {
+  Vector<Cached> take_first(std::uint64_t pages, std::size_t count) {
     const auto begin = by_size_[pages].begin();
     const auto end = begin + static_cast<std::ptrdiff_t>(count);
-    Vector<Kept> first(begin, end);
+    Vector<Cached> first(begin, end);
     by_size_[pages].erase(begin, end);
     unmark_empty(pages);
     return first;
@@ -81,7 +81,7 @@ class KeptPages {
     if (by_size_[pages].empty()) marks_ &= ~bit(pages);
   }
 
-  std::array<KeptList, kMostPages + 1> by_size_;
+  std::array<CachedList, kMostPages + 1> by_size_;
   std::uint64_t marks_ = 0;
   static_assert(kMostPages < 64, "a mark for each size");
 };

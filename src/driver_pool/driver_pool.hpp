@@ -1,4 +1,4 @@
-// somm: stream-ordered memory manager: requests below a page, over the driver's own asynchronous pool.
+// driver_pool: stream-ordered memory manager: requests below a page, over the driver's own asynchronous pool.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "driver/driver.hpp"
 #include "time/timelines.hpp"
 
-namespace vpmm::somm {
+namespace vpmm::driver_pool {
 
 // One live allocation.
 struct Block {
@@ -22,15 +22,15 @@ struct Block {
 };
 
 // Methods that are handed the context's lock drop it around driver calls that may block.
-class Somm {
+class DriverPool {
  public:
-  Somm(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
+  DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
 
   // Memory for `stream`; without one, memory that any stream may use at once.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
                              const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`; null: none.
-  Block* owner(DevicePtr p) VPMM_REQUIRES(pool_lock);
+  Block* block_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Frees behind the work on `stream`.
   Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   // Frees once `stamp` is complete.
@@ -77,4 +77,4 @@ class Somm {
   std::uint64_t deallocations_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
-}  // namespace vpmm::somm
+}  // namespace vpmm::driver_pool

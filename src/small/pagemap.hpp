@@ -19,14 +19,14 @@ namespace vpmm::small {
 
 // One table per reservation, an entry per page; entries never written cost address space only. Reservations are large,
 // so that there are few: they are looked through in the order in which they came, sixteen at a time.
-class Directory {
+class Pagemap {
  public:
-  explicit Directory(Bytes page_size)
+  explicit Pagemap(Bytes page_size)
       : page_size_(page_size), shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
 
   struct Place {
-    PageEntry* entry = nullptr;  // null: not covered
-    Bytes offset = 0;            // from where its page begins
+    PagemapEntry* entry = nullptr;  // null: not covered
+    Bytes offset = 0;               // from where its page begins
   };
   // Any thread, without a lock.
   Place find(DevicePtr p) const {
@@ -42,15 +42,15 @@ class Directory {
     }
     return {};
   }
-  PageEntry* at(DevicePtr p) const { return find(p).entry; }
+  PagemapEntry* at(DevicePtr p) const { return find(p).entry; }
 
   // Does nothing when it is covered already.
   void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock) {
     if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
-    auto* entries = static_cast<PageEntry*>(std::calloc(pages, sizeof(PageEntry)));
+    auto* entries = static_cast<PagemapEntry*>(std::calloc(pages, sizeof(PagemapEntry)));
     if (entries == nullptr) return;  // memory there takes the way through the pool's lock: nothing has to be undone
-    std::unique_ptr<PageEntry, Free> owned(entries);
+    std::unique_ptr<PagemapEntry, Free> owned(entries);
     if (last_->count.load(std::memory_order_relaxed) == kTables) {
       more_.push_back(std::make_unique<Tables>());
       last_->next.store(more_.back().get(), std::memory_order_release);
@@ -63,11 +63,11 @@ class Directory {
 
  private:
   struct Free {
-    void operator()(PageEntry* entries) const { std::free(entries); }
+    void operator()(PagemapEntry* entries) const { std::free(entries); }
   };
   struct Table {
     AddressRange range;
-    std::unique_ptr<PageEntry, Free> entries;
+    std::unique_ptr<PagemapEntry, Free> entries;
   };
   static constexpr std::size_t kTables = 16;
   struct Tables : FromHostMemory {

@@ -1,13 +1,13 @@
-// small: which of the pages in hand a request finds.
-#include "small/kept_pages.hpp"
+// small: which of the pages cached a request finds.
+#include "small/cached_pages.hpp"
 
 #include <gtest/gtest.h>
 
 namespace vpmm::small {
 namespace {
 
-TEST(KeptPages, find_the_least_size_that_is_large_enough) {
-  KeptPages pages;
+TEST(CachedPages, find_the_least_size_that_is_large_enough) {
+  CachedPages pages;
   for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kMostPages})
     pages.add(size, {});
   EXPECT_EQ(pages.least_from(0), 1u);
@@ -19,8 +19,8 @@ TEST(KeptPages, find_the_least_size_that_is_large_enough) {
   EXPECT_EQ(pages.least_from(1000), std::nullopt);
 }
 
-TEST(KeptPages, forget_a_size_with_its_last) {
-  KeptPages pages;
+TEST(CachedPages, forget_a_size_with_its_last) {
+  CachedPages pages;
   pages.add(7, {nullptr, 1});
   pages.add(7, {nullptr, 2});
   pages.add(7, {nullptr, 3});
@@ -31,8 +31,8 @@ TEST(KeptPages, forget_a_size_with_its_last) {
   EXPECT_EQ(pages.least_from(1), std::nullopt);
 }
 
-TEST(KeptPages, are_none_once_cleared) {
-  KeptPages pages;
+TEST(CachedPages, are_none_once_cleared) {
+  CachedPages pages;
   pages.add(2, {});
   pages.add(kMostPages, {});
   pages.clear();

@@ -1,0 +1,274 @@
+// small: which units of a segment are taken, and what is known of those that are left.
+#include "small/segment.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace vpmm::small {
+namespace {
+
+struct FreeSegments : Segment {
+  explicit FreeSegments(std::uint32_t count) {
+    units = count;
+    set_all_free();
+  }
+};
+
+Stretch take(Segment& segment, std::uint64_t units) { return segment.take(segment.find(units)); }
+
+TEST(Segment, begins_as_one_stretch_of_any_length) {
+  for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {
+    FreeSegments segment(units);
+    EXPECT_EQ(segment.longest(), units);
+    EXPECT_TRUE(segment.is_free());
+    EXPECT_EQ(segment.validate(), "");
+    EXPECT_EQ(take(segment, units).first, 0u);
+    EXPECT_EQ(segment.longest(), 0u);
+    EXPECT_EQ(segment.free_units, 0u);
+    EXPECT_EQ(segment.validate(), "");
+  }
+}
+
+TEST(Segment, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
+  FreeSegments segment(128);
+  take(segment, 128);
+  segment.give(10, 20);
+  segment.give(60, 8);  // across two words
+  segment.give(100, 28);
+  EXPECT_EQ(segment.longest(), 28u);
+  EXPECT_EQ(take(segment, 8).first, 60u);
+  EXPECT_EQ(take(segment, 8).first, 10u);
+  EXPECT_EQ(take(segment, 21).first, 100u);
+  EXPECT_EQ(segment.longest(), 12u);
+  EXPECT_EQ(take(segment, 12).first, 18u);
+  EXPECT_EQ(segment.longest(), 7u);
+  EXPECT_EQ(segment.validate(), "");
+}
+
+struct SegmentInArena : ::testing::Test {
+  static constexpr std::uint64_t kPageUnits = 128;
+  std::vector<std::atomic<Content>> contents{4 * kPageUnits};
+  std::vector<PagemapEntry> entries{4};
+  Arena arena;
+  Segment segment;
+  SegmentInArena() {
+    arena.range = {DevicePtr{1} + (kUnit - 1), 4 * kPageUnits * kUnit};
+    arena.page_size = kPageUnits * kUnit;
+    arena.contents = contents.data();
+    arena.entries = entries.data();
+    for (std::size_t page = 0; page < entries.size(); ++page) entries[page].enter(arena, page);
+    segment.enter(arena, {arena.range.begin, kPageUnits * kUnit});
+    segment.set_all_free();
+  }
+};
+
+TEST_F(SegmentInArena, grows_with_the_pages_behind_it) {
+  take(segment, 100);
+  segment.make_room(2 * kPageUnits);
+  segment.grow(2 * kPageUnits);
+  EXPECT_EQ(segment.units, 3 * kPageUnits);
+  EXPECT_EQ(segment.free_units, 28u) << "what it grew by is in use until it is given";
+  EXPECT_EQ(segment.give(kPageUnits, 2 * kPageUnits).length, 28 + 2 * kPageUnits);
+  EXPECT_EQ(segment.longest(), 28 + 2 * kPageUnits);
+  EXPECT_EQ(segment.paged_units(kPageUnits), 2 * kPageUnits);
+  for (std::uint64_t unit = 0; unit < 4 * kPageUnits; ++unit)
+    EXPECT_EQ(contents[unit].load(), unit < 3 * kPageUnits ? Content(&segment) : Content{});
+  for (std::size_t page = 0; page < entries.size(); ++page)
+    EXPECT_EQ(entries[page].content(), page < 3 ? Content(&segment) : Content(&arena));
+  EXPECT_EQ(segment.validate(), "");
+}
+
+TEST_F(SegmentInArena, is_split_where_free_pages_begin_and_end) {
+  segment.make_room(3 * kPageUnits);
+  segment.grow(3 * kPageUnits);
+  segment.give(kPageUnits, 3 * kPageUnits);
+  take(segment, 4 * kPageUnits);
+  const Bytes requested = 20 * kUnit - 1;
+  for (const std::uint64_t first : {std::uint64_t{90}, 3 * kPageUnits + 5}) {
+    segment.begin_span(first, requested);
+    segment.set_used_elsewhere(first);
+  }
+  segment.give(110, 2 * kPageUnits - 110 + 7);  // from the first page to the third
+  segment.give(3 * kPageUnits + 30, 98);
+  EXPECT_EQ(segment.paged_units(kPageUnits), kPageUnits);
+  ASSERT_EQ(segment.first_border(kPageUnits), kPageUnits);
+  Segment middle, back;
+  segment.split(kPageUnits, middle);
+  ASSERT_EQ(middle.first_border(kPageUnits), kPageUnits);
+  middle.split(kPageUnits, back);
+  EXPECT_TRUE(middle.is_free());
+  EXPECT_EQ(middle.begin, arena.range.begin + kPageUnits * kUnit);
+  EXPECT_EQ(segment.free_units, 18u);
+  EXPECT_EQ(back.free_units, 7u + 98);
+  EXPECT_EQ(back.units, 2 * kPageUnits);
+  EXPECT_EQ(back.first_border(kPageUnits), 0u);
+  for (const auto& [part, first] : {std::pair{&segment, std::uint64_t{90}}, {&back, kPageUnits + 5}}) {
+    EXPECT_TRUE(part->has_span_at(first));
+    EXPECT_TRUE(part->is_used_elsewhere(first));
+    EXPECT_EQ(part->requested(first), requested);
+  }
+  for (const Segment* part : {&segment, &middle, &back}) {
+    EXPECT_EQ(part->validate(), "");
+    for (std::uint64_t unit = 0; unit < part->units; ++unit)
+      EXPECT_EQ(contents[arena.unit_of(part->begin) + unit].load(), Content(part));
+  }
+  for (const auto& [page, part] : {std::pair{0, &segment}, {1, &middle}, {2, &back}, {3, &back}})
+    EXPECT_EQ(entries[static_cast<std::size_t>(page)].content(), Content(part));
+}
+
+TEST_F(SegmentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
+  segment.make_room(3 * kPageUnits);
+  segment.grow(3 * kPageUnits);
+  Slab slab;
+  slab.segment = &segment;
+  slab.units = 8;
+  slab.begin = segment.at(2 * kPageUnits - 4);  // across a border of pages
+  arena.set_content(slab);
+  for (std::size_t page = 0; page < entries.size(); ++page) {
+    const bool is_cut = page == 1 || page == 2;
+    EXPECT_EQ(entries[page].content(), is_cut ? Content(&arena) : Content(&segment));
+    EXPECT_EQ(entries[page].unit_contents(), is_cut ? contents.data() + page * kPageUnits : nullptr);
+  }
+  Slab whole;
+  whole.segment = &segment;
+  whole.units = kPageUnits;
+  whole.begin = segment.at(3 * kPageUnits);
+  arena.set_content(whole);
+  EXPECT_EQ(entries[3].content(), Content(whole, 0));
+  arena.set_content(slab.begin, slab.units, segment);
+  segment.leave();
+  for (const PagemapEntry& entry : entries) EXPECT_EQ(entry.content(), Content(&arena));
+  for (const std::atomic<Content>& content : contents) EXPECT_EQ(content.load(), Content{});
+}
+
+TEST(Segment, neighbours_that_come_back_are_one_stretch) {
+  FreeSegments segment(128);
+  take(segment, 128);
+  segment.give(0, 50);
+  segment.give(70, 58);
+  EXPECT_EQ(segment.longest(), 58u);
+  segment.give(50, 20);
+  EXPECT_EQ(segment.longest(), 128u);
+  EXPECT_TRUE(segment.is_free());
+}
+
+// Against a set of units.
+TEST(Segment, agrees_with_a_set_of_units_whatever_is_taken_and_given) {
+  for (const std::uint32_t units : {100u, 128u, 300u}) {
+    FreeSegments segment(units);
+    std::set<std::uint64_t> free;
+    for (std::uint64_t unit = 0; unit < units; ++unit) free.insert(unit);
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
+    std::mt19937_64 random(units);
+    for (int step = 0; step < 3000; ++step) {
+      const std::uint64_t wanted = 1 + random() % 24;
+      if (segment.longest() >= wanted && random() % 2 == 0) {
+        const auto [first, length] = take(segment, wanted);
+        ASSERT_LE(wanted, length);
+        for (std::uint64_t unit = first; unit < first + wanted; ++unit)
+          ASSERT_EQ(free.erase(unit), 1u) << "unit " << unit << " was taken already";
+        taken.emplace_back(first, wanted);
+      } else if (!taken.empty()) {
+        std::swap(taken[random() % taken.size()], taken.back());
+        const auto [first, count] = taken.back();
+        taken.pop_back();
+        segment.give(first, count);
+        for (std::uint64_t unit = first; unit < first + count; ++unit) free.insert(unit);
+      }
+      std::uint64_t longest = 0, length = 0, last = units;
+      for (const std::uint64_t unit : free) {
+        length = unit == last + 1 ? length + 1 : 1;
+        last = unit;
+        longest = std::max(longest, length);
+      }
+      ASSERT_EQ(segment.longest(), longest);
+      ASSERT_EQ(segment.free_units, free.size());
+      ASSERT_EQ(segment.validate(), "");
+    }
+  }
+}
+
+// Against a map from first units to spans.
+TEST(Segment, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
+  struct Span {
+    std::uint64_t units = 0;
+    Bytes requested = 0;
+    bool is_used_elsewhere = false;
+  };
+  for (const std::uint32_t units : {8u, 100u, 128u, 300u}) {
+    FreeSegments segment(units);
+    std::map<std::uint64_t, Span> spans;
+    std::mt19937_64 random(units);
+    for (int step = 0; step < 2000; ++step) {
+      const Bytes requested = kLeastSpan - kUnit + 1 + random() % (16 * kUnit);
+      if (random() % 2 == 0 && segment.longest() >= span_units(requested)) {
+        const std::uint64_t first = take(segment, span_units(requested)).first;
+        spans[first] = {span_units(requested), requested, random() % 4 == 0};
+        segment.begin_span(first, requested);
+        if (spans[first].is_used_elsewhere) segment.set_used_elsewhere(first);
+      } else if (!spans.empty()) {
+        const auto gone = std::next(spans.begin(), static_cast<std::ptrdiff_t>(random() % spans.size()));
+        segment.end_span(gone->first);
+        segment.give(gone->first, gone->second.units);
+        spans.erase(gone);
+      }
+      for (std::uint64_t unit = 0; unit < units; ++unit) {
+        const auto span = spans.find(unit);
+        ASSERT_EQ(segment.has_span_at(unit), span != spans.end());
+        ASSERT_EQ(segment.is_used_elsewhere(unit), span != spans.end() && span->second.is_used_elsewhere);
+        if (span != spans.end()) {
+          ASSERT_EQ(segment.requested(unit), span->second.requested);
+        }
+        const auto behind = spans.upper_bound(unit);
+        const auto last = behind == spans.begin() ? std::nullopt : std::optional(std::prev(behind)->first);
+        ASSERT_EQ(segment.span_until(unit), last);
+      }
+      ASSERT_EQ(segment.validate(), "");
+    }
+  }
+}
+
+TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
+  SegmentLists lists;
+  EXPECT_EQ(lists.find(1).segment, nullptr);
+  std::deque<FreeSegments> segments;
+  for (const std::uint32_t units : {5u, 64u, 128u, 200u, 4096u}) segments.emplace_back((units));
+  for (Segment& segment : segments) lists.file(&segment);
+  for (const auto& [wanted, found] :
+       {std::pair<std::uint64_t, std::uint32_t>{1, 5}, {5, 5}, {6, 64}, {65, 128}, {201, 4096}, {4096, 4096}})
+    EXPECT_EQ(lists.find(wanted).segment->units, found) << wanted;
+  EXPECT_GE(lists.find(129).segment->units, 200u);
+  EXPECT_EQ(lists.find(4097).segment, nullptr);
+  lists.remove(&segments[0], 5);
+  EXPECT_EQ(lists.find(1).segment->units, 64u);
+  std::size_t count = 0;
+  lists.for_each([&](const Segment*) { ++count; });
+  EXPECT_EQ(count, 4u);
+  std::vector<std::uint32_t> long_ones;
+  const auto collect = [&](std::size_t most) {
+    long_ones.clear();
+    lists.for_each_from(128, [&](const Segment* segment) {
+      long_ones.push_back(segment->units);
+      return long_ones.size() < most;
+    });
+  };
+  collect(100);
+  EXPECT_EQ(long_ones.size(), 3u);
+  EXPECT_EQ(long_ones.front(), 128u);
+  collect(2);
+  EXPECT_EQ(long_ones.size(), 2u);
+  FreeSegments full(3);
+  take(full, 3);
+  lists.file(&full);
+  lists.for_each([&](const Segment* segment) { EXPECT_NE(segment, &full) << "nothing can be taken from it"; });
+}
+
+}  // namespace
+}  // namespace vpmm::small
