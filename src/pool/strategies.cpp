@@ -227,9 +227,15 @@ using IdleBySize = Map<Bytes, Vector<Idle>, std::greater<>>;
 struct Supply {
   IdleBySize at_once;
   IdleBySize behind_waits;  // the caller's stream has to wait for others
+  Bytes bytes = 0;
+  std::size_t chunks = 0;
+  bool is_all = true;
 };
 
-Supply idle_chunks(const View& view, const Ask& ask, AddressRange except) VPMM_REQUIRES(pool_lock) {
+// All there are; or, of very many, those of the first stretches by age that give `enough` bytes.
+enum class Look { until_enough, at_all };
+Supply idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes enough, Look look)
+    VPMM_REQUIRES(pool_lock) {
   Supply supply;
   const bool is_oldest_first = view.tuning.order == Tuning::Order::oldest_first;
   view.for_each_stretch(ask, [&](Region* first, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
@@ -237,11 +243,15 @@ Supply idle_chunks(const View& view, const Ask& ask, AddressRange except) VPMM_R
       IdleBySize& idle = View::is_usable(*region, ask.own) ? supply.at_once : supply.behind_waits;
       const std::uint64_t rank = is_oldest_first ? region->age : stretch.size;
       view.chunks.for_each_inside(region->range, [&](const vm::Mapping& mapping) {
-        if (!except.contains(mapping.at)) idle[mapping.chunk->size].push_back({region, mapping, rank});
+        if (except.contains(mapping.at)) return true;
+        idle[mapping.chunk->size].push_back({region, mapping, rank});
+        supply.bytes += mapping.chunk->size;
+        ++supply.chunks;
         return true;
       });
     }
-    return true;
+    supply.is_all = look == Look::at_all || supply.chunks < kChunksLookedAt || supply.bytes < enough;
+    return supply.is_all;
   });
   return supply;
 }
@@ -305,10 +315,9 @@ Split split_of(const View& view, const Idle& idle, Bytes wanted) {
   return {{idle.from, chunk, idle.from->stamp}, idle.chunk, {begin, left}, view.tuning.chunk_sizes(left)};
 }
 
-// What of `wanted` bytes idle chunks give: chunks that are not too large; then a larger one, whole if its slack is
-// allowed, else split. Returns what they lack.
-Bytes gather(const View& view, const Ask& ask, AddressRange except, Bytes wanted, Plan& plan) VPMM_REQUIRES(pool_lock) {
-  Supply supply = idle_chunks(view, ask, except);
+// What of `wanted` bytes the supply gives: chunks that are not too large; then a larger one, whole if its slack is
+// allowed, else split. Returns what it lacks.
+Bytes gather(const View& view, const Ask& ask, Supply& supply, Bytes wanted, Plan& plan) VPMM_REQUIRES(pool_lock) {
   Vector<Idle> picked;
   Bytes left = wanted;
   pick(supply.at_once, left, picked);
@@ -371,8 +380,15 @@ Plan beginning_with(const View& view, const Ask& ask, const Kept& kept) VPMM_REQ
 }
 
 Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
-  Plan plan = beginning_with(view, ask, kept);
-  const Bytes lacking = gather(view, ask, kept.range, ask.size - kept.range.size, plan);
+  const Bytes wanted = ask.size - kept.range.size;
+  Plan plan;
+  Bytes lacking = wanted;
+  for (const Look look : {Look::until_enough, Look::at_all}) {
+    plan = beginning_with(view, ask, kept);
+    Supply supply = idle_chunks(view, ask, kept.range, wanted, look);
+    lacking = gather(view, ask, supply, wanted, plan);
+    if (lacking == 0 || supply.is_all) break;
+  }
   if (lacking > ask.growth_room) return NoPlan{NoPlan::Reason::memory, lacking - ask.growth_room};
   const Vector<Bytes> created = view.tuning.chunk_sizes(lacking);
   plan.creates.insert(plan.creates.end(), created.begin(), created.end());

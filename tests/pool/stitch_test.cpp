@@ -23,6 +23,22 @@ TEST_F(Stitch, only_what_is_lacking_is_created) {
   EXPECT_EQ(text(stitch, ask(4)), "4 = move 2 of [-2] create 2 at 3");
 }
 
+// Of very many idle chunks not all are looked at, unless those lack something.
+TEST_F(Stitch, what_only_the_last_of_very_many_idle_chunks_give_is_found) {
+  index.add_reservation({page(1000), 10'000 * kPage});
+  map_free(1000, Vector<Bytes>(2100, 4), pending(own));  // too large, and nobody can split them yet
+  allocated(9500, 1);
+  map_free(9501, {2, 1});
+  allocated(9504, 1);
+  Ask no_growth = ask(3);
+  no_growth.growth_room = 0;
+  EXPECT_EQ(text(stitch, no_growth), "3 = move 3 of [-3] at 9400");
+  no_growth.size = 4 * kPage;
+  EXPECT_EQ(text(stitch, no_growth), "4 = keep 4 at 9396");
+  no_growth.size = 7 * kPage;
+  EXPECT_EQ(text(stitch, no_growth), "7 = keep 4 move 3 of [-3] at 9396");
+}
+
 TEST_F(Stitch, the_back_of_a_stretch_beside_a_hole_is_kept) {
   map_free(0, {8, 2, 1});
   EXPECT_EQ(text(stitch, ask(5)), "5 = keep 3 split 8 create 2 at 8");
