@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/message.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::pool {
@@ -23,7 +24,7 @@ constexpr std::size_t kHostBytesPerPiece = 1024;
 std::string text_of(const Plan& plan, Bytes page_size) noexcept {
   if (!observe::logs(observe::LogLevel::info)) return {};
   try {
-    return to_string(plan, page_size);
+    return to_string(plan, page_size) + message_of(" for {} us", plan.price().driver_us);
   } catch (...) {
     return {};
   }

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+
+#include "observe/log.hpp"
 #include "pool/mover_world.hpp"
 
 namespace vpmm::pool {
@@ -45,6 +49,20 @@ TEST_F(MoverTest, a_hit_of_one_region_leaves_the_rest_free) {
   map_free(0, {4, 2, 8});
   EXPECT_EQ(calls_of([&] { take(plan(ask(6), fit)); }), 0u);
   EXPECT_EQ(picture(), "[6][-8]");
+}
+
+TEST_F(MoverTest, each_plan_is_logged_with_its_price) {
+  Vector<std::string> lines;
+  map_free(0, {32});
+  allocated(32, 1);
+  map_free(33, {32});
+  allocated(65, 1);
+  observe::set_log_level(observe::LogLevel::debug);
+  observe::set_log_sink([&](observe::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  take(plan(ask(80)));
+  observe::set_log_sink({});
+  observe::set_log_level(observe::LogLevel::warning);
+  EXPECT_EQ(lines, (Vector<std::string>{"plan: 80 = move 32 of [-32] move 32 of [-32] create 16 for 250 us"}));
 }
 
 TEST_F(MoverTest, new_chunks_stand_behind_what_is_kept) {
