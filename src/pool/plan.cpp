@@ -12,11 +12,11 @@ namespace {
 
 // Microseconds that driver calls take in a process that keeps the GPU busy, in the mean. What they are is measured
 // (docs/design/chunk-policy.md); only their proportions decide anything.
-constexpr std::uint64_t kCreateUs = 26;
-constexpr std::uint64_t kMapUs = 8;
-constexpr std::uint64_t kAccessUs = 40;  // for each mapping
-constexpr std::uint64_t kUnmapUs = 40;
-constexpr std::uint64_t kReleaseUs = 58;
+constexpr std::uint64_t kCreateUs = 22;
+constexpr std::uint64_t kMapUs = 9;
+constexpr std::uint64_t kAccessUs = 45;  // for each mapping
+constexpr std::uint64_t kUnmapUs = 47;
+constexpr std::uint64_t kReleaseUs = 46;
 
 Bytes sum(const Vector<Bytes>& sizes) {
   Bytes bytes = 0;

@@ -62,7 +62,7 @@ TEST_F(MoverTest, each_plan_is_logged_with_its_price) {
   take(plan(ask(80)));
   observe::set_log_sink({});
   observe::set_log_level(observe::LogLevel::warning);
-  EXPECT_EQ(lines, (Vector<std::string>{"plan: 80 = move 32 of [-32] move 32 of [-32] create 16 for 250 us"}));
+  EXPECT_EQ(lines, (Vector<std::string>{"plan: 80 = move 32 of [-32] move 32 of [-32] create 16 for 278 us"}));
 }
 
 TEST_F(MoverTest, new_chunks_stand_behind_what_is_kept) {

@@ -41,6 +41,11 @@ TEST_P(SimCosts, memory_calls_take_what_the_table_says) {
   EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_release(small)); }), costs.release.at(2 * kMiB));
 }
 
+TEST_P(SimCosts, asking_what_is_free_takes_what_the_table_says) {
+  MemInfo info;
+  EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_get_info(info)); }), costs.mem_get_info_ns);
+}
+
 TEST_P(SimCosts, one_call_about_two_mappings_takes_as_long_as_two_calls) {
   const AddressRange both = sim.reserve(66 * kMiB);
   ok(sim.driver.mem_map({both.begin, 2 * kMiB}, 0, sim.create(2 * kMiB)));
@@ -61,6 +66,7 @@ TEST(SimCostTable, has_idle_figures_as_measured_and_larger_ones_for_a_busy_proce
   EXPECT_TRUE(is_dearer(kBusyCosts.set_access, kIdleCosts.set_access));
   EXPECT_TRUE(is_dearer(kBusyCosts.unmap, kIdleCosts.unmap));
   EXPECT_TRUE(is_dearer(kBusyCosts.release, kIdleCosts.release));
+  EXPECT_GT(kBusyCosts.mem_get_info_ns, kIdleCosts.mem_get_info_ns);
 }
 
 }  // namespace

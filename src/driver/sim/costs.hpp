@@ -34,13 +34,15 @@ struct SizedCost {
   }
 };
 
-// What it costs to create, map and give back chunks. A call about several mappings costs the sum over them.
+// What it costs to create, map and give back chunks, and to ask what is free. A call about several mappings costs the
+// sum over them.
 struct MappingCosts {
   SizedCost create;
   SizedCost map;
   SizedCost set_access;
   SizedCost unmap;
   SizedCost release;
+  std::uint64_t mem_get_info_ns = 0;
 };
 
 // In a process that does nothing else: medians of one H200, driver 580.
@@ -52,18 +54,20 @@ constexpr MappingCosts kIdleCosts{
     .set_access = {{22'800, 26'900, 26'000, 38'400,  54'500,   129'000}},
     .unmap =      {{14'900, 17'800, 14'600, 20'400,  29'300,    55'800}},
     .release =    {{ 9'000, 22'000, 25'000, 80'000, 295'000, 1'714'000}},
+    .mem_get_info_ns = 10'000,
     // clang-format on
 };
 
-// In a process that computes meanwhile each takes so much more, whatever the size: the mean of one training run of a
-// mixture of experts on an H100 of 80 GB, driver 580, less what kIdleCosts has for a replay of it
-// (vpmm replay bench/traces/moe_train.csv.gz --costs idle --calls).
+// In a process that computes meanwhile each takes so much more, whatever the size: means of ten training runs on H100s
+// of 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder: bench/torch), less what kIdleCosts has for chunks of
+// their sizes. One call that sets access or unmaps is about several mappings, and counts once for each.
 constexpr MappingCosts kBusyCosts{
-    .create = kIdleCosts.create.plus(17'000),          // 26 us, less 9
-    .map = kIdleCosts.map.plus(7'100),                 // 7.9, less 0.8
-    .set_access = kIdleCosts.set_access.plus(15'000),  // 240 a call of 13,240 / 2,206 mappings, so 40; less 25
-    .unmap = kIdleCosts.unmap.plus(14'000),            // 106 a call of 13,240 / 3,604 mappings at most: 29; less 15
-    .release = kIdleCosts.release.plus(37'000),        // 58, less 21
+    .create = kIdleCosts.create.plus(13'000),          // 15 to 30 us, 22 in the mean; less 9
+    .map = kIdleCosts.map.plus(8'000),                 // 7 to 11, 9 in the mean; less 1
+    .set_access = kIdleCosts.set_access.plus(20'000),  // 37 to 53 a mapping, 45 in the mean; less 25
+    .unmap = kIdleCosts.unmap.plus(32'000),            // 29 to 56 a mapping, 47 in the mean; less 15
+    .release = kIdleCosts.release.plus(25'000),        // 26 to 73, 46 in the mean; less 21
+    .mem_get_info_ns = 62'000,                         // 58 to 70
 };
 
 constexpr const MappingCosts& mapping_costs(Costs costs) { return costs == Costs::idle ? kIdleCosts : kBusyCosts; }
@@ -76,7 +80,7 @@ constexpr SizedCost kSetAccessOfImportCost{{544'000, 564'000, 631'000, 667'000, 
 constexpr SizedCost kPlainAllocCost{{28'000, 29'000, 32'000, 42'000, 77'000, 216'000}};
 constexpr SizedCost kPlainFreeCost{{24'000, 28'000, 40'000, 86'000, 271'000, 1'010'000}};
 
-// Calls whose cost does not depend on a size. Those above charge by size and have 0 here.
+// Calls whose cost depends neither on a size nor on the process. Those above are charged apart and have 0 here.
 constexpr std::uint64_t fixed_cost_ns(Call call) {
   switch (call) {
     case Call::mem_create:
@@ -86,7 +90,8 @@ constexpr std::uint64_t fixed_cost_ns(Call call) {
     case Call::mem_release:
     case Call::mem_export_to_shareable_handle:
     case Call::mem_alloc:
-    case Call::mem_free: return 0;
+    case Call::mem_free:
+    case Call::mem_get_info: return 0;
     case Call::mem_address_reserve: return 1'000;
     case Call::mem_address_free: return 2'000;
     case Call::mem_import_from_shareable_handle: return 17'000;
@@ -98,7 +103,6 @@ constexpr std::uint64_t fixed_cost_ns(Call call) {
     case Call::mem_host_unregister:
     case Call::ipc_open_mem_handle:
     case Call::ipc_close_mem_handle: return 50'000;
-    case Call::mem_get_info: return 10'000;
     case Call::memcpy_host_to_device:
     case Call::memcpy_device_to_host: return 4'000;
     case Call::memcpy_host_to_device_async:

@@ -17,6 +17,7 @@ CuResult Machine::vmm_error(DeviceOrdinal device) {
 }
 
 CuResult Machine::mem_get_info(MemInfo& info) {
+  charge(costs_.mem_get_info_ns);
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   info = {memory_.free(device), options_.capacity};
