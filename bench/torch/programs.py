@@ -11,6 +11,7 @@ LIBRARY, the built `allocator.so`. The sizes depend on the seed alone, so every 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -82,8 +83,8 @@ class Unet(nn.Module):
         super().__init__()
         sizes = [base, 2 * base, 4 * base, 6 * base]
         self.first, self.last = Convolutions(4, base), nn.Conv2d(base, 4, 1)
-        self.down = nn.ModuleList(Convolutions(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.up = nn.ModuleList(Convolutions(a + b, a) for a, b in reversed(list(zip(sizes, sizes[1:], strict=False))))
+        self.down = nn.ModuleList(Convolutions(a, b) for a, b in itertools.pairwise(sizes))
+        self.up = nn.ModuleList(Convolutions(a + b, a) for a, b in reversed(list(itertools.pairwise(sizes))))
 
     def forward(self, image: Tensor) -> Tensor:
         skipped = [self.first(image)]

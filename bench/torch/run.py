@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch programs under several allocators, each in a process of its own; and under VPMM with hardly more than they need.
+"""PyTorch programs under several allocators, and under VPMM with hardly more than they need; a process for each run.
 
     cmake --preset release -DVPMM_BENCH=ON && cmake --build --preset release --target vpmm_bench_torch_allocator
     python3 bench/torch/run.py --allocator build/release/bench/torch/allocator.so --out bench/results
