@@ -23,9 +23,9 @@ using region::RegionState;
 
 namespace {
 
-// Work that a single call does for everybody: bounded, so that no call stalls.
+// Work that a single call does for everybody: bounded, so that no call stalls. Halved, zombies hold their mappings for
+// longer; doubled, a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
-constexpr std::uint64_t kMappingsSweptWhenCrowded = 256;
 
 // All slack together is at most this share of what the GPU has for the pool: Note [One knob]. Halved, a program runs
 // with half as much to spare and pays for it near the GPU's end; doubled, the other way round.
@@ -351,8 +351,7 @@ void Pool::advance(const Vector<time::StampPart>& done) {
 
 Result<void> Pool::settle(MutexLock& lock) {
   if (is_cleanup_held_) return {};
-  const bool crowded = memory_.chunks.mapping_count() > memory_.config.max_mappings / 2;
-  return reclaimer_.sweep(lock, crowded ? kMappingsSweptWhenCrowded : kMappingsSweptPerCall);
+  return reclaimer_.sweep(lock, kMappingsSweptPerCall);
 }
 
 Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
