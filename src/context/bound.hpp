@@ -17,7 +17,6 @@ class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
   bool try_deallocate(DevicePtr ptr) override;
   Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
   Result<void> deallocate_beyond(DevicePtr ptr) override;
-  time::TimelineId timeline() const { return timeline_; }
 
  private:
   bool is_fast() const;

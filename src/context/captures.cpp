@@ -1,4 +1,4 @@
-// context: parking memory with graphs, and hearing of their end.
+// context: knowing of captures, parking memory with graphs, and hearing of their end.
 #include "context/captures.hpp"
 
 #include <algorithm>
@@ -24,6 +24,43 @@ void on_graph_end(void* argument) {
 }
 
 }  // namespace
+
+void Captures::announce() {
+  ++announced_;
+  refresh();
+}
+
+bool Captures::end_announced() {
+  if (announced_ == 0) return false;
+  if (--announced_ == 0) std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
+  refresh();
+  return true;
+}
+
+// A thread's own default stream has the handle that every thread's has.
+Captures::Key Captures::key_of(driver::StreamHandle stream) {
+  return {stream, stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+}
+
+void Captures::saw_capturing(driver::StreamHandle stream, std::optional<std::uint64_t> capture) {
+  Seen& seen = seen_.try_emplace(key_of(stream), Seen{0, announced_ > 0}).first->second;
+  if (capture) seen.id = *capture;
+  refresh();
+}
+
+void Captures::saw_ordinary(driver::StreamHandle stream) {
+  if (seen_.erase(key_of(stream)) != 0) refresh();
+}
+
+void Captures::forget_streams() {
+  seen_.clear();
+  refresh();
+}
+
+// Only a change is written: other threads read it at every call.
+void Captures::refresh() {
+  if (may_be_known() != are_known()) may_be_known_.store(are_known());
+}
 
 // Without user objects in the driver the memory stays until capture_release.
 Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
@@ -77,6 +114,8 @@ region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandl
 }
 
 Vector<region::Region*> Captures::release(std::uint64_t capture) {
+  std::erase_if(seen_, [&](const auto& seen) { return seen.second.id == capture; });
+  refresh();
   Vector<region::Region*> regions;
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return regions;

@@ -32,7 +32,7 @@ std::optional<std::uint64_t> stream_key(const Caller& caller) {
 
 // --- a request ------------------------------------------------------------------------------------------------------
 
-Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* bound) {
+Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const time::TimelineId* bound) {
   Result<DevicePtr> result = allocate_or_call_back(request, bound);
   if (result) return result;
   const PoolLock lock(mutex_);
@@ -40,7 +40,7 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, Bound* 
   return result;
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, Bound* bound) {
+Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, const time::TimelineId* bound) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
@@ -55,12 +55,12 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, B
       const PoolLock lock(mutex_);
       callback = out_of_memory_;
     }
-    if (!callback || !callback({request.bytes, device_})) return result;
+    if (!callback || !callback({request.bytes, primary_.device()})) return result;
     has_asked = false;  // it may have freed memory of theirs
   }
 }
 
-Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bound) {
+Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const time::TimelineId* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
@@ -69,18 +69,19 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, Bound* bo
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
     return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
   const bool has_drained = drain_deferred(lock);
-  VPMM_TRY(noted(settle(lock)));
-  VPMM_TRY(noted(preallocate_once(lock)));
+  VPMM_TRY(primary_.noted(settle(lock)));
+  VPMM_TRY(primary_.noted(preallocate_once(lock)));
   deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  Result<DevicePtr> result = noted(route(lock, request, caller));
+  Result<DevicePtr> result = primary_.noted(route(lock, request, caller));
   if (!result) return result;
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     announce_allocation(result.value(), request, caller);
     leave(caller);
     note_peaks(caller);
-    static_cast<void>(noted(bound_any_stream(lock)));
-    if (has_drained) static_cast<void>(noted(trim_above_threshold(lock)));  // these frees could not do it themselves
+    static_cast<void>(primary_.noted(bound_any_stream(lock)));
+    if (has_drained)
+      static_cast<void>(primary_.noted(trim_above_threshold(lock)));  // these frees could not do it themselves
   });
   return result;
 }
@@ -149,7 +150,7 @@ Result<DevicePtr> DeviceContext::allocate_stream_ordered(MutexLock& lock, const 
   }
   const Bytes reserved_before = std::exchange(driver_pool_bytes_, driver_pool_->reserved_bytes());
   // Only what was idle stays mapped when this fails, and the request has its memory.
-  if (result && driver_pool_bytes_ > reserved_before) static_cast<void>(noted(offset_growth(lock)));
+  if (result && driver_pool_bytes_ > reserved_before) static_cast<void>(primary_.noted(offset_growth(lock)));
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
                  message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
@@ -220,17 +221,17 @@ void DeviceContext::announce_allocation(DevicePtr begin, const Request& request,
 
 // --- a free ---------------------------------------------------------------------------------------------------------
 
-Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound) {
+Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
-  VPMM_TRY(noted(free_one(lock, ptr, caller.stream, caller)));
+  VPMM_TRY(primary_.noted(free_one(lock, ptr, caller.stream, caller)));
   // The memory is freed already, so a failure from here on is not the call's.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     leave(caller);
-    static_cast<void>(noted(bound_any_stream(lock)));
-    static_cast<void>(noted(trim_above_threshold(lock)));
+    static_cast<void>(primary_.noted(bound_any_stream(lock)));
+    static_cast<void>(primary_.noted(trim_above_threshold(lock)));
   });
   return {};
 }
@@ -247,7 +248,7 @@ bool DeviceContext::drain_deferred(MutexLock& lock) {
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     const HostPromise promise;  // of its own: there may be any number of them
     if (!promise.is_cached()) throw std::bad_alloc();
-    static_cast<void>(noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
+    static_cast<void>(primary_.noted(free_one(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   if (is_proof_due()) prove_everything();
   return true;
@@ -448,19 +449,15 @@ Result<void> DeviceContext::defer_cleanup_end() {
 
 Result<void> DeviceContext::capture_begin() {
   PoolLock lock(mutex_);
-  ++announced_captures_;
-  refresh_fast_path();
+  captures_.announce();
   context_wait_ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return context_waits_ == 0; });
   return {};
 }
 
 Result<void> DeviceContext::capture_end() {
   const PoolLock lock(mutex_);
-  if (announced_captures_ == 0) return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
-  if (--announced_captures_ == 0)
-    std::erase_if(seen_capturing_, [](const auto& seen) { return seen.second.is_announced; });
-  refresh_fast_path();
-  return {};
+  if (captures_.end_announced()) return {};
+  return Error{ErrorCode::invalid_argument, "capture_end without capture_begin"};
 }
 
 Result<void> DeviceContext::capture_release(driver::CaptureId id) {
@@ -474,12 +471,10 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
 }
 
 void DeviceContext::release_capture(std::uint64_t capture) {
-  std::erase_if(seen_capturing_, [&](const auto& seen) { return seen.second.id == capture; });
   for (region::Region* region : captures_.release(capture)) {
     if (observer_ != nullptr) observer_->on_deallocate_any_stream(region->range);
     pool_->deallocate(region, time::Stamp(timelines_.next(all_streams(), region->range.size)));
   }
-  refresh_fast_path();
 }
 
 }  // namespace vpmm::context

@@ -15,11 +15,15 @@
 #include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
+#include "context/callers.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
+#include "context/peers.hpp"
+#include "context/primary_context.hpp"
 #include "context/shares.hpp"
 #include "context/stream_table.hpp"
+#include "context/visits.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/recording.hpp"
 #include "driver_pool/driver_pool.hpp"
@@ -30,11 +34,6 @@
 #include "time/timelines.hpp"
 
 namespace vpmm::context {
-
-// What the driver says of a context that was reset, released or destroyed.
-inline bool is_gone(driver::CuResult result) {
-  return result == driver::CuResult::context_is_destroyed || result == driver::CuResult::invalid_context;
-}
 
 Error not_inside(DevicePtr ptr);  // any live allocation
 
@@ -85,7 +84,7 @@ class DeviceContext final : public Context {
   void reset_peaks() override;
   observe::PoolSnapshot snapshot() const override;
   const Config& config() const override { return config_; }
-  driver::DeviceOrdinal device() const override { return device_; }
+  driver::DeviceOrdinal device() const override { return primary_.device(); }
   driver::Driver& driver() override { return inner_driver_; }
   std::string validate() const override;
   Result<SharedRange> share(AddressRange range) override;
@@ -104,23 +103,14 @@ class DeviceContext final : public Context {
   DevicePtr try_allocate(const Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   Freed try_free(const Client& client, DevicePtr ptr);
-  bool is_freed(Freed freed, const Stream& stream, Bound* bound);
-  void record_due_event(const Stream& stream, Bound* bound) noexcept;
+  bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
+  void record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept;
   void refresh_fast_path() VPMM_REQUIRES(pool_lock);
   void run_pending_requests(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // entering.cpp
-  Result<void> ensure_open();
   Result<void> open() VPMM_REQUIRES(pool_lock);
   Result<void> check_alive();
-  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr) VPMM_REQUIRES(pool_lock);
-  Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Passes `result` on; a sticky error poisons the context on the way.
-  template <typename T>
-  Result<T> noted(Result<T> result) VPMM_REQUIRES(pool_lock) {
-    if (!result && result.error().code == ErrorCode::poisoned) poison(result.error());
-    return result;
-  }
   // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
   template <typename F>
   static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
@@ -129,14 +119,15 @@ class DeviceContext final : public Context {
     } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is to be told
     }
   }
-  void poison(const Error& error) VPMM_REQUIRES(pool_lock);
   void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
   // allocating
-  Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
+  Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
   void free_surely(DevicePtr ptr, Stream stream) noexcept;
-  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
-  Result<DevicePtr> allocate_or_call_back(const Request& request, Bound* bound);
-  Result<DevicePtr> allocate_once(const Request& request, Bound* bound);
+  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
@@ -216,12 +207,6 @@ class DeviceContext final : public Context {
   Result<AllocationInfo> look_up(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // The live small allocation around `ptr` that is a user's.
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  // peers.cpp
-  Result<void> check_peer(driver::DeviceOrdinal peer);
-  Result<void> find_peer_contexts() VPMM_REQUIRES(pool_lock);
-  Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);
-  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
-  void release_peers() VPMM_REQUIRES(pool_lock);
   // proof.cpp
   bool may_record_context_event() VPMM_REQUIRES(pool_lock);
   bool prove_everything() VPMM_REQUIRES(pool_lock);
@@ -243,12 +228,9 @@ class DeviceContext final : public Context {
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
 
   driver::Driver& inner_driver_;
-  const driver::DeviceOrdinal device_;
   const Config config_;
-  const DeviceTraits traits_;
   driver::MemoryObserver* const observer_;
-  const bool has_context_ids_;  // the driver can tell a context from one that had its address before
-  const Bytes page_size_;       // of the pool, if there is one
+  const Bytes page_size_;  // of the pool, if there is one
 
   alignas(kCacheLine) mutable Mutex mutex_;
   mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
@@ -258,38 +240,19 @@ class DeviceContext final : public Context {
   // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
   std::unique_ptr<small::SmallPool> small_;
   mutable std::unique_ptr<driver_pool::DriverPool> driver_pool_;  // null: not there, or not needed
-  std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet, or reset by us and not opened again
-  std::atomic<std::uint64_t> primary_id_{0};  // ContextId
-  std::atomic<std::uint64_t> openings_{0};    // how often it was opened; written under mutex_
-  std::atomic<bool> is_poisoned_{false};
-  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have cached
-  std::atomic<bool> may_capture_{false};  // captures are announced or were seen
+  PrimaryContext primary_;
+  std::atomic<bool> is_fast_{false};  // calls may be served from what their streams have cached
   StreamTable streams_;
   // --- all below under mutex_ ---
-  alignas(kCacheLine) Captures captures_ VPMM_GUARDED_BY(pool_lock);
+  alignas(kCacheLine) Captures captures_;
+  Peers peers_;
+  Callers callers_;
   Shares shares_ VPMM_GUARDED_BY(pool_lock);
-  std::uint64_t announced_captures_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;  // Note [Cleaning up can be put off]
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
-  std::uint64_t visits_ VPMM_GUARDED_BY(pool_lock) = 0;        // in progress, perhaps with the lock dropped
-  bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;       // Note [A reset has nobody beside it]
-  std::condition_variable_any visit_ended_;
+  Visits visits_;
   std::uint64_t context_waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, with the lock dropped
   std::condition_variable_any context_wait_ended_;
-  // Streams that captured when last seen, and in which capture.
-  struct SeenCapture {
-    std::uint64_t id = 0;       // 0: not known
-    bool is_announced = false;  // first seen while captures were announced: over when no more are
-  };
-  // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
-  Map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_ VPMM_GUARDED_BY(pool_lock);
-  struct Peer {
-    driver::DeviceOrdinal device = 0;
-    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
-    std::optional<time::KnownContext> context;
-  };
-  Vector<Peer> peers_ VPMM_GUARDED_BY(pool_lock);             // with access to everything in the pool
-  std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);    // set once; is_poisoned_ says so without the lock
   Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;    // what the driver's pool held when last asked
   std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that waited before the pool would have grown

@@ -19,7 +19,6 @@ namespace vpmm::context {
 using driver::Call;
 using driver::CuResult;
 using pool::Caller;
-using pool::Standing;
 
 namespace {
 
@@ -108,24 +107,24 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
 void DeviceContext::prepare() {
   bool is_active = false;
   if (pool_ == nullptr || page_size_ > kLargestPageCut || config_.pages > kAddressSpace / page_size_) return;
-  if (driver_.device_primary_ctx_get_state(device_, is_active) != CuResult::success || !is_active) return;
+  if (driver_.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
-  if (!visit.status() || !noted(pool_->prepare(visit.lock()))) return;
+  if (!visit.status() || !primary_.noted(pool_->prepare(visit.lock()))) return;
   small_->prepare();
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
                              const DeviceTraits& traits)
     : inner_driver_(driver),
-      device_(device),
       config_(config),
-      traits_(traits),
       observer_(driver.memory_observer()),
-      has_context_ids_(driver.has(Call::ctx_get_id)),
       page_size_(config.page_size.value_or(traits.granularity)),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
-      captures_(driver_) {
+      primary_(driver_, device),
+      captures_(driver_),
+      peers_(driver_, device, timelines_),
+      callers_(driver_, timelines_, captures_) {
   observe::set_log_level(config.log);
   capacity_ = config.capacity;
   if (traits.has_vmm && config.pool_enabled)
@@ -147,24 +146,24 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
   leave_neighbourhood(*this);
-  if (openings_.load() == 0 || is_poisoned_.load() || process_is_ending()) return;
-  if (!check_alive() || is_poisoned_.load()) return;
+  if (primary_.openings() == 0 || primary_.is_poisoned() || process_is_ending()) return;
+  if (!check_alive() || primary_.is_poisoned()) return;
   {
-    const driver::ContextScope scope(driver_, driver::ContextHandle{primary_.load()});
+    const driver::ContextScope scope(driver_, primary_.handle());
     PoolLock lock(mutex_);
-    if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
+    if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts()) return;
     if (wait_for_contexts(lock) != CuResult::success) return;
     if (driver_pool_ != nullptr) driver_pool_->release_everything();
     if (pool_ != nullptr) pool_->release_everything();
     timelines_.destroy_events();
+    peers_.release();
   }
-  release_peers();
-  driver_.device_primary_ctx_release(device_);  // once: a reset took the retains before it away
+  primary_.release();
 }
 
 bool DeviceContext::trim_driver_pool(MutexLock& lock) {
   if (driver_pool_ == nullptr) return false;
-  const Result<Bytes> freed = noted(driver_pool_->trim(lock));
+  const Result<Bytes> freed = primary_.noted(driver_pool_->trim(lock));
   driver_pool_bytes_ = driver_pool_->reserved_bytes();
   if (pool_ != nullptr) pool_->set_other_bytes(driver_pool_bytes_);
   return freed && freed.value() > 0;
@@ -172,9 +171,7 @@ bool DeviceContext::trim_driver_pool(MutexLock& lock) {
 
 // --- entering -------------------------------------------------------------------------------------------------------
 
-// Note [A reset has nobody beside it]
-// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that dropped the lock have
-// ended, and keeps others out meanwhile. Who made the old context current and then waited for the lock enters again.
+// Note [A reset has nobody beside it]: who made the old context current and then waited for the lock enters again.
 DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   while (!enter()) {
     lock_.reset();
@@ -184,9 +181,9 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
 
 // False: a reset came in between.
 bool DeviceContext::Visit::enter() {
-  if (context_.is_poisoned_.load()) {
+  if (context_.primary_.is_poisoned()) {
     const PoolLock lock(context_.mutex_);
-    status_ = *context_.poison_;
+    status_ = *context_.primary_.poison();
     return true;
   }
   // Note [Host memory in reserve]
@@ -195,33 +192,32 @@ bool DeviceContext::Visit::enter() {
     status_ = opening_may_need.is_cached() ? context_.check_alive() : no_host_memory();
   }
   if (!status_) return true;
-  const std::uint64_t opening = context_.openings_.load();
-  scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});
+  const std::uint64_t opening = context_.primary_.openings();
+  scope_.emplace(context_.driver_, context_.primary_.handle());
   lock_.emplace(context_.mutex_);
-  context_.visit_ended_.wait(*lock_, [this]() VPMM_REQUIRES(pool_lock) { return !context_.is_resetting_; });
-  if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
+  context_.visits_.wait_to_enter(*lock_);
+  if (context_.primary_.handle() == driver::ContextHandle{} || context_.primary_.openings() != opening) return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
   if (!promise_->is_cached()) {
     status_ = no_host_memory();
     return true;
   }
-  status_ = context_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
-  if (status_) status_ = context_.noted(context_.forget_dead_others());
+  status_ = context_.primary_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = context_.primary_.noted(context_.forget_dead_others());
   is_inside_ = true;
-  ++context_.visits_;
+  context_.visits_.begin();
   return true;
 }
 
 DeviceContext::Visit::~Visit() {
   if (pinned_ != nullptr) --pinned_->callers;
   if (!is_inside_) return;
-  --context_.visits_;
-  if (context_.is_resetting_) context_.visit_ended_.notify_all();
+  context_.visits_.end();
+  context_.refresh_fast_path();
 }
 
-Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
-  Result<Caller> caller = context_.noted(context_.identify(stream, bound));
-  context_.refresh_fast_path();
+Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
+  Result<Caller> caller = context_.primary_.noted(context_.callers_.identify(stream, bound));
   // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
   if (caller && context_.has_noticed_reset_ && context_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
@@ -234,113 +230,50 @@ Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound
   return caller;
 }
 
-// Note [A reset by others is noticed before an event is touched]
-// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents. Touching a dead event
-// crashes, so every call first compares the context's id with the one it knows.
 Result<void> DeviceContext::check_alive() {
-  const driver::ContextHandle primary{primary_.load()};
-  if (primary == driver::ContextHandle{}) return ensure_open();
-  if (!driver_.has(Call::ctx_get_id)) return {};
-  driver::ContextId id{};
-  const CuResult result = driver_.ctx_get_id(primary, id);
-  if (result == CuResult::success && id == driver::ContextId{primary_id_.load()}) return {};
-  if (result != CuResult::success && !is_gone(result)) {
-    const PoolLock lock(mutex_);
-    return noted(driver::checked(Call::ctx_get_id, result));
-  }
-  return ensure_open();
-}
-
-Result<void> DeviceContext::ensure_open() {
+  const CuResult seen = primary_.look();
+  if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
-  return open();
+  const Result<void> result = is_gone(seen) ? open() : primary_.noted(driver::checked(Call::ctx_get_id, seen));
+  refresh_fast_path();
+  return result;
 }
 
-// Retains the primary context: the first time, or again after somebody reset it.
+// The first time, or again after a reset.
 Result<void> DeviceContext::open() {
-  driver::ContextHandle primary{};
-  VPMM_TRY(
-      noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
-  driver::ContextId id{};
-  const CuResult asked = driver_.has(Call::ctx_get_id) ? driver_.ctx_get_id(primary, id) : CuResult::success;
-  const bool is_known =
-      primary_.load() == static_cast<std::uint64_t>(primary) && primary_id_.load() == static_cast<std::uint64_t>(id);
-  if (asked != CuResult::success || is_known) {
-    driver_.device_primary_ctx_release(device_);  // somebody else was faster, or it failed
-    return noted(driver::checked(Call::ctx_get_id, asked));
-  }
-  const driver::ContextId dead{primary_id_.load()};
-  timelines_.set_primary(primary, id);
-  if (openings_.load() != 0) forget_dead(dead);
-  primary_id_.store(static_cast<std::uint64_t>(id));
-  primary_.store(static_cast<std::uint64_t>(primary));
-  ++openings_;
-  refresh_fast_path();
+  VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, primary_.retain());
+  if (!found) return {};
+  timelines_.set_primary(found->handle, found->id);
+  if (primary_.openings() != 0) forget_dead(primary_.id());
+  primary_.adopt(*found);
   return {};
 }
 
 // The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
 void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
-               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
-  const Vector<time::StampPart> done = timelines_.forget_context(dead);
-  advance(done);
-  if (small_ != nullptr) small_->retire_idle();
+               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device());
+  forget_work_of(dead);
   for (const std::uint64_t capture : captures_.all()) release_capture(capture);
   if (driver_pool_ != nullptr) driver_pool_->forget();
   driver_pool_bytes_ = 0;
-  seen_capturing_.clear();
+  captures_.forget_streams();
   has_noticed_reset_ = true;
 }
 
-// Note [A capturing stream has no id]
-// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
-// while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
-// goes without a timeline: its frees of ordinary memory are complete when all streams are.
-Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
-  Caller caller;
-  caller.stream = stream;
-  if (!stream) return caller;
-  if (bound != nullptr) {
-    // A reset took the stream away: its handle may not be touched any more.
-    time::Timeline* timeline = timelines_.find(bound->timeline());
-    if (timeline != nullptr && timeline->is_over) timeline = nullptr;
-    if (timeline == nullptr) caller.stream.reset();
-    if (timeline == nullptr || !may_capture_.load()) {
-      caller.timeline = timeline;
-      return caller;
-    }
-  }
-  driver::CaptureStatus status{};
-  const CuResult result = driver_.stream_is_capturing(*stream, status);
-  caller.standing = Standing::blocked;
-  if (result == CuResult::stream_capture_implicit) return caller;
-  if (result == CuResult::invalid_handle)
-    return Error{ErrorCode::invalid_argument,
-                 message_of("`stream` {:#x} is no stream: {}", static_cast<std::uint64_t>(*stream),
-                            driver::driver_error(Call::stream_is_capturing, result).message)};
-  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
-  // A thread's own default stream has the handle that every thread's has.
-  const std::pair key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
-  if (status == driver::CaptureStatus::none) {
-    caller.standing = Standing::ordinary;
-    seen_capturing_.erase(key);
-    VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
-    return caller;
-  }
-  SeenCapture& seen = seen_capturing_.try_emplace(key, SeenCapture{0, announced_captures_ > 0}).first->second;
-  if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
-  seen.id = caller.capture;
-  return caller;
+void DeviceContext::forget_work_of(driver::ContextId dead) {
+  advance(timelines_.forget_context(dead));
+  if (small_ != nullptr) small_->retire_idle();
 }
 
-Result<void> DeviceContext::read_capture(Caller& caller) {
-  driver::CaptureInfo info;
-  VPMM_TRY(driver::checked(Call::stream_get_capture_info, driver_.stream_get_capture_info(*caller.stream, info)));
-  if (info.status != driver::CaptureStatus::active) return {};
-  caller.standing = Standing::capturing;
-  caller.capture = static_cast<std::uint64_t>(info.id);
-  return captures_.keep_for(info);
+// Their events die with them, those of peers' contexts and of contexts whose streams called.
+Result<void> DeviceContext::forget_dead_others() {
+  VPMM_TRY_ASSIGN(const Vector<time::KnownContext> dead, peers_.dead_contexts());
+  for (const time::KnownContext& context : dead) {
+    forget_work_of(context.id);
+    peers_.forget(context);
+  }
+  return {};
 }
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
@@ -349,7 +282,7 @@ void DeviceContext::leave(const Caller& caller) {
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
     if (timelines_.is_due(*caller.timeline))
-      static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
+      static_cast<void>(primary_.noted(timelines_.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr && is_proof_due()) {
     prove_everything();
   }

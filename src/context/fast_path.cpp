@@ -33,12 +33,10 @@ bool is_default(driver::StreamHandle stream) {
 }  // namespace
 
 void DeviceContext::refresh_fast_path() {
-  // Only a change is written: every other thread reads them on every call.
-  const auto note = [](std::atomic<bool>& flag, bool is_set) {
-    if (flag.load(std::memory_order_relaxed) != is_set) flag.store(is_set);
-  };
-  note(is_fast_, small_ != nullptr && primary_.load() != 0 && !is_poisoned_.load() && !recording_);
-  note(may_capture_, announced_captures_ != 0 || !seen_capturing_.empty());
+  const bool is_fast =
+      small_ != nullptr && primary_.handle() != driver::ContextHandle{} && !primary_.is_poisoned() && !recording_;
+  // Only a change is written: every other thread reads it at every call.
+  if (is_fast_.load(std::memory_order_relaxed) != is_fast) is_fast_.store(is_fast);
 }
 
 DeviceContext::Client DeviceContext::client_of(driver::StreamHandle stream) const {
@@ -47,10 +45,9 @@ DeviceContext::Client DeviceContext::client_of(driver::StreamHandle stream) cons
     // These belong to the context that is current, and their ids outlive a reset.
     driver::ContextHandle current{};
     driver::ContextId id{};
-    const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
+    const driver::ContextHandle primary = primary_.handle();
     if (inner_driver_.ctx_get_current(current) != CuResult::success || current != primary) return {};
-    if (!has_context_ids_ || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
-        id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
+    if (!primary_.has_ids() || inner_driver_.ctx_get_id(primary, id) != CuResult::success || id != primary_.id())
       return {};
   }
   driver::CaptureStatus status{};
@@ -69,21 +66,21 @@ DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes a
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
-bool DeviceContext::is_freed(Freed freed, const Stream& stream, Bound* bound) {
+bool DeviceContext::is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound) {
   if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
 // The memory is freed already, so a failure is not the call's: the event stays due, and a later call records it.
-void DeviceContext::record_due_event(const Stream& stream, Bound* bound) noexcept {
+void DeviceContext::record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept {
   try {
     Visit visit(*this);
     if (!visit.status()) return;
     const Result<pool::Caller> caller = visit.identify(stream, bound);
     if (!caller) return;
     leave(caller.value());
-    static_cast<void>(noted(bound_any_stream(visit.lock())));
-    static_cast<void>(noted(trim_above_threshold(visit.lock())));
+    static_cast<void>(primary_.noted(bound_any_stream(visit.lock())));
+    static_cast<void>(primary_.noted(trim_above_threshold(visit.lock())));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
   }
 }
@@ -243,7 +240,7 @@ DeviceContext::Bound::~Bound() {
 
 bool DeviceContext::Bound::is_fast() const {
   return client_.cache != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
-         !context_.may_capture_.load(std::memory_order_relaxed) && !process_is_ending();
+         !context_.captures_.may_be_known() && !process_is_ending();
 }
 
 DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
@@ -253,17 +250,17 @@ DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
 
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr) || !is_fast()) return false;
-  return context_.is_freed(context_.small_->try_free(client_, ptr), client_.stream, this);
+  return context_.is_freed(context_.small_->try_free(client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  return context_.allocate_slowly({bytes, alignment, client_.stream}, this);
+  return context_.allocate_slowly({bytes, alignment, client_.stream}, &timeline_);
 }
 
 Result<void> DeviceContext::Bound::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
-  return context_.deallocate_slowly(ptr, client_.stream, this);
+  return context_.deallocate_slowly(ptr, client_.stream, &timeline_);
 }
 
 }  // namespace vpmm::context

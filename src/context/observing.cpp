@@ -71,16 +71,16 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   drain_deferred(lock);
   flush_caches();
   if (has_unproven(timelines_)) prove_everything();  // work that is over must not keep memory because nobody asked
-  VPMM_TRY(noted(settle(lock)));
+  VPMM_TRY(primary_.noted(settle(lock)));
   Bytes released = 0;
   const Bytes held = (pool_ == nullptr ? 0 : pool_->mapped_bytes()) + driver_pool_bytes_;
   if (driver_pool_ != nullptr && held > bytes_to_keep) {
-    VPMM_TRY_ASSIGN(released, noted(driver_pool_->trim(lock)));
+    VPMM_TRY_ASSIGN(released, primary_.noted(driver_pool_->trim(lock)));
     driver_pool_bytes_ = driver_pool_->reserved_bytes();
   }
   if (pool_ == nullptr) return released;
   pool_->set_other_bytes(driver_pool_bytes_);
-  VPMM_TRY_ASSIGN(const Bytes from_pool, noted(pool_->trim(lock, bytes_to_keep)));
+  VPMM_TRY_ASSIGN(const Bytes from_pool, primary_.noted(pool_->trim(lock, bytes_to_keep)));
   return released + from_pool;
 }
 
@@ -110,7 +110,7 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   VPMM_TRY(visit.status());
   if (pool_ == nullptr) return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
   pool_->set_other_bytes(driver_pool_bytes_);
-  Result<void> done = noted(pool_->preallocate(visit.lock(), bytes));
+  Result<void> done = primary_.noted(pool_->preallocate(visit.lock(), bytes));
   note_peaks(Bytes{0});
   return done;
 }
@@ -248,7 +248,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   VPMM_TRY(visit.status());
   drain_deferred(visit.lock());
   driver::MemInfo info;
-  VPMM_TRY(noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
+  VPMM_TRY(primary_.noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
   if (pool_ != nullptr) info.free += pool_->idle_bytes() + small_->idle_bytes();
   if (driver_pool_ != nullptr && driver_pool_bytes_ > driver_pool_->requested_bytes())
     info.free += driver_pool_bytes_ - driver_pool_->requested_bytes();
@@ -258,7 +258,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
 observe::PoolSnapshot DeviceContext::snapshot() const {
   const PoolLock lock(mutex_);
   observe::PoolSnapshot snapshot;
-  snapshot.device = device_;
+  snapshot.device = primary_.device();
   snapshot.driver = driver_.name();
   snapshot.policy = pool_ == nullptr ? "stream_ordered" : pool_->policy_name();
   snapshot.statistics = figures();
@@ -302,6 +302,32 @@ std::string DeviceContext::validate() const {
   if (pool_ == nullptr) return {};
   if (std::string broken = small_->validate(); !broken.empty()) return broken;
   return pool_->validate();
+}
+
+// --- other GPUs -----------------------------------------------------------------------------------------------------
+
+Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
+  if (peer == device()) return {};
+  const Result<bool> can_access = peers_.can_access(peer);
+  if (!can_access)
+    return can_access.error().code == ErrorCode::invalid_argument ? mistake(can_access.error()) : can_access.error();
+  const auto unsupported = [&](std::string_view why) {
+    return Error{ErrorCode::unsupported,
+                 message_of("device {} cannot use memory of device {}: {}", peer, device(), why)};
+  };
+  if (!can_access.value()) return unsupported("the driver reports no peer access between them");
+  if (pool_ == nullptr)
+    return unsupported(config_.pool_enabled ? "the latter does not support virtual memory management"
+                                            : "VPMM_PAGE_SIZE switches the virtual memory pool off");
+  if (driver_pool_ != nullptr)
+    return unsupported(config_.small == SmallRequests::stream_ordered
+                           ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
+                           : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  VPMM_TRY(primary_.noted(pool_->set_peer_access(visit.lock(), peer)));
+  peers_.add(peer);
+  return {};
 }
 
 // --- recording ------------------------------------------------------------------------------------------------------

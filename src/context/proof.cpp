@@ -6,7 +6,6 @@
 #include "base/scope_exit.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::context {
 
@@ -24,15 +23,6 @@ constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
 
 }  // namespace
 
-void DeviceContext::poison(const Error& error) {
-  if (poison_) return;
-  poison_ = Error{ErrorCode::poisoned,
-                  message_of("the GPU context is broken and no more driver calls are made: {}", error.message)};
-  is_poisoned_.store(true);
-  refresh_fast_path();
-  observe::log(observe::LogLevel::error, "device {}: {}", device_, poison_->message);
-}
-
 // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
 Result<void> DeviceContext::settle(MutexLock& lock) {
   VPMM_TRY(learn(kTimelinesAskedPerCall));
@@ -45,7 +35,7 @@ Result<bool> DeviceContext::learn(std::size_t most) {
   Vector<time::StampPart> done;
   const Result<void> asked = timelines_.poll(most, done);
   advance(done);  // also what was learned before it failed
-  VPMM_TRY(noted(asked));
+  VPMM_TRY(primary_.noted(asked));
   return !done.empty();
 }
 
@@ -63,12 +53,12 @@ bool DeviceContext::learn_for_miss() {
 // A context-wide event breaks every capture of the context, so it is not for times of capture. Captures of blocking
 // streams show on the legacy stream, whoever made them.
 bool DeviceContext::may_record_context_event() {
-  if (announced_captures_ != 0 || !seen_capturing_.empty()) return false;
+  if (captures_.are_known()) return false;
   const auto is_capturing = [this] {
     driver::CaptureStatus status{};
     return driver_.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success;
   };
-  if (is_capturing() || !noted(find_peer_contexts())) return false;
+  if (is_capturing() || !primary_.noted(peers_.find_contexts())) return false;
   const Vector<time::KnownContext>& others = timelines_.other_contexts();
   return std::none_of(others.begin(), others.end(), [&](const time::KnownContext& other) {
     const driver::ContextScope scope(driver_, other.handle);
@@ -87,7 +77,7 @@ bool DeviceContext::prove_everything() {
     if (!needs_all) how = Everything::legacy_stream;
   }
   if (how == Everything::context_event && !timelines_.can_close_all()) return false;
-  const Result<bool> closed = noted(timelines_.close_all(how));
+  const Result<bool> closed = primary_.noted(timelines_.close_all(how));
   return closed && closed.value();
 }
 
@@ -137,7 +127,7 @@ bool DeviceContext::synchronize_contexts(MutexLock& lock) {
   const Vector<time::StampPart> before = timelines_.numbers_so_far();
   ++host_waits_;
   const CuResult result = wait_for_contexts(lock);
-  if (!noted(driver::checked(Call::ctx_synchronize, result))) return false;
+  if (!primary_.noted(driver::checked(Call::ctx_synchronize, result))) return false;
   const Vector<time::StampPart> done = timelines_.mark_complete(before);
   advance(done);
   return !done.empty();
@@ -181,21 +171,21 @@ Result<void> DeviceContext::synchronize() {
   MutexLock& lock = visit.lock();
   drain_deferred(lock);
   flush_caches();
-  VPMM_TRY(noted(find_peer_contexts()));
+  VPMM_TRY(primary_.noted(peers_.find_contexts()));
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   const Vector<time::StampPart> before = timelines_.numbers_so_far();
   const CuResult result = wait_for_contexts(lock);
-  VPMM_TRY(noted(driver::checked(Call::ctx_synchronize, result)));
+  VPMM_TRY(primary_.noted(driver::checked(Call::ctx_synchronize, result)));
   const Vector<time::StampPart> done = timelines_.mark_complete(before);
   advance(done);
-  return noted(settle(lock));
+  return primary_.noted(settle(lock));
 }
 
 Result<void> DeviceContext::wait_for_work() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  return noted(driver::checked(Call::ctx_synchronize, wait_for_contexts(visit.lock())));
+  return primary_.noted(driver::checked(Call::ctx_synchronize, wait_for_contexts(visit.lock())));
 }
 
 bool DeviceContext::is_capturing() {
@@ -209,15 +199,9 @@ Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  is_resetting_ = true;  // Note [A reset has nobody beside it]
-  const ScopeExit let_in([&]() VPMM_REQUIRES(pool_lock) {
-    is_resetting_ = false;
-    visit_ended_.notify_all();
-  });
-  visit_ended_.wait(visit.lock(), [this]() VPMM_REQUIRES(pool_lock) { return visits_ == 1; });
+  const Visits::Alone alone(visits_, visit.lock());
   if (!may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
-  primary_.store(0);
+  VPMM_TRY(primary_.reset());
   refresh_fast_path();
   static_cast<void>(open());  // the next call tries again, and reports it
   return {};

@@ -11,7 +11,7 @@ namespace vpmm::context {
 Result<SharedRange> DeviceContext::share(AddressRange range) {
   const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(const AllocationInfo info, look_up(range.begin));
-  if (poison_) return *poison_;
+  if (primary_.poison()) return *primary_.poison();
   const HostPromise promise;
   if (!promise.is_cached()) return no_host_memory();
   if (pool_ == nullptr || pool_->allocated_around(range.begin) == nullptr)
@@ -21,7 +21,8 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
                    to_integer(range.begin),
                    pool_ == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
   if (!pool_->can_export())
-    return Error{ErrorCode::unsupported, message_of("device {} cannot export memory as a file descriptor", device_)};
+    return Error{ErrorCode::unsupported,
+                 message_of("device {} cannot export memory as a file descriptor", primary_.device())};
   if (range.size == 0 || range.size > info.usable - (range.begin - info.begin))
     return Error{ErrorCode::invalid_argument,
                  message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
@@ -43,7 +44,7 @@ bool DeviceContext::mark_used_everywhere(DevicePtr begin) {
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const PoolLock lock(mutex_);
-  if (poison_) return *poison_;
+  if (primary_.poison()) return *primary_.poison();
   const HostPromise promise;
   if (!promise.is_cached()) return no_host_memory();
   Shares::Share* const share = shares_.find(id);
