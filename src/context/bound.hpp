@@ -10,7 +10,7 @@ namespace vpmm::context {
 // same when its CUDA context does.
 class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
  public:
-  Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
+  Bound(DeviceContext& context, const StreamFront::Client& client, time::TimelineId timeline)
       : context_(context), client_(client), timeline_(timeline) {}
   ~Bound() override;
   DevicePtr try_allocate(Bytes bytes, Bytes alignment) override;
@@ -22,7 +22,7 @@ class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
   bool is_fast() const;
 
   DeviceContext& context_;
-  const Client client_;
+  const StreamFront::Client client_;
   const time::TimelineId timeline_;
 };
 

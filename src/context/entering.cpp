@@ -1,8 +1,5 @@
 // context: opening a device, noticing that its CUDA context died, and finding out who calls.
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <string>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
@@ -30,58 +27,12 @@ time::ClosingRule closing_rule(const Config& config) {
   return rule;
 }
 
-constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
-
-// Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
-constexpr Bytes kLargestPageCut = 64 * kMiB;
-
-bool cuts_pages(const Config& config, const DeviceTraits& traits) {
-  const Bytes page = config.page_size.value_or(traits.granularity);
-  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
-         small::SmallPool::can_cut(page) && page <= kLargestPageCut;
-}
-
-// Note [An allocation with chunks of its own]
-// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
-// are whole pages, and a page is a chunk.
-bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
-
 Config in_force(Config config) {
   config.page_chunks = config.page_chunks || config.ipc_isolate;
   return config;
 }
 
-Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
-  int value = 0;
-  VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
-  return value != 0;
-}
-
-// On WSL the RDMA attribute reads 1, and memory created with the flag cannot be made accessible.
-bool runs_on_wsl() {
-  std::ifstream version("/proc/version");
-  std::string text;
-  std::getline(version, text);
-  return text.find("microsoft") != std::string::npos || text.find("Microsoft") != std::string::npos;
-}
-
-Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
-  DeviceTraits traits;
-  traits.chunk.device = device;
-  VPMM_TRY_ASSIGN(traits.has_vmm,
-                  device_can(driver, driver::DeviceAttribute::virtual_memory_management_supported, device));
-  VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, driver::DeviceAttribute::memory_pools_supported, device));
-  if (!traits.has_vmm) return traits;
-  VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
-                  device_can(driver, driver::DeviceAttribute::posix_file_descriptor_supported, device));
-  VPMM_TRY_ASSIGN(const bool has_rdma,
-                  device_can(driver, driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
-  traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
-  VPMM_TRY(driver::checked(
-      Call::mem_get_allocation_granularity,
-      driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
-  return traits;
-}
+constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
 
 }  // namespace
 
@@ -106,40 +57,35 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
 // What the first request would pay for otherwise. Best effort: it asks again for what failed, and reports it.
 void DeviceContext::prepare() {
   bool is_active = false;
-  if (pool_ == nullptr || page_size_ > kLargestPageCut || config_.pages > kAddressSpace / page_size_) return;
+  if (servers_.pool == nullptr) return;
+  const Bytes page = servers_.pool->page_size();
+  if (page > kLargestPageCut || config_.pages > kAddressSpace / page) return;
   if (driver_.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
-  if (!visit.status() || !primary_.noted(pool_->prepare(visit.lock()))) return;
-  small_->prepare();
+  if (!visit.status() || !primary_.noted(servers_.pool->prepare(visit.lock()))) return;
+  servers_.small->prepare();
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
                              const DeviceTraits& traits)
     : inner_driver_(driver),
       config_(config),
-      observer_(driver.memory_observer()),
-      page_size_(config.page_size.value_or(traits.granularity)),
       driver_(driver),
       timelines_(driver_, closing_rule(config)),
+      servers_(inner_driver_, driver_, config_, traits, timelines_),
       primary_(driver_, device),
+      front_(inner_driver_, servers_, primary_, recorder_),
       captures_(driver_),
       peers_(driver_, device, timelines_),
-      callers_(driver_, timelines_, captures_) {
+      callers_(driver_, timelines_, captures_),
+      recorder_(driver_, servers_),
+      footprint_(config_, servers_, primary_),
+      prover_(driver_, config_, timelines_, servers_, primary_, captures_, peers_),
+      allocations_(servers_, primary_, captures_, shares_, recorder_, prover_),
+      sharing_(device, servers_, shares_, allocations_, prover_),
+      slow_path_(driver_, timelines_, servers_, shares_, footprint_, prover_, allocations_),
+      router_(config_, servers_, captures_, footprint_, recorder_, prover_, slow_path_) {
   observe::set_log_level(config.log);
-  capacity_ = config.capacity;
-  if (traits.has_vmm && config.pool_enabled)
-    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_);
-  const bool cuts = cuts_pages(config, traits);
-  const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
-  const bool has_driver_pool = traits.has_memory_pools && !cuts && !has_whole_pages_only;
-  using BelowAPage = small::SmallPool::BelowAPage;
-  const BelowAPage below_a_page = cuts              ? BelowAPage::cut
-                                  : has_driver_pool ? BelowAPage::driver_pool
-                                                    : BelowAPage::whole_pages;
-  if (pool_ != nullptr)
-    small_ = std::make_unique<small::SmallPool>(inner_driver_, *pool_, timelines_,
-                                                small::SmallPool::Serving{below_a_page, !config.page_chunks});
-  if (has_driver_pool) driver_pool_ = std::make_unique<driver_pool::DriverPool>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
@@ -152,21 +98,13 @@ DeviceContext::~DeviceContext() {
     const driver::ContextScope scope(driver_, primary_.handle());
     PoolLock lock(mutex_);
     if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts()) return;
-    if (wait_for_contexts(lock) != CuResult::success) return;
-    if (driver_pool_ != nullptr) driver_pool_->release_everything();
-    if (pool_ != nullptr) pool_->release_everything();
+    if (prover_.wait_for_contexts(lock) != CuResult::success) return;
+    if (servers_.driver_pool != nullptr) servers_.driver_pool->release_everything();
+    if (servers_.pool != nullptr) servers_.pool->release_everything();
     timelines_.destroy_events();
     peers_.release();
   }
   primary_.release();
-}
-
-bool DeviceContext::trim_driver_pool(MutexLock& lock) {
-  if (driver_pool_ == nullptr) return false;
-  const Result<Bytes> freed = primary_.noted(driver_pool_->trim(lock));
-  driver_pool_bytes_ = driver_pool_->reserved_bytes();
-  if (pool_ != nullptr) pool_->set_other_bytes(driver_pool_bytes_);
-  return freed && freed.value() > 0;
 }
 
 // --- entering -------------------------------------------------------------------------------------------------------
@@ -213,20 +151,21 @@ DeviceContext::Visit::~Visit() {
   if (pinned_ != nullptr) --pinned_->callers;
   if (!is_inside_) return;
   context_.visits_.end();
-  context_.refresh_fast_path();
+  context_.front_.refresh();
 }
 
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
   Result<Caller> caller = context_.primary_.noted(context_.callers_.identify(stream, bound));
   // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
-  if (caller && context_.has_noticed_reset_ && context_.may_record_context_event()) {
+  if (caller && context_.has_noticed_reset_ && context_.prover_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
-    context_.prove_everything();
+    context_.prover_.prove_everything();
   }
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
-  context_.note_peaks(caller.value());  // of its warm calls, while the pool's index still says what it said beside them
+  context_.footprint_.note_peaks(
+      caller.value());  // of its warm calls, while the pool's index still says what it said beside them
   return caller;
 }
 
@@ -235,7 +174,7 @@ Result<void> DeviceContext::check_alive() {
   if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
   const Result<void> result = is_gone(seen) ? open() : primary_.noted(driver::checked(Call::ctx_get_id, seen));
-  refresh_fast_path();
+  front_.refresh();
   return result;
 }
 
@@ -254,16 +193,15 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
                "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device());
   forget_work_of(dead);
-  for (const std::uint64_t capture : captures_.all()) release_capture(capture);
-  if (driver_pool_ != nullptr) driver_pool_->forget();
-  driver_pool_bytes_ = 0;
+  for (const std::uint64_t capture : captures_.all()) allocations_.release_capture(capture);
+  footprint_.forget_driver_pool();
   captures_.forget_streams();
   has_noticed_reset_ = true;
 }
 
 void DeviceContext::forget_work_of(driver::ContextId dead) {
-  advance(timelines_.forget_context(dead));
-  if (small_ != nullptr) small_->retire_idle();
+  servers_.advance(timelines_.forget_context(dead));
+  if (servers_.small != nullptr) servers_.small->retire_idle();
 }
 
 // Their events die with them, those of peers' contexts and of contexts whose streams called.
@@ -278,17 +216,27 @@ Result<void> DeviceContext::forget_dead_others() {
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
-  run_pending_requests(caller);
+  front_.attend(caller);
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
     if (timelines_.is_due(*caller.timeline))
       static_cast<void>(primary_.noted(timelines_.close(*caller.timeline, *caller.stream)));
-  } else if (caller.timeline == nullptr && is_proof_due()) {
-    prove_everything();
+  } else if (caller.timeline == nullptr) {
+    prover_.prove_if_due();
   }
   if (timelines_.count() <= kTimelinesKept) return;
-  if (small_ != nullptr) small_->retire_idle();
+  if (servers_.small != nullptr) servers_.small->retire_idle();
   timelines_.retire_idle(kTimelinesKept);
+}
+
+// The bounds of what is kept for nobody's sake but the pool's.
+void DeviceContext::keep_bounds(MutexLock& lock) {
+  bound_any_stream(lock);
+  trim_above_threshold(lock);
+}
+
+void DeviceContext::bound_any_stream(MutexLock& lock) {
+  if (!footprint_.is_cleanup_held()) static_cast<void>(primary_.noted(prover_.bound_any_stream(lock)));
 }
 
 }  // namespace vpmm::context

@@ -1,10 +1,4 @@
 // context: calls that are served from what their stream has cached: no lock but its cache's, no driver work.
-//
-// Note [What the fast path may skip]
-// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go wrong on it: a reset
-// by others matters before an event is touched, a capture before work is queued. What it must know is which stream
-// calls. A raw handle is asked for its id, for handles are used again, after asking whether it captures, for a
-// capturing stream has no id; a bound stream has been asked before.
 #include <algorithm>
 #include <utility>
 
@@ -12,57 +6,19 @@
 #include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
-#include "driver/driver_error.hpp"
 
 namespace vpmm::context {
 
-using driver::CuResult;
-using small::CacheGuard;
-using small::StreamCache;
+using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
-namespace {
-
-// Requests that may be served while deferred frees wait for somebody to carry them out.
-constexpr std::uint64_t kServedBesideDeferred = 64;
-
-bool is_default(driver::StreamHandle stream) {
-  return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
-}
-
-}  // namespace
-
-void DeviceContext::refresh_fast_path() {
-  const bool is_fast =
-      small_ != nullptr && primary_.handle() != driver::ContextHandle{} && !primary_.is_poisoned() && !recording_;
-  // Only a change is written: every other thread reads it at every call.
-  if (is_fast_.load(std::memory_order_relaxed) != is_fast) is_fast_.store(is_fast);
-}
-
-DeviceContext::Client DeviceContext::client_of(driver::StreamHandle stream) const {
-  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
-  if (is_default(stream)) {
-    // These belong to the context that is current, and their ids outlive a reset.
-    driver::ContextHandle current{};
-    driver::ContextId id{};
-    const driver::ContextHandle primary = primary_.handle();
-    if (inner_driver_.ctx_get_current(current) != CuResult::success || current != primary) return {};
-    if (!primary_.has_ids() || inner_driver_.ctx_get_id(primary, id) != CuResult::success || id != primary_.id())
-      return {};
-  }
-  driver::CaptureStatus status{};
-  driver::StreamId id{};
-  if (inner_driver_.stream_is_capturing(stream, status) != CuResult::success || status != driver::CaptureStatus::none)
-    return {};
-  if (inner_driver_.stream_get_id(stream, id) != CuResult::success) return {};
-  return {streams_.find(static_cast<std::uint64_t>(id)), id, stream};
-}
-
-// --- served by a stream's cache --------------------------------------------------------------------------------------
-
 DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.cache == nullptr || !small_->may_be_cached(bytes, alignment)) return {};
-  return small_->try_allocate(client, bytes);
+  if (client.cache == nullptr || !servers_.small->may_be_cached(bytes, alignment)) return {};
+  return servers_.small->try_allocate(client, bytes);
+}
+
+Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
+  return client.cache == nullptr ? Freed::no : servers_.small->try_free(client, ptr);
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
@@ -79,37 +35,19 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
     const Result<pool::Caller> caller = visit.identify(stream, bound);
     if (!caller) return;
     leave(caller.value());
-    static_cast<void>(primary_.noted(bound_any_stream(visit.lock())));
-    static_cast<void>(primary_.noted(trim_above_threshold(visit.lock())));
+    keep_bounds(visit.lock());
   } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
   }
-}
-
-// The call took the pool's lock, so it can do what others asked this stream for.
-void DeviceContext::run_pending_requests(const pool::Caller& caller) {
-  if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
-  StreamCache& cache = small_->cache_of(*caller.timeline);
-  {
-    const CacheGuard guard(cache);
-    cache.wants_attention.store(false, std::memory_order_relaxed);
-    ++cache.activity;
-    caller.timeline->wanted = std::exchange(cache.wants_event, false) || caller.timeline->wanted;
-  }
-  const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
-  if (stream != 0) streams_.note(stream, cache);
-  const bool is_primary = caller.timeline->context_id == timelines_.primary_id();
-  if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
-    cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }
 
 // --- public calls --------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && small_ != nullptr && small_->may_be_cached(request.bytes, request.alignment)) {
-    const Client client = client_of(*request.stream);
+  if (request.stream && servers_.small != nullptr && servers_.small->may_be_cached(request.bytes, request.alignment)) {
+    const Client client = front_.client_of(*request.stream);
     if (client.cache != nullptr) {
-      const DevicePtr begin = small_->try_allocate(client, request.bytes);
+      const DevicePtr begin = servers_.small->try_allocate(client, request.bytes);
       if (!is_null(begin)) return begin;
     }
   }
@@ -122,55 +60,51 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 // locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
-  if (bytes == 0 || !is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
-  const small::SmallPool::Server server = small_->server_of(bytes, alignment);
+  if (bytes == 0 || !front_.is_open()) return {};
+  const small::SmallPool::Server server = servers_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
-  if (!small_->may_be_cached(bytes, alignment)) return {};
-  if (!deferred_.empty() && served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) >= kServedBesideDeferred)
-    return {};
-  return small_->try_allocate({&small_->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
+  if (!servers_.small->may_be_cached(bytes, alignment)) return {};
+  if (!allocations_.may_pass_deferred()) return {};
+  return servers_.small->try_allocate({&servers_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (config_.page_chunks || bytes > kAddressSpace || !deferred_.empty()) return {};
-  const Bytes natural = pool_->page_alignment();
+  if (config_.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
+  pool::Pool& pool = *servers_.pool;
+  const Bytes natural = pool.page_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
-  if (!has_preallocated_ || recording_ || !promise.is_cached()) return {};
+  if (!router_.has_preallocated() || recorder_.is_recording() || !promise.is_cached()) return {};
   const pool::Caller caller;
-  deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  const std::optional<pool::Placed> found = pool_->find({bytes, round_up(bytes, page_size_), natural}, caller);
+  allocations_.provide();  // it may throw, so before anything is taken
+  const std::optional<pool::Placed> found = pool.find({bytes, round_up(bytes, pool.page_size()), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
-    note_peaks(caller);
+    recorder_.allocated(begin, {bytes, alignment, std::nullopt}, caller);
+    footprint_.note_peaks(caller);
   });
   return begin;
 }
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && is_fast_.load(std::memory_order_relaxed) && !process_is_ending()) {
-    Freed freed = small_->try_free_by_handle(ptr, *stream);
-    if (freed == Freed::not_known) freed = try_free(client_of(*stream), ptr);
+  if (stream && front_.is_open()) {
+    Freed freed = servers_.small->try_free_by_handle(ptr, *stream);
+    if (freed == Freed::not_known) freed = try_free(front_.client_of(*stream), ptr);
     if (is_freed(freed, stream, nullptr)) return {};
   }
   return deallocate_slowly(ptr, stream, nullptr);
-}
-
-Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
-  return client.cache == nullptr ? Freed::no : small_->try_free(client, ptr);
 }
 
 // The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Client client = stream ? client_of(*stream) : Client{};
+  const Client client = stream ? front_.client_of(*stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -207,7 +141,7 @@ void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
 }
 
 Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
-  const Client client = stream ? client_of(*stream) : Client{};
+  const Client client = stream ? front_.client_of(*stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
     if (is_null(ptr) || is_freed(try_free(client, ptr), stream, nullptr)) continue;
@@ -226,7 +160,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (small_ != nullptr) client.cache = &small_->cache_of(*caller.timeline);
+  if (servers_.small != nullptr) client.cache = &servers_.small->cache_of(*caller.timeline);
   std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;
@@ -239,8 +173,7 @@ DeviceContext::Bound::~Bound() {
 }
 
 bool DeviceContext::Bound::is_fast() const {
-  return client_.cache != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
-         !context_.captures_.may_be_known() && !process_is_ending();
+  return client_.cache != nullptr && context_.front_.is_open() && !context_.captures_.may_be_known();
 }
 
 DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
@@ -250,7 +183,7 @@ DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
 
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr) || !is_fast()) return false;
-  return context_.is_freed(context_.small_->try_free(client_, ptr), client_.stream, &timeline_);
+  return context_.is_freed(context_.servers_.small->try_free(client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {

@@ -34,11 +34,6 @@ Shares::Share* Shares::find(DevicePtr begin) {
   return found == by_begin_.end() ? nullptr : &found->second;
 }
 
-const Shares::Share* Shares::find(DevicePtr begin) const {
-  const auto found = by_begin_.find(begin);
-  return found == by_begin_.end() ? nullptr : &found->second;
-}
-
 Shares::Share* Shares::find(ShareId id) {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() ? nullptr : find(found->second);
@@ -47,6 +42,20 @@ Shares::Share* Shares::find(ShareId id) {
 void Shares::erase(const Share& share) {
   by_id_.erase(static_cast<std::uint64_t>(share.id));
   by_begin_.erase(share.range.begin);
+}
+
+bool Shares::keep(DevicePtr begin) {
+  Share* const share = find(begin);
+  if (share == nullptr) return false;
+  share->is_freed = share->is_held();
+  if (share->is_freed) return true;
+  erase(*share);  // its tokens are of the past from here on
+  return false;
+}
+
+bool Shares::is_kept(DevicePtr begin) const {
+  const auto found = by_begin_.find(begin);
+  return found != by_begin_.end() && found->second.is_freed;
 }
 
 Bytes Shares::freed_bytes() const {

@@ -33,9 +33,11 @@ class Shares {
   bool empty() const VPMM_REQUIRES(pool_lock) { return by_begin_.empty(); }
   Share& find_or_add(AddressRange allocation) VPMM_REQUIRES(pool_lock);
   Share* find(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  const Share* find(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   Share* find(ShareId id) VPMM_REQUIRES(pool_lock);
   void erase(const Share& share) VPMM_REQUIRES(pool_lock);
+  // For a free of what may be shared. True: others still hold it, and that is noted, which is all there is to do.
+  bool keep(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  bool is_kept(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // kept for holders only
   std::string validate() const VPMM_REQUIRES(pool_lock);
 

@@ -5,6 +5,7 @@
 
 #include "base/host_memory.hpp"
 #include "context/device_context.hpp"
+#include "driver/context_scope.hpp"
 
 namespace vpmm::context {
 
