@@ -19,20 +19,16 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 
 }  // namespace
 
-Error not_inside(DevicePtr ptr) {
-  return {ErrorCode::invalid_pointer,
-          message_of("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
-}
-
 // --- what is live ---------------------------------------------------------------------------------------------------
 
+// Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes alone.
 bool Allocations::is_live(const region::Region& region) const {
   return !small::SmallPool::is_cached(region) && !captures_.is_parked(&region) && !shares_.is_kept(region.range.begin);
 }
 
 // The live small allocation around `ptr` that is a user's.
 std::optional<small::Allocation> Allocations::find_live(const region::Region& page, DevicePtr ptr) const {
-  std::optional<small::Allocation> small = servers_.small->find(page, ptr);
+  std::optional<small::Allocation> small = device_.small->find(page, ptr);
   if (small && shares_.is_kept(small->range.begin)) small.reset();
   return small;
 }
@@ -45,14 +41,14 @@ AddressRange Allocations::live_around(const region::Region& region, DevicePtr pt
 }
 
 Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
-  const region::Region* const region = servers_.allocated_around(ptr);
+  const region::Region* const region = device_.allocated_around(ptr);
   if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
       return AllocationInfo{small->range.begin, small->requested, small->range.size};
   } else if (region != nullptr && is_live(*region)) {
-    return AllocationInfo{region->range.begin, servers_.small->requested_of(*region), region->range.size};
+    return AllocationInfo{region->range.begin, device_.small->requested_of(*region), region->range.size};
   }
-  if (const driver_pool::Block* const block = servers_.block_around(ptr))
+  if (const driver_pool::Block* const block = device_.block_around(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested};
   return not_inside(ptr);
 }
@@ -74,26 +70,26 @@ Error Allocations::not_live(DevicePtr ptr, AddressRange around) {
 
 // Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
 // out streams that nobody named: there it counts that this one was.
-Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user, AnyStreamOrder order) {
+Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
-    return owner != user.id || order == AnyStreamOrder::legacy;
+    return owner != user.id || device_.config.any_stream == AnyStreamOrder::legacy;
   };
-  region::Region* const region = servers_.allocated_around(ptr);
+  region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr) {
-    driver_pool::Block* const block = servers_.block_around(ptr);
+    driver_pool::Block* const block = device_.block_around(ptr);
     if (block == nullptr) return not_live(ptr, {});
     if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
-    if (is_news(block->timeline)) servers_.driver_pool->record_use(block, user);
+    if (is_news(block->timeline)) device_.driver_pool->record_use(block, user);
   } else if (const AddressRange live = live_around(*region, ptr); live.empty() || live.begin != ptr) {
     return not_live(ptr, live);
   } else if (small::SmallPool::is_arena(*region)) {
     const std::optional<small::Allocation> small = find_live(*region, ptr);
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (!small || (is_news(small->timeline) && !servers_.small->record_use(*region, ptr, user)))
+    if (!small || (is_news(small->timeline) && !device_.small->record_use(*region, ptr, user)))
       return not_live(ptr, {});
   } else {
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (is_news(region->owner.timeline) && !servers_.small->record_use(*region, user)) return not_live(ptr, {});
+    if (is_news(region->owner.timeline) && !device_.small->record_use(*region, user)) return not_live(ptr, {});
   }
   return {};
 }
@@ -101,7 +97,7 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user, AnyStr
 // --- a free ---------------------------------------------------------------------------------------------------------
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  region::Region* const region = servers_.allocated_around(ptr);
+  region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
   const bool is_kept = shares_.keep(ptr);
@@ -113,17 +109,17 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& str
 
 // Note [Who ends an allocation may free it]
 bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
-  region::Region* const region = servers_.allocated_around(begin);
+  region::Region* const region = device_.allocated_around(begin);
   if (!small::SmallPool::is_arena(*region)) {
-    if (region->range.begin != begin || captures_.is_parked(region) || !servers_.small->end(*region)) return false;
+    if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region)) return false;
     free_pages(region, stream, caller);
     return true;
   }
-  const std::optional<small::Allocation> ended = servers_.small->end(*region, begin);
+  const std::optional<small::Allocation> ended = device_.small->end(*region, begin);
   if (!ended) return false;
-  const Prover::Uses uses{ended->timeline, servers_.small->other_uses(*ended), ended->range.size};
+  const Prover::Uses uses{ended->timeline, device_.small->other_uses(*ended), ended->range.size};
   observe_end(ended->range, uses, stream, caller);
-  servers_.small->deallocate(*ended, prover_.stamp_of(uses, caller));
+  device_.small->deallocate(*ended, prover_.stamp_of(uses, caller));
   return true;
 }
 
@@ -135,13 +131,13 @@ void Allocations::free_pages(region::Region* region, const Stream& stream, const
   }
   const Prover::Uses uses{region->owner.timeline, region->owner.other_uses, region->range.size};
   observe_end(region->range, uses, stream, caller);
-  servers_.pool->deallocate(region, prover_.stamp_of(uses, caller));
+  device_.pool->deallocate(region, prover_.stamp_of(uses, caller));
 }
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
 // complete.
 Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
-  driver_pool::Block* const block = servers_.block_around(ptr);
+  driver_pool::Block* const block = device_.block_around(ptr);
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
   if (block->begin != ptr) return not_live(ptr, range);
@@ -149,8 +145,8 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))
-    return servers_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
-  Result<void> freed = servers_.driver_pool->deallocate_on(lock, block, *caller.stream);
+    return device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
+  Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
   if (!freed) recorder_.observe_begin(range, stream);  // it is the caller's still
   return freed;
 }
@@ -165,7 +161,7 @@ void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, cons
 void Allocations::release_capture(std::uint64_t capture) {
   for (region::Region* region : captures_.release(capture)) {
     recorder_.observe_end(region->range, std::nullopt);
-    servers_.pool->deallocate(region, prover_.stamp_of_all(region->range.size));
+    device_.pool->deallocate(region, prover_.stamp_of_all(region->range.size));
   }
 }
 
@@ -183,7 +179,7 @@ bool Allocations::drain(MutexLock& lock) {
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     const HostPromise promise;  // of its own: there may be any number of them
     if (!promise.is_cached()) throw std::bad_alloc();
-    static_cast<void>(primary_.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));
+    static_cast<void>(device_.primary.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   prover_.prove_if_due();
   return true;

@@ -6,36 +6,25 @@
 #include <optional>
 
 #include "base/address.hpp"
-#include "base/mutex.hpp"
-#include "base/result.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
-#include "context/primary_context.hpp"
+#include "context/device.hpp"
 #include "context/prover.hpp"
 #include "context/recorder.hpp"
-#include "context/servers.hpp"
 #include "context/shares.hpp"
 
 namespace vpmm::context {
 
-Error not_inside(DevicePtr ptr);  // any live allocation
-
 class Allocations {
  public:
-  Allocations(const Servers& servers, PrimaryContext& primary, Captures& captures, Shares& shares, Recorder& recorder,
-              Prover& prover)
-      : servers_(servers),
-        primary_(primary),
-        captures_(captures),
-        shares_(shares),
-        recorder_(recorder),
-        prover_(prover) {}
+  Allocations(Device& device, Captures& captures, Shares& shares, Recorder& recorder, Prover& prover)
+      : device_(device), captures_(captures), shares_(shares), recorder_(recorder), prover_(prover) {}
 
   // Of the live allocation around `ptr`.
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // Work of `user` uses what starts at `ptr`, too.
-  Result<void> record_use(DevicePtr ptr, time::Timeline& user, AnyStreamOrder order) VPMM_REQUIRES(pool_lock);
+  Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // The same of what is in the pool and not shared any more; nobody is told. False: no live allocation starts there.
@@ -46,7 +35,7 @@ class Allocations {
   // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
   void defer(DevicePtr ptr) noexcept { deferred_.push(to_integer(ptr)); }
   // For one allocation more than there is: whoever frees it needs no memory for that. Throws std::bad_alloc.
-  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(servers_.live_allocations() + 1); }
+  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(device_.live_allocations() + 1); }
   bool has_deferred() const { return !deferred_.empty(); }
   // Whether a request may be served beside those that wait; not for ever.
   bool may_pass_deferred();
@@ -55,10 +44,9 @@ class Allocations {
 
   Error mistake(Error error) VPMM_REQUIRES(pool_lock);
   std::uint64_t mistakes() const VPMM_REQUIRES(pool_lock) { return mistakes_; }
-  // Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes alone.
-  bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
 
  private:
+  bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
@@ -68,8 +56,7 @@ class Allocations {
   void observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream, const pool::Caller& caller) const
       VPMM_REQUIRES(pool_lock);
 
-  const Servers& servers_;
-  PrimaryContext& primary_;
+  Device& device_;
   Captures& captures_;
   Shares& shares_;
   Recorder& recorder_;

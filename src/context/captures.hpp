@@ -1,4 +1,4 @@
-// context: which streams capture, and memory that belongs to captures and the graphs made from them.
+// context: who calls, which streams capture, and memory that belongs to captures and the graphs made from them.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,9 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "context/context.hpp"
 #include "context/deferred.hpp"
-#include "driver/driver.hpp"
+#include "context/device.hpp"
 #include "region/region.hpp"
 #include "time/timelines.hpp"
 
@@ -25,23 +26,20 @@ namespace vpmm::context {
 // the memory is freed for everybody, once work of all streams is done.
 class Captures {
  public:
-  explicit Captures(driver::Driver& driver) : driver_(driver), ended_(std::make_shared<DeferredList>()) {}
+  explicit Captures(Device& device) : device_(device), ended_(std::make_shared<DeferredList>()) {}
 
-  // --- which streams capture: those that were seen to when they called last, and what the user announced ---
+  // `bound`: the timeline of a bound stream, which is not asked who it is.
+  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound) VPMM_REQUIRES(pool_lock);
   void announce() VPMM_REQUIRES(pool_lock);
   // False: none is announced.
   bool end_announced() VPMM_REQUIRES(pool_lock);
-  // `capture`: which, once it is known.
-  void saw_capturing(driver::StreamHandle stream, std::optional<std::uint64_t> capture) VPMM_REQUIRES(pool_lock);
-  void saw_ordinary(driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   void forget_streams() VPMM_REQUIRES(pool_lock);
+  // Whether any is announced, or was seen when its stream called last.
   bool are_known() const VPMM_REQUIRES(pool_lock) { return announced_ != 0 || !seen_.empty(); }
   // The same for anybody.
   bool may_be_known() const { return may_be_known_.load(std::memory_order_relaxed); }
 
   // --- their memory ---
-  // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
-  Result<void> keep_for(const driver::CaptureInfo& info) VPMM_REQUIRES(pool_lock);
   bool keeps(std::uint64_t capture) const VPMM_REQUIRES(pool_lock) { return kept_.count(capture) != 0; }
   // `freed_on`: the capturing stream that freed it; none: it was freed after or outside the capture.
   void park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on)
@@ -67,10 +65,12 @@ class Captures {
     bool is_announced = false;  // first seen while captures were announced: over when no more are
   };
   using Key = std::pair<driver::StreamHandle, std::thread::id>;
-  static Key key_of(driver::StreamHandle stream);
+  Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
+  Result<void> keep_for(const driver::CaptureInfo& info) VPMM_REQUIRES(pool_lock);
   void refresh() VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& driver_;
+  Device& device_;
   std::uint64_t announced_ VPMM_GUARDED_BY(pool_lock) = 0;
   // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
   Map<Key, Seen> seen_ VPMM_GUARDED_BY(pool_lock);

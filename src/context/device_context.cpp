@@ -7,6 +7,7 @@
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
+#include "base/scope_exit.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
 #include "context/visit.hpp"
@@ -42,7 +43,7 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, c
       const PoolLock lock(mutex_);
       callback = out_of_memory_;
     }
-    if (!callback || !callback({request.bytes, primary_.device()})) return result;
+    if (!callback || !callback({request.bytes, device_.primary.device()})) return result;
     has_asked = false;  // it may have freed memory of theirs
   }
 }
@@ -56,10 +57,10 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
     return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
   const bool has_drained = allocations_.drain(lock);
-  VPMM_TRY(primary_.noted(prover_.settle(lock)));
-  VPMM_TRY(primary_.noted(router_.preallocate_once(lock)));
+  VPMM_TRY(device_.primary.noted(prover_.settle(lock)));
+  VPMM_TRY(device_.primary.noted(router_.preallocate_once(lock)));
   allocations_.provide();  // it may throw, so before anything is taken
-  Result<DevicePtr> result = primary_.noted(router_.allocate(lock, request, caller));
+  Result<DevicePtr> result = device_.primary.noted(router_.allocate(lock, request, caller));
   if (!result) return result;
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
@@ -79,7 +80,7 @@ Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& strea
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream, bound));
-  VPMM_TRY(primary_.noted(allocations_.free(lock, ptr, caller.stream, caller)));
+  VPMM_TRY(device_.primary.noted(allocations_.free(lock, ptr, caller.stream, caller)));
   // The memory is freed already, so a failure from here on is not the call's.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     leave(caller);
@@ -102,7 +103,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : prover_.all_streams();
-  VPMM_TRY(allocations_.record_use(ptr, user, config_.any_stream));
+  VPMM_TRY(allocations_.record_use(ptr, user));
   leave(caller);
   return {};
 }
@@ -153,17 +154,17 @@ Result<void> DeviceContext::synchronize() {
   MutexLock& lock = visit.lock();
   allocations_.drain(lock);
   footprint_.flush_caches();
-  VPMM_TRY(primary_.noted(peers_.find_contexts()));
+  VPMM_TRY(device_.primary.noted(peers_.find_contexts()));
   if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(prover_.wait_for_everything(lock));
-  return primary_.noted(prover_.settle(lock));
+  return device_.primary.noted(prover_.settle(lock));
 }
 
 Result<void> DeviceContext::wait_for_work() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  return primary_.noted(driver::checked(Call::ctx_synchronize, prover_.wait_for_contexts(visit.lock())));
+  return device_.primary.noted(driver::checked(Call::ctx_synchronize, prover_.wait_for_contexts(visit.lock())));
 }
 
 bool DeviceContext::is_capturing() {
@@ -177,9 +178,10 @@ Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  const Visits::Alone alone(visits_, visit.lock());
+  visits_.begin_reset(visit.lock());
+  const ScopeExit let_in([&]() VPMM_REQUIRES(pool_lock) { visits_.end_reset(); });
   if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  VPMM_TRY(primary_.reset());
+  VPMM_TRY(device_.primary.reset());
   front_.refresh();
   static_cast<void>(open());  // the next call tries again, and reports it
   return {};
@@ -190,18 +192,18 @@ Result<void> DeviceContext::reset() {
 Result<SharedRange> DeviceContext::share(AddressRange range) {
   const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(const AllocationInfo around, allocations_.query(range.begin));
-  if (primary_.poison()) return *primary_.poison();
+  if (device_.primary.poison()) return *device_.primary.poison();
   const HostPromise promise;
   if (!promise.is_cached()) return no_host_memory();
-  return sharing_.share(around, range);
+  return shares_.share(around, range);
 }
 
 Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) {
   const PoolLock lock(mutex_);
-  if (primary_.poison()) return *primary_.poison();
+  if (device_.primary.poison()) return *device_.primary.poison();
   const HostPromise promise;
   if (!promise.is_cached()) return no_host_memory();
-  return sharing_.lease(id, offset, size);
+  return shares_.lease(id, offset, size);
 }
 
 // Whoever holds the lease tries again where there is no host memory.
@@ -209,7 +211,8 @@ void DeviceContext::end_lease(ShareId id, Holder holder) {
   const HostPromise promise;
   if (!promise.is_cached()) throw std::bad_alloc();
   const PoolLock lock(mutex_);
-  sharing_.end_lease(id, holder);
+  // Whoever used it named no stream here, so all work queued so far may be the last to use it.
+  if (const auto freed = shares_.end_lease(id, holder)) allocations_.end(*freed, std::nullopt, Caller{});
 }
 
 }  // namespace vpmm::context

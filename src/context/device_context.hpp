@@ -10,23 +10,18 @@
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "context/allocations.hpp"
-#include "context/callers.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
+#include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/peers.hpp"
-#include "context/primary_context.hpp"
 #include "context/prover.hpp"
 #include "context/recorder.hpp"
 #include "context/router.hpp"
-#include "context/servers.hpp"
 #include "context/shares.hpp"
-#include "context/sharing.hpp"
 #include "context/slow_path.hpp"
 #include "context/stream_front.hpp"
 #include "context/visits.hpp"
-#include "driver/recording.hpp"
-#include "time/timelines.hpp"
 
 namespace vpmm::context {
 
@@ -66,9 +61,9 @@ class DeviceContext final : public Context {
   observe::Statistics statistics() const override;
   void reset_peaks() override;
   observe::PoolSnapshot snapshot() const override;
-  const Config& config() const override { return config_; }
-  driver::DeviceOrdinal device() const override { return primary_.device(); }
-  driver::Driver& driver() override { return inner_driver_; }
+  const Config& config() const override { return device_.config; }
+  driver::DeviceOrdinal device() const override { return device_.primary.device(); }
+  driver::Driver& driver() override { return device_.inner; }
   std::string validate() const override;
   Result<SharedRange> share(AddressRange range) override;
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) override;
@@ -117,25 +112,18 @@ class DeviceContext final : public Context {
   void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& inner_driver_;
-  const Config config_;
   alignas(kCacheLine) mutable Mutex mutex_;
-  mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
-  time::Timelines timelines_ VPMM_GUARDED_BY(pool_lock);
-  // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
-  alignas(kCacheLine) Servers servers_;
-  PrimaryContext primary_;
+  Device device_;
+  // --- read by every call, without the lock, like the end of device_ ---
   StreamFront front_;
   Captures captures_;
   // --- under mutex_: each knows those above it ---
   alignas(kCacheLine) Peers peers_;
-  Callers callers_;
-  Shares shares_;
   Recorder recorder_;
   Footprint footprint_;
   Prover prover_;
+  Shares shares_;
   Allocations allocations_;
-  Sharing sharing_;
   SlowPath slow_path_;
   Router router_;
   Visits visits_;

@@ -1,9 +1,8 @@
-// context: opening a device, noticing that its CUDA context died, and finding out who calls.
+// context: opening a device, entering and leaving it, and noticing that its CUDA context died.
 #include <algorithm>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
@@ -17,24 +16,7 @@ using driver::Call;
 using driver::CuResult;
 using pool::Caller;
 
-namespace {
-
-time::ClosingRule closing_rule(const Config& config) {
-  time::ClosingRule rule;
-  if (!config.page_chunks) return rule;
-  rule.frees = 1;  // the specification closes every free
-  rule.even_alone = true;
-  return rule;
-}
-
-Config in_force(Config config) {
-  config.page_chunks = config.page_chunks || config.ipc_isolate;
-  return config;
-}
-
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
-
-}  // namespace
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const Config& config) {
@@ -48,7 +30,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
-  auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
+  auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
   context->prepare();
   enter_neighbourhood(*context);
   return std::unique_ptr<Context>(std::move(context));
@@ -57,34 +39,27 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
 // What the first request would pay for otherwise. Best effort: it asks again for what failed, and reports it.
 void DeviceContext::prepare() {
   bool is_active = false;
-  if (servers_.pool == nullptr) return;
-  const Bytes page = servers_.pool->page_size();
-  if (page > kLargestPageCut || config_.pages > kAddressSpace / page) return;
-  if (driver_.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
+  if (device_.pool == nullptr) return;
+  if (device_.page_size > kLargestPageCut || device_.config.pages > kAddressSpace / device_.page_size) return;
+  if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
-  if (!visit.status() || !primary_.noted(servers_.pool->prepare(visit.lock()))) return;
-  servers_.small->prepare();
+  if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
+  device_.small->prepare();
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
                              const DeviceTraits& traits)
-    : inner_driver_(driver),
-      config_(config),
-      driver_(driver),
-      timelines_(driver_, closing_rule(config)),
-      servers_(inner_driver_, driver_, config_, traits, timelines_),
-      primary_(driver_, device),
-      front_(inner_driver_, servers_, primary_, recorder_),
-      captures_(driver_),
-      peers_(driver_, device, timelines_),
-      callers_(driver_, timelines_, captures_),
-      recorder_(driver_, servers_),
-      footprint_(config_, servers_, primary_),
-      prover_(driver_, config_, timelines_, servers_, primary_, captures_, peers_),
-      allocations_(servers_, primary_, captures_, shares_, recorder_, prover_),
-      sharing_(device, servers_, shares_, allocations_, prover_),
-      slow_path_(driver_, timelines_, servers_, shares_, footprint_, prover_, allocations_),
-      router_(config_, servers_, captures_, footprint_, recorder_, prover_, slow_path_) {
+    : device_(driver, device, config, traits),
+      front_(device_, recorder_),
+      captures_(device_),
+      peers_(device_),
+      recorder_(device_),
+      footprint_(device_),
+      prover_(device_, captures_, peers_),
+      shares_(device_, prover_),
+      allocations_(device_, captures_, shares_, recorder_, prover_),
+      slow_path_(device_, shares_, footprint_, prover_, allocations_),
+      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {
   observe::set_log_level(config.log);
 }
 
@@ -92,19 +67,19 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
   leave_neighbourhood(*this);
-  if (primary_.openings() == 0 || primary_.is_poisoned() || process_is_ending()) return;
-  if (!check_alive() || primary_.is_poisoned()) return;
+  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending()) return;
+  if (!check_alive() || device_.primary.is_poisoned()) return;
   {
-    const driver::ContextScope scope(driver_, primary_.handle());
+    const driver::ContextScope scope(device_.driver, device_.primary.handle());
     PoolLock lock(mutex_);
     if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts()) return;
     if (prover_.wait_for_contexts(lock) != CuResult::success) return;
-    if (servers_.driver_pool != nullptr) servers_.driver_pool->release_everything();
-    if (servers_.pool != nullptr) servers_.pool->release_everything();
-    timelines_.destroy_events();
+    if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
+    if (device_.pool != nullptr) device_.pool->release_everything();
+    device_.timelines.destroy_events();
     peers_.release();
   }
-  primary_.release();
+  device_.primary.release();
 }
 
 // --- entering -------------------------------------------------------------------------------------------------------
@@ -119,9 +94,9 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
 
 // False: a reset came in between.
 bool DeviceContext::Visit::enter() {
-  if (context_.primary_.is_poisoned()) {
+  if (context_.device_.primary.is_poisoned()) {
     const PoolLock lock(context_.mutex_);
-    status_ = *context_.primary_.poison();
+    status_ = *context_.device_.primary.poison();
     return true;
   }
   // Note [Host memory in reserve]
@@ -130,18 +105,19 @@ bool DeviceContext::Visit::enter() {
     status_ = opening_may_need.is_cached() ? context_.check_alive() : no_host_memory();
   }
   if (!status_) return true;
-  const std::uint64_t opening = context_.primary_.openings();
-  scope_.emplace(context_.driver_, context_.primary_.handle());
+  const std::uint64_t opening = context_.device_.primary.openings();
+  scope_.emplace(context_.device_.driver, context_.device_.primary.handle());
   lock_.emplace(context_.mutex_);
   context_.visits_.wait_to_enter(*lock_);
-  if (context_.primary_.handle() == driver::ContextHandle{} || context_.primary_.openings() != opening) return false;
+  if (context_.device_.primary.handle() == driver::ContextHandle{} || context_.device_.primary.openings() != opening)
+    return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
   if (!promise_->is_cached()) {
     status_ = no_host_memory();
     return true;
   }
-  status_ = context_.primary_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
-  if (status_) status_ = context_.primary_.noted(context_.forget_dead_others());
+  status_ = context_.device_.primary.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = context_.device_.primary.noted(context_.forget_dead_others());
   is_inside_ = true;
   context_.visits_.begin();
   return true;
@@ -155,7 +131,7 @@ DeviceContext::Visit::~Visit() {
 }
 
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
-  Result<Caller> caller = context_.primary_.noted(context_.callers_.identify(stream, bound));
+  Result<Caller> caller = context_.device_.primary.noted(context_.captures_.identify(stream, bound));
   // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
   if (caller && context_.has_noticed_reset_ && context_.prover_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
@@ -164,27 +140,27 @@ Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
-  context_.footprint_.note_peaks(
-      caller.value());  // of its warm calls, while the pool's index still says what it said beside them
+  // Of its warm calls, while the pool's index still says what it said beside them.
+  context_.footprint_.note_peaks(caller.value());
   return caller;
 }
 
 Result<void> DeviceContext::check_alive() {
-  const CuResult seen = primary_.look();
+  const CuResult seen = device_.primary.look();
   if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
-  const Result<void> result = is_gone(seen) ? open() : primary_.noted(driver::checked(Call::ctx_get_id, seen));
+  const Result<void> result = is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
   front_.refresh();
   return result;
 }
 
 // The first time, or again after a reset.
 Result<void> DeviceContext::open() {
-  VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, primary_.retain());
+  VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
   if (!found) return {};
-  timelines_.set_primary(found->handle, found->id);
-  if (primary_.openings() != 0) forget_dead(primary_.id());
-  primary_.adopt(*found);
+  device_.timelines.set_primary(found->handle, found->id);
+  if (device_.primary.openings() != 0) forget_dead(device_.primary.id());
+  device_.primary.adopt(*found);
   return {};
 }
 
@@ -200,8 +176,8 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
 }
 
 void DeviceContext::forget_work_of(driver::ContextId dead) {
-  servers_.advance(timelines_.forget_context(dead));
-  if (servers_.small != nullptr) servers_.small->retire_idle();
+  device_.advance(device_.timelines.forget_context(dead));
+  if (device_.small != nullptr) device_.small->retire_idle();
 }
 
 // Their events die with them, those of peers' contexts and of contexts whose streams called.
@@ -219,14 +195,14 @@ void DeviceContext::leave(const Caller& caller) {
   front_.attend(caller);
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
-    if (timelines_.is_due(*caller.timeline))
-      static_cast<void>(primary_.noted(timelines_.close(*caller.timeline, *caller.stream)));
+    if (device_.timelines.is_due(*caller.timeline))
+      static_cast<void>(device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr) {
     prover_.prove_if_due();
   }
-  if (timelines_.count() <= kTimelinesKept) return;
-  if (servers_.small != nullptr) servers_.small->retire_idle();
-  timelines_.retire_idle(kTimelinesKept);
+  if (device_.timelines.count() <= kTimelinesKept) return;
+  if (device_.small != nullptr) device_.small->retire_idle();
+  device_.timelines.retire_idle(kTimelinesKept);
 }
 
 // The bounds of what is kept for nobody's sake but the pool's.
@@ -236,7 +212,7 @@ void DeviceContext::keep_bounds(MutexLock& lock) {
 }
 
 void DeviceContext::bound_any_stream(MutexLock& lock) {
-  if (!footprint_.is_cleanup_held()) static_cast<void>(primary_.noted(prover_.bound_any_stream(lock)));
+  if (!footprint_.is_cleanup_held()) static_cast<void>(device_.primary.noted(prover_.bound_any_stream(lock)));
 }
 
 }  // namespace vpmm::context

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/message.hpp"
-#include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
 
@@ -13,12 +12,12 @@ using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
 DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.cache == nullptr || !servers_.small->may_be_cached(bytes, alignment)) return {};
-  return servers_.small->try_allocate(client, bytes);
+  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
+  return device_.small->try_allocate(client, bytes);
 }
 
 Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
-  return client.cache == nullptr ? Freed::no : servers_.small->try_free(client, ptr);
+  return client.cache == nullptr ? Freed::no : device_.small->try_free(client, ptr);
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
@@ -44,10 +43,10 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && servers_.small != nullptr && servers_.small->may_be_cached(request.bytes, request.alignment)) {
+  if (request.stream && device_.small != nullptr && device_.small->may_be_cached(request.bytes, request.alignment)) {
     const Client client = front_.client_of(*request.stream);
     if (client.cache != nullptr) {
-      const DevicePtr begin = servers_.small->try_allocate(client, request.bytes);
+      const DevicePtr begin = device_.small->try_allocate(client, request.bytes);
       if (!is_null(begin)) return begin;
     }
   }
@@ -61,17 +60,17 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (bytes == 0 || !front_.is_open()) return {};
-  const small::SmallPool::Server server = servers_.small->server_of(bytes, alignment);
+  const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
-  if (!servers_.small->may_be_cached(bytes, alignment)) return {};
+  if (!device_.small->may_be_cached(bytes, alignment)) return {};
   if (!allocations_.may_pass_deferred()) return {};
-  return servers_.small->try_allocate({&servers_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
+  return device_.small->try_allocate({&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (config_.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
-  pool::Pool& pool = *servers_.pool;
+  if (device_.config.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
+  pool::Pool& pool = *device_.pool;
   const Bytes natural = pool.page_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
@@ -93,7 +92,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
   if (stream && front_.is_open()) {
-    Freed freed = servers_.small->try_free_by_handle(ptr, *stream);
+    Freed freed = device_.small->try_free_by_handle(ptr, *stream);
     if (freed == Freed::not_known) freed = try_free(front_.client_of(*stream), ptr);
     if (is_freed(freed, stream, nullptr)) return {};
   }
@@ -153,6 +152,26 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
 
 // --- bound streams -------------------------------------------------------------------------------------------------
 
+// On a line of its own, for it is read at every call. Keeps its timeline from being retired. The timeline ends all the
+// same when its CUDA context does.
+class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
+ public:
+  Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
+      : context_(context), client_(client), timeline_(timeline) {}
+  ~Bound() override;
+  DevicePtr try_allocate(Bytes bytes, Bytes alignment) override;
+  bool try_deallocate(DevicePtr ptr) override;
+  Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
+  Result<void> deallocate_beyond(DevicePtr ptr) override;
+
+ private:
+  bool is_fast() const;
+
+  DeviceContext& context_;
+  const Client client_;
+  const time::TimelineId timeline_;
+};
+
 Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
@@ -160,7 +179,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (servers_.small != nullptr) client.cache = &servers_.small->cache_of(*caller.timeline);
+  if (device_.small != nullptr) client.cache = &device_.small->cache_of(*caller.timeline);
   std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;
@@ -169,7 +188,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
 DeviceContext::Bound::~Bound() {
   if (process_is_ending()) return;
   const PoolLock lock(context_.mutex_);
-  if (time::Timeline* timeline = context_.timelines_.find(timeline_)) --timeline->callers;
+  if (time::Timeline* timeline = context_.device_.timelines.find(timeline_)) --timeline->callers;
 }
 
 bool DeviceContext::Bound::is_fast() const {
@@ -183,7 +202,7 @@ DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
 
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr) || !is_fast()) return false;
-  return context_.is_freed(context_.servers_.small->try_free(client_, ptr), client_.stream, &timeline_);
+  return context_.is_freed(context_.device_.small->try_free(client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {

@@ -3,13 +3,8 @@
 
 #include <optional>
 
-#include "base/mutex.hpp"
-#include "base/result.hpp"
-#include "context/config.hpp"
-#include "context/primary_context.hpp"
-#include "context/servers.hpp"
+#include "context/device.hpp"
 #include "observe/statistics.hpp"
-#include "pool/request.hpp"
 
 namespace vpmm::context {
 
@@ -20,8 +15,7 @@ namespace vpmm::context {
 // synchronize, reset). When the last hold ends, the calls that follow catch up, each a bounded amount.
 class Footprint {
  public:
-  Footprint(const Config& config, const Servers& servers, PrimaryContext& primary)
-      : config_(config), servers_(servers), primary_(primary), capacity_(config.capacity) {}
+  explicit Footprint(Device& device) : device_(device), capacity_(device.config.capacity) {}
 
   Bytes held() const VPMM_REQUIRES(pool_lock);
   Bytes idle_in_driver_pool(Bytes but_for = 0) const VPMM_REQUIRES(pool_lock);
@@ -53,9 +47,7 @@ class Footprint {
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
 
  private:
-  const Config& config_;
-  const Servers& servers_;
-  PrimaryContext& primary_;
+  Device& device_;
   Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;    // what the driver's pool held when last asked
   std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;

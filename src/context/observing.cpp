@@ -49,14 +49,14 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   allocations_.drain(lock);
   footprint_.flush_caches();
   // Work that is over must not keep memory because nobody asked.
-  if (has_unproven(timelines_)) prover_.prove_everything();
-  VPMM_TRY(primary_.noted(prover_.settle(lock)));
+  if (has_unproven(device_.timelines)) prover_.prove_everything();
+  VPMM_TRY(device_.primary.noted(prover_.settle(lock)));
   Bytes released = 0;
   if (footprint_.held() > bytes_to_keep) {
     VPMM_TRY_ASSIGN(released, footprint_.trim_driver_pool(lock));
   }
-  if (servers_.pool == nullptr) return released;
-  VPMM_TRY_ASSIGN(const Bytes from_pool, primary_.noted(servers_.pool->trim(lock, bytes_to_keep)));
+  if (device_.pool == nullptr) return released;
+  VPMM_TRY_ASSIGN(const Bytes from_pool, device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
   return released + from_pool;
 }
 
@@ -64,8 +64,8 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 void DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (!footprint_.is_above_threshold()) return;
   footprint_.flush_caches();
-  if (servers_.pool->idle_bytes() == 0 || !primary_.noted(prover_.settle(lock))) return;
-  static_cast<void>(primary_.noted(servers_.pool->trim(lock, *config_.release_threshold)));
+  if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(prover_.settle(lock))) return;
+  static_cast<void>(device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold)));
 }
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
@@ -80,9 +80,9 @@ Result<void> DeviceContext::preallocate(Bytes bytes) {
 Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  if (servers_.pool == nullptr)
+  if (device_.pool == nullptr)
     return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
-  Result<void> done = primary_.noted(servers_.pool->preallocate(visit.lock(), bytes));
+  Result<void> done = device_.primary.noted(device_.pool->preallocate(visit.lock(), bytes));
   footprint_.note_peaks(Bytes{0});
   return done;
 }
@@ -91,12 +91,12 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
 // that would not help, or others cannot be asked now, for their events could break a capture that only we know of.
 Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   driver::MemInfo info;
-  if (driver_.mem_get_info(info) != driver::CuResult::success) return 0;
+  if (device_.driver.mem_get_info(info) != driver::CuResult::success) return 0;
   if (!prover_.may_record_context_event()) return 0;
-  const Bytes in_use = servers_.pool == nullptr ? 0 : servers_.pool->wanted_bytes();
+  const Bytes in_use = device_.pool == nullptr ? 0 : device_.pool->wanted_bytes();
   const Bytes held = footprint_.held();
   const std::optional<Bytes> capacity = footprint_.capacity();
-  const Bytes wanted = servers_.pool == nullptr ? bytes : round_up(bytes, servers_.pool->page_size());
+  const Bytes wanted = round_up(bytes, device_.page_size);
   if (wanted > info.total - std::min(info.total, in_use)) return 0;  // nobody could make room for it
   const Bytes growth = capacity ? std::min(wanted, *capacity - std::min(*capacity, held)) : wanted;
   return growth - std::min(growth, info.free);
@@ -143,18 +143,18 @@ observe::Statistics DeviceContext::statistics() const {
 
 observe::Statistics DeviceContext::figures() const {
   observe::Statistics figures;
-  servers_.fill(figures);
+  device_.fill(figures);
   footprint_.fill(figures);
   figures.leased_bytes = shares_.freed_bytes();
-  figures.timelines = timelines_.stream_count();
-  figures.outstanding_events = timelines_.outstanding_events();
-  figures.events_recorded = timelines_.events_recorded();
+  figures.timelines = device_.timelines.stream_count();
+  figures.outstanding_events = device_.timelines.outstanding_events();
+  figures.events_recorded = device_.timelines.events_recorded();
   figures.failed_allocations = failed_allocations_;
   figures.caller_mistakes = allocations_.mistakes();
   figures.host_waits += prover_.host_waits();
   figures.pauses = slow_path_.pauses();
-  figures.driver_calls = driver_.memory_call_count();
-  figures.driver_ns = driver_.memory_call_ns();
+  figures.driver_calls = device_.driver.memory_call_count();
+  figures.driver_ns = device_.driver.memory_call_ns();
   return figures;
 }
 
@@ -163,8 +163,8 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   VPMM_TRY(visit.status());
   allocations_.drain(visit.lock());
   driver::MemInfo info;
-  VPMM_TRY(primary_.noted(driver::checked(Call::mem_get_info, driver_.mem_get_info(info))));
-  if (servers_.pool != nullptr) info.free += servers_.pool->idle_bytes() + servers_.small->idle_bytes();
+  VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
+  if (device_.pool != nullptr) info.free += device_.pool->idle_bytes() + device_.small->idle_bytes();
   info.free += footprint_.idle_in_driver_pool();
   return info;
 }
@@ -172,18 +172,18 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
 observe::PoolSnapshot DeviceContext::snapshot() const {
   const PoolLock lock(mutex_);
   observe::PoolSnapshot snapshot;
-  snapshot.device = primary_.device();
-  snapshot.driver = driver_.name();
-  snapshot.policy = servers_.pool == nullptr ? "stream_ordered" : servers_.pool->policy_name();
+  snapshot.device = device_.primary.device();
+  snapshot.driver = device_.driver.name();
+  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->policy_name();
   snapshot.statistics = figures();
-  if (servers_.pool == nullptr) return snapshot;
-  snapshot.page_size = servers_.pool->page_size();
-  const Vector<AddressRange>& reservations = servers_.pool->reservations();
+  if (device_.pool == nullptr) return snapshot;
+  snapshot.page_size = device_.pool->page_size();
+  const Vector<AddressRange>& reservations = device_.pool->reservations();
   snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
-  const auto live_by_page = servers_.small->live_by_page();
-  servers_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+  const auto live_by_page = device_.small->live_by_page();
+  device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     observe::RegionSnapshot picture;
     picture.range = region.range;
     picture.kind = kind_of(region.state);
@@ -196,12 +196,12 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
       picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
       picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
     } else if (region.state == RegionState::allocated) {
-      picture.requested = servers_.small->requested_of(region);
+      picture.requested = device_.small->requested_of(region);
     }
     for (const time::StampPart& part : region.stamp.parts())
-      picture.stamp += (picture.stamp.empty() ? "" : " and ") + timelines_.describe(part);
+      picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);
     if (region.state == RegionState::allocated && region.owner.timeline)
-      picture.stamp = timelines_.describe_stream(*region.owner.timeline);
+      picture.stamp = device_.timelines.describe_stream(*region.owner.timeline);
     snapshot.regions.push_back(std::move(picture));
   });
   return snapshot;
@@ -209,9 +209,9 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
 
 std::string DeviceContext::validate() const {
   const PoolLock lock(mutex_);
-  if (std::string broken = timelines_.validate(); !broken.empty()) return broken;
+  if (std::string broken = device_.timelines.validate(); !broken.empty()) return broken;
   if (std::string broken = shares_.validate(); !broken.empty()) return broken;
-  return servers_.validate();
+  return device_.validate();
 }
 
 // --- other GPUs -----------------------------------------------------------------------------------------------------
@@ -226,16 +226,16 @@ Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
                  message_of("device {} cannot use memory of device {}: {}", peer, device(), why)};
   };
   if (!can_access.value()) return unsupported("the driver reports no peer access between them");
-  if (servers_.pool == nullptr)
-    return unsupported(config_.pool_enabled ? "the latter does not support virtual memory management"
-                                            : "VPMM_PAGE_SIZE switches the virtual memory pool off");
-  if (servers_.driver_pool != nullptr)
-    return unsupported(config_.small == SmallRequests::stream_ordered
+  if (device_.pool == nullptr)
+    return unsupported(device_.config.pool_enabled ? "the latter does not support virtual memory management"
+                                                   : "VPMM_PAGE_SIZE switches the virtual memory pool off");
+  if (device_.driver_pool != nullptr)
+    return unsupported(device_.config.small == SmallRequests::stream_ordered
                            ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
                            : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  VPMM_TRY(primary_.noted(servers_.pool->set_peer_access(visit.lock(), peer)));
+  VPMM_TRY(device_.primary.noted(device_.pool->set_peer_access(visit.lock(), peer)));
   peers_.add(peer);
   return {};
 }
@@ -249,7 +249,7 @@ Result<void> DeviceContext::start_recording(const std::string& path) {
     const PoolLock lock(mutex_);
     if (recorder_.is_recording()) return running;  // before a file is replaced, perhaps the one that is being written
   }
-  VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, driver_.now_ns() / 1000));
+  VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, device_.driver.now_ns() / 1000));
   const std::shared_ptr<observe::TraceWriter> writer = std::move(created);
   finish_at_exit(writer);
   const PoolLock lock(mutex_);

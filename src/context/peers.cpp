@@ -14,11 +14,12 @@ using driver::CuResult;
 
 Result<bool> Peers::can_access(driver::DeviceOrdinal peer) {
   int count = 0;
-  VPMM_TRY(driver::checked(Call::device_get_count, driver_.device_get_count(count)));
+  VPMM_TRY(driver::checked(Call::device_get_count, device_.driver.device_get_count(count)));
   if (peer < 0 || peer >= count)
     return Error{ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", peer, count)};
   bool can = false;
-  VPMM_TRY(driver::checked(Call::device_can_access_peer, driver_.device_can_access_peer(peer, device_, can)));
+  VPMM_TRY(driver::checked(Call::device_can_access_peer,
+                           device_.driver.device_can_access_peer(peer, device_.primary.device(), can)));
   return can;
 }
 
@@ -36,20 +37,20 @@ Result<void> Peers::find_contexts() {
     bool is_active = peer.context.has_value();
     if (is_active) continue;
     VPMM_TRY(driver::checked(Call::device_primary_ctx_get_state,
-                             driver_.device_primary_ctx_get_state(peer.device, is_active)));
+                             device_.driver.device_primary_ctx_get_state(peer.device, is_active)));
     if (!is_active) continue;
     time::KnownContext found;
-    VPMM_TRY(
-        driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(peer.device, found.handle)));
+    VPMM_TRY(driver::checked(Call::device_primary_ctx_retain,
+                             device_.driver.device_primary_ctx_retain(peer.device, found.handle)));
     found.id = driver::ContextId{static_cast<std::uint64_t>(found.handle)};  // of a driver that cannot tell
-    const bool has_ids = driver_.has(Call::ctx_get_id);
-    const CuResult asked = has_ids ? driver_.ctx_get_id(found.handle, found.id) : CuResult::success;
+    const bool has_ids = device_.driver.has(Call::ctx_get_id);
+    const CuResult asked = has_ids ? device_.driver.ctx_get_id(found.handle, found.id) : CuResult::success;
     if (asked != CuResult::success) {
-      driver_.device_primary_ctx_release(peer.device);
+      device_.driver.device_primary_ctx_release(peer.device);
       return driver::checked(Call::ctx_get_id, asked);
     }
     peer.context = found;
-    timelines_.know(found);
+    device_.timelines.know(found);
   }
   return {};
 }
@@ -58,23 +59,23 @@ Result<void> Peers::find_contexts() {
 // to agree.
 Result<bool> Peers::is_alive(const time::KnownContext& other) {
   driver::ContextId id{};
-  const CuResult result = driver_.ctx_get_id(other.handle, id);
+  const CuResult result = device_.driver.ctx_get_id(other.handle, id);
   if (result == CuResult::success) return id == other.id;
   if (!is_gone(result)) return driver::driver_error(Call::ctx_get_id, result);
   const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.context == other; });
   if (peer == peers_.end()) return false;
   bool is_active = false;
   VPMM_TRY(driver::checked(Call::device_primary_ctx_get_state,
-                           driver_.device_primary_ctx_get_state(peer->device, is_active)));
+                           device_.driver.device_primary_ctx_get_state(peer->device, is_active)));
   if (!is_active) return false;
-  VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(other.handle, id)));
+  VPMM_TRY(driver::checked(Call::ctx_get_id, device_.driver.ctx_get_id(other.handle, id)));
   return id == other.id;
 }
 
 Result<Vector<time::KnownContext>> Peers::dead_contexts() {
   Vector<time::KnownContext> dead;
-  if (timelines_.other_contexts().empty() || !driver_.has(Call::ctx_get_id)) return dead;
-  for (const time::KnownContext& other : timelines_.other_contexts()) {
+  if (device_.timelines.other_contexts().empty() || !device_.driver.has(Call::ctx_get_id)) return dead;
+  for (const time::KnownContext& other : device_.timelines.other_contexts()) {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (!lives) dead.push_back(other);
   }
@@ -88,7 +89,7 @@ void Peers::forget(const time::KnownContext& dead) {
 
 void Peers::release() {
   for (const Peer& peer : peers_)
-    if (peer.context) driver_.device_primary_ctx_release(peer.device);
+    if (peer.context) device_.driver.device_primary_ctx_release(peer.device);
 }
 
 }  // namespace vpmm::context

@@ -3,18 +3,13 @@
 
 #include <optional>
 
-#include "base/host_memory.hpp"
-#include "base/mutex.hpp"
-#include "base/result.hpp"
-#include "driver/driver.hpp"
-#include "time/timelines.hpp"
+#include "context/device.hpp"
 
 namespace vpmm::context {
 
 class Peers {
  public:
-  Peers(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines)
-      : driver_(driver), device_(device), timelines_(timelines) {}
+  explicit Peers(Device& device) : device_(device) {}
 
   // Whether work on `peer` could use memory of the device.
   Result<bool> can_access(driver::DeviceOrdinal peer);
@@ -35,9 +30,7 @@ class Peers {
   };
   Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& driver_;
-  const driver::DeviceOrdinal device_;
-  time::Timelines& timelines_;
+  Device& device_;
   Vector<Peer> peers_ VPMM_GUARDED_BY(pool_lock);
 };
 

@@ -6,30 +6,16 @@
 #include <memory>
 #include <optional>
 
-#include "base/host_memory.hpp"
-#include "base/mutex.hpp"
-#include "base/result.hpp"
 #include "context/captures.hpp"
-#include "context/config.hpp"
+#include "context/device.hpp"
 #include "context/peers.hpp"
-#include "context/primary_context.hpp"
-#include "context/servers.hpp"
-#include "pool/request.hpp"
-#include "time/timelines.hpp"
 
 namespace vpmm::context {
 
 class Prover {
  public:
-  Prover(driver::Driver& driver, const Config& config, time::Timelines& timelines, const Servers& servers,
-         PrimaryContext& primary, const Captures& captures, Peers& peers)
-      : driver_(driver),
-        config_(config),
-        timelines_(timelines),
-        servers_(servers),
-        primary_(primary),
-        captures_(captures),
-        peers_(peers) {}
+  Prover(Device& device, const Captures& captures, Peers& peers)
+      : device_(device), captures_(captures), peers_(peers) {}
 
   // Whose work may be the last to use memory that is freed.
   struct Uses {
@@ -78,11 +64,7 @@ class Prover {
  private:
   Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& driver_;
-  const Config& config_;
-  time::Timelines& timelines_;
-  const Servers& servers_;
-  PrimaryContext& primary_;
+  Device& device_;
   const Captures& captures_;
   Peers& peers_;
   std::uint64_t host_waits_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -12,17 +12,17 @@ std::optional<std::uint64_t> stream_key(const pool::Caller& caller) {
 }  // namespace
 
 void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) {
-  if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), driver_.now_ns() / 1000);
+  if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), device_.driver.now_ns() / 1000);
   if (observer_ == nullptr) return;
-  const region::Region* const region = servers_.allocated_around(begin);
+  const region::Region* const region = device_.allocated_around(begin);
   AddressRange range{begin, request.bytes};
   if (region != nullptr)
-    range = small::SmallPool::is_arena(*region) ? servers_.small->find(*region, begin)->range : region->range;
+    range = small::SmallPool::is_arena(*region) ? device_.small->find(*region, begin)->range : region->range;
   observe_begin(range, request.stream);
 }
 
 void Recorder::freed(DevicePtr ptr, const pool::Caller& caller) {
-  if (writer_) writer_->record_deallocate(ptr, stream_key(caller), driver_.now_ns() / 1000);
+  if (writer_) writer_->record_deallocate(ptr, stream_key(caller), device_.driver.now_ns() / 1000);
 }
 
 void Recorder::observe_begin(AddressRange range, const Stream& stream) const {

@@ -2,19 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
-#include "base/mutex.hpp"
 #include "context/context.hpp"
-#include "context/servers.hpp"
+#include "context/device.hpp"
 #include "observe/trace_file.hpp"
-#include "pool/request.hpp"
 
 namespace vpmm::context {
 
 class Recorder {
  public:
-  Recorder(driver::Driver& driver, const Servers& servers)
-      : driver_(driver), servers_(servers), observer_(driver.memory_observer()) {}
+  explicit Recorder(Device& device) : device_(device), observer_(device.driver.memory_observer()) {}
 
   bool is_recording() const VPMM_REQUIRES(pool_lock) { return writer_ != nullptr; }
   void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock) { writer_ = std::move(writer); }
@@ -27,8 +25,7 @@ class Recorder {
   void observe_end(AddressRange range, const Stream& last) const;
 
  private:
-  driver::Driver& driver_;
-  const Servers& servers_;
+  Device& device_;
   driver::MemoryObserver* const observer_;
   std::shared_ptr<observe::TraceWriter> writer_ VPMM_GUARDED_BY(pool_lock);  // null: nothing is recorded
 };

@@ -23,8 +23,8 @@ constexpr Bytes kReliefForSmall = 64 * kMiB;
 Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, const Caller& caller) {
   using Server = small::SmallPool::Server;
   Server server = Server::driver_pool;
-  if (servers_.pool != nullptr)
-    server = caller.standing == Standing::ordinary ? servers_.small->server_of(request.bytes, request.alignment)
+  if (device_.pool != nullptr)
+    server = caller.standing == Standing::ordinary ? device_.small->server_of(request.bytes, request.alignment)
                                                    : Server::pages;
   if (server == Server::pages) return allocate_pages(lock, request, caller);
   if (server != Server::driver_pool) return slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
@@ -39,8 +39,8 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
 }
 
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
-  const Bytes page = servers_.pool->page_size();
-  const Bytes natural = servers_.pool->page_alignment();
+  const Bytes page = device_.pool->page_size();
+  const Bytes natural = device_.pool->page_alignment();
   if (request.alignment > natural && !is_power_of_two(page))
     return Error{ErrorCode::unsupported,
                  message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
@@ -51,33 +51,33 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
     if (parked != nullptr) {
       // Nobody was told when it was parked, for launches of the graph still use it.
       recorder_.observe_end(parked->range, caller.stream);
-      return servers_.pool->pass_on(parked, pages, caller);
+      return device_.pool->pass_on(parked, pages, caller);
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
   if (caller.own())
-    servers_.small->enlist(*servers_.pool->allocated_around(placed.begin), request.bytes,
-                           servers_.small->cache_of(*caller.timeline));
+    device_.small->enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
+                          device_.small->cache_of(*caller.timeline));
   return placed.begin;
 }
 
 // When the driver's pool cannot grow, our idle memory makes room for it.
 Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request& request, const Caller& caller) {
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
-    return servers_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
+    return device_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
   };
   const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
   Result<DevicePtr> result = once();
-  if (is_short(result) && servers_.pool != nullptr) {
+  if (is_short(result) && device_.pool != nullptr) {
     const Bytes mapped = footprint_.held();
     const Bytes room = std::max(kReliefForSmall, 2 * request.bytes);
-    VPMM_TRY(servers_.pool->trim(lock, mapped > room ? mapped - room : 0));
+    VPMM_TRY(device_.pool->trim(lock, mapped > room ? mapped - room : 0));
     result = once();
   }
   if (is_short(result)) {
     prover_.synchronize(lock);
-    VPMM_TRY(servers_.driver_pool->settle(lock));
-    if (servers_.pool != nullptr) VPMM_TRY(servers_.pool->trim(lock, 0));
+    VPMM_TRY(device_.driver_pool->settle(lock));
+    if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, 0));
     result = once();
   }
   const bool has_grown = footprint_.look_at_driver_pool();
@@ -93,11 +93,11 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request
 
 // The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages, or undone.
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const Caller& caller) {
-  if (servers_.pool != nullptr) VPMM_TRY(servers_.pool->trim(lock, *footprint_.capacity()));
+  if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
   if (!footprint_.is_over_capacity()) return {};
-  driver_pool::Block* block = servers_.driver_pool->block_around(begin);
-  VPMM_TRY(caller.may_queue() ? servers_.driver_pool->deallocate_on(lock, block, *caller.stream)
-                              : servers_.driver_pool->deallocate_after(lock, block, {}));
+  driver_pool::Block* block = device_.driver_pool->block_around(begin);
+  VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
+                              : device_.driver_pool->deallocate_after(lock, block, {}));
   static_cast<void>(footprint_.trim_driver_pool(lock));
   return Error{ErrorCode::out_of_memory,
                message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
@@ -109,13 +109,13 @@ Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Reque
 Result<void> Router::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;
-  if (servers_.pool == nullptr || config_.pages == 0) return {};
+  if (device_.pool == nullptr || device_.config.pages == 0) return {};
   note_mapped_ahead();
-  const std::uint64_t most = kAddressSpace / servers_.pool->page_size();
-  for (std::uint64_t missing = std::min(config_.pages, most), step = missing; step > 0 && missing > 0;
+  const std::uint64_t most = kAddressSpace / device_.pool->page_size();
+  for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing; step > 0 && missing > 0;
        step = std::min(step, missing)) {
     Result<void> done =
-        servers_.pool->preallocate(lock, servers_.pool->mapped_bytes() + step * servers_.pool->page_size());
+        device_.pool->preallocate(lock, device_.pool->mapped_bytes() + step * device_.pool->page_size());
     if (!done && done.error().code == ErrorCode::poisoned) return done;
     if (done)
       missing -= step;

@@ -1,15 +1,12 @@
 // context: who serves a request.
 #pragma once
 
-#include "base/mutex.hpp"
-#include "base/result.hpp"
 #include "context/captures.hpp"
-#include "context/config.hpp"
 #include "context/context.hpp"
+#include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
 #include "context/recorder.hpp"
-#include "context/servers.hpp"
 #include "context/slow_path.hpp"
 
 namespace vpmm::context {
@@ -18,10 +15,9 @@ constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
 
 class Router {
  public:
-  Router(const Config& config, const Servers& servers, Captures& captures, Footprint& footprint, Recorder& recorder,
-         Prover& prover, SlowPath& slow_path)
-      : config_(config),
-        servers_(servers),
+  Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder, Prover& prover,
+         SlowPath& slow_path)
+      : device_(device),
         captures_(captures),
         footprint_(footprint),
         recorder_(recorder),
@@ -42,8 +38,7 @@ class Router {
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
 
-  const Config& config_;
-  const Servers& servers_;
+  Device& device_;
   Captures& captures_;
   Footprint& footprint_;
   Recorder& recorder_;

@@ -68,7 +68,7 @@ Result<Placed> SlowPath::place(const Job& job) {
   const std::string in_leases =
       leased == 0 ? std::string() : message_of("; freed, but leased to other processes {}", leased);
   Error error{ErrorCode::out_of_memory,
-              message_of("out of device memory: {}{}; {}", servers_.pool->shortage_report(job.request), in_leases,
+              message_of("out of device memory: {}{}; {}", device_.pool->shortage_report(job.request), in_leases,
                          result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
@@ -76,8 +76,8 @@ Result<Placed> SlowPath::place(const Job& job) {
 
 // Down once: what needs no mapping, with what streams keep; then what does.
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
-  pool::Pool& pool = *servers_.pool;
-  const std::uint64_t began_ns = driver_.now_ns();
+  pool::Pool& pool = *device_.pool;
+  const std::uint64_t began_ns = device_.driver.now_ns();
   bool has_paused = false;
   for (bool is_first = true;; is_first = false) {
     std::optional<Placed> found = pool.find(job.request, job.caller);
@@ -100,7 +100,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 // Takes back what streams keep for their own next requests: what is nearest first, in the end all that is worth the
 // trouble, or, when memory runs out, everything. True: something came back, so it may be asked again.
 bool SlowPath::flush(const Job& job, Effort effort) {
-  small::SmallPool& small = *servers_.small;
+  small::SmallPool& small = *device_.small;
   if (small.flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
   small.want_events(job.caller.timeline);
@@ -110,11 +110,11 @@ bool SlowPath::flush(const Job& job, Effort effort) {
 
 // What may spare growth, where the request would probably need any: proof, and what the driver's pool holds idle.
 void SlowPath::prepare_growth(const Job& job) {
-  const bool would_set_record = servers_.pool->would_set_record(job.request, job.caller);
+  const bool would_set_record = device_.pool->would_set_record(job.request, job.caller);
   want_proof(job.caller, would_set_record ? Urgency::at_once : Urgency::usual);
-  if (!would_set_record || footprint_.is_cleanup_held() || servers_.driver_pool == nullptr) return;
-  const Bytes idle = footprint_.idle_in_driver_pool(servers_.driver_pool->pending_bytes());
-  if (idle > std::max(kIdleCacheLeast, servers_.pool->mapped_bytes() / kIdleCacheDivisor))
+  if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;
+  const Bytes idle = footprint_.idle_in_driver_pool(device_.driver_pool->pending_bytes());
+  if (idle > std::max(kIdleCacheLeast, device_.pool->mapped_bytes() / kIdleCacheDivisor))
     static_cast<void>(footprint_.trim_driver_pool(job.lock));
 }
 
@@ -122,9 +122,9 @@ void SlowPath::prepare_growth(const Job& job) {
 // it is urgent.
 void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
-  timelines_.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
+  device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    if (servers_.pool->pending_bytes(timeline.id) + servers_.small->pending_bytes(timeline.id) == 0) return;
+    if (device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id) == 0) return;
     if (!timeline.wanted) {
       timeline.wanted = true;
       timeline.wanted_since = misses_;
@@ -133,16 +133,17 @@ void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
         is_unanswered || urgency == Urgency::at_once || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
   });
   if (is_unanswered && prover_.prove_everything())
-    timelines_.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) { timeline.wanted_since = misses_; });
+    device_.timelines.for_each([&](time::Timeline& timeline)
+                                   VPMM_REQUIRES(pool_lock) { timeline.wanted_since = misses_; });
 }
 
 // Until something came back, or until then. A look that fails has learned nothing; only a broken context is told.
 Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
-  const std::uint64_t returned = servers_.pool->returned();
-  while (servers_.pool->returned() == returned && driver_.now_ns() < until_ns) {
+  const std::uint64_t returned = device_.pool->returned();
+  while (device_.pool->returned() == returned && device_.driver.now_ns() < until_ns) {
     {
       const Unlocked unlocked(lock);
-      driver_.sleep_ns(pool::GrowDelay::kBetweenLooksNs);
+      device_.driver.sleep_ns(pool::GrowDelay::kBetweenLooksNs);
     }
     const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook);
     if (!learned && learned.error().code == ErrorCode::poisoned) return learned.error();
@@ -153,7 +154,7 @@ Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
 // --- requests below a page ------------------------------------------------------------------------------------------
 
 Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
-  small::SmallPool& small = *servers_.small;
+  small::SmallPool& small = *device_.small;
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small.take(bytes, alignment, caller); !is_null(begin)) return begin;
     if (!small.should_cut_page(caller) && !std::exchange(has_flushed, true)) {
@@ -177,17 +178,17 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 
 Result<bool> SlowPath::await_returning(const Job& job) {
   const bool has_drained = allocations_.drain(job.lock);
-  return servers_.pool->wait_for_flight(job.lock) || has_drained;
+  return device_.pool->wait_for_flight(job.lock) || has_drained;
 }
 
 Result<bool> SlowPath::collect_idle(const Job& job) {
-  VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(timelines_.count()));
-  VPMM_TRY_ASSIGN(const bool is_swept, servers_.pool->sweep_all(job.lock));
-  const bool is_flushed = servers_.small->flush();
-  return is_complete || is_swept || is_flushed || servers_.pool->idle_bytes() > 0;
+  VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(device_.timelines.count()));
+  VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
+  const bool is_flushed = device_.small->flush();
+  return is_complete || is_swept || is_flushed || device_.pool->idle_bytes() > 0;
 }
 
-Result<bool> SlowPath::make_room(const Job& job) { return servers_.pool->make_room(job.lock, job.request); }
+Result<bool> SlowPath::make_room(const Job& job) { return device_.pool->make_room(job.lock, job.request); }
 
 Result<bool> SlowPath::give_back_caches(const Job& job) {
   const bool is_back = footprint_.flush_caches();
@@ -196,25 +197,25 @@ Result<bool> SlowPath::give_back_caches(const Job& job) {
 }
 
 Result<bool> SlowPath::may_queue_waits(const Job& job) {
-  return job.caller.may_queue() && servers_.pool->pending_bytes() > 0;
+  return job.caller.may_queue() && device_.pool->pending_bytes() > 0;
 }
 
 // Until anything that is pending is complete, or somebody freed something. Which stream is done first nobody knows, so
 // all events are asked again and again, without the lock between. False: there is nothing to wait for.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
-  if (servers_.pool->pending_bytes() + servers_.small->pending_bytes() == 0) return false;
+  if (device_.pool->pending_bytes() + device_.small->pending_bytes() == 0) return false;
   if (job.caller.own() && job.caller.timeline->provable < job.caller.timeline->last)
-    VPMM_TRY(timelines_.close(*job.caller.timeline, *job.caller.stream));
-  const bool has_events = prover_.prove_everything() || timelines_.outstanding_events() > 0;
+    VPMM_TRY(device_.timelines.close(*job.caller.timeline, *job.caller.stream));
+  const bool has_events = prover_.prove_everything() || device_.timelines.outstanding_events() > 0;
   if (!has_events) return prover_.synchronize(job.lock);
   prover_.count_host_wait();
-  const std::uint64_t returned = servers_.pool->returned();
+  const std::uint64_t returned = device_.pool->returned();
   for (std::uint64_t ns = kFirstSleepNs;; ns = std::min(2 * ns, kLongestSleepNs)) {
-    VPMM_TRY(prover_.learn(timelines_.count()));
-    if (servers_.pool->returned() != returned || timelines_.outstanding_events() == 0) return true;
+    VPMM_TRY(prover_.learn(device_.timelines.count()));
+    if (device_.pool->returned() != returned || device_.timelines.outstanding_events() == 0) return true;
     {
       const Unlocked unlocked(job.lock);
-      driver_.sleep_ns(ns);
+      device_.driver.sleep_ns(ns);
     }
     if (allocations_.drain(job.lock)) return true;
   }

@@ -3,30 +3,19 @@
 
 #include <cstdint>
 
-#include "base/mutex.hpp"
-#include "base/result.hpp"
 #include "context/allocations.hpp"
+#include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
-#include "context/servers.hpp"
 #include "context/shares.hpp"
-#include "pool/pool.hpp"
-#include "time/timelines.hpp"
 
 namespace vpmm::context {
 
 // Requires, of all calls: there is a pool.
 class SlowPath {
  public:
-  SlowPath(driver::Driver& driver, time::Timelines& timelines, const Servers& servers, const Shares& shares,
-           Footprint& footprint, Prover& prover, Allocations& allocations)
-      : driver_(driver),
-        timelines_(timelines),
-        servers_(servers),
-        shares_(shares),
-        footprint_(footprint),
-        prover_(prover),
-        allocations_(allocations) {}
+  SlowPath(Device& device, const Shares& shares, Footprint& footprint, Prover& prover, Allocations& allocations)
+      : device_(device), shares_(shares), footprint_(footprint), prover_(prover), allocations_(allocations) {}
 
   // The lock may be dropped meanwhile.
   struct Job {
@@ -57,9 +46,7 @@ class SlowPath {
   Result<bool> may_queue_waits(const Job& job) VPMM_REQUIRES(pool_lock);
   Result<bool> wait_on_host(const Job& job) VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& driver_;
-  time::Timelines& timelines_;
-  const Servers& servers_;
+  Device& device_;
   const Shares& shares_;
   Footprint& footprint_;
   Prover& prover_;

@@ -10,22 +10,18 @@
 #include <atomic>
 #include <utility>
 
-#include "base/mutex.hpp"
-#include "context/captures.hpp"
-#include "context/primary_context.hpp"
+#include "context/device.hpp"
 #include "context/process_gate.hpp"
 #include "context/recorder.hpp"
-#include "context/servers.hpp"
 #include "context/stream_table.hpp"
-#include "driver/driver.hpp"
 
 namespace vpmm::context {
 
 class StreamFront {
  public:
   using Client = small::SmallPool::Client;
-  StreamFront(driver::Driver& driver, const Servers& servers, const PrimaryContext& primary, const Recorder& recorder)
-      : driver_(driver), servers_(servers), primary_(primary), recorder_(recorder) {}
+  StreamFront(const Device& device, const Recorder& recorder)
+      : driver_(device.inner), device_(device), recorder_(recorder) {}
 
   // Whether calls may be served from what their streams have cached.
   bool is_open() const { return is_open_.load(std::memory_order_relaxed) && !process_is_ending(); }
@@ -41,8 +37,7 @@ class StreamFront {
   }
 
   driver::Driver& driver_;
-  const Servers& servers_;
-  const PrimaryContext& primary_;
+  const Device& device_;
   const Recorder& recorder_;
   std::atomic<bool> is_open_{false};
   StreamTable streams_;
@@ -54,9 +49,10 @@ inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) c
     // These belong to the context that is current, and their ids outlive a reset.
     driver::ContextHandle current{};
     driver::ContextId id{};
-    const driver::ContextHandle primary = primary_.handle();
+    const driver::ContextHandle primary = device_.primary.handle();
     if (driver_.ctx_get_current(current) != driver::CuResult::success || current != primary) return {};
-    if (!primary_.has_ids() || driver_.ctx_get_id(primary, id) != driver::CuResult::success || id != primary_.id())
+    if (!device_.primary.has_ids() || driver_.ctx_get_id(primary, id) != driver::CuResult::success ||
+        id != device_.primary.id())
       return {};
   }
   driver::CaptureStatus status{};
@@ -68,15 +64,15 @@ inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) c
 }
 
 inline void StreamFront::refresh() {
-  const bool is_open = servers_.small != nullptr && primary_.handle() != driver::ContextHandle{} &&
-                       !primary_.is_poisoned() && !recorder_.is_recording();
+  const bool is_open = device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
+                       !device_.primary.is_poisoned() && !recorder_.is_recording();
   // Only a change is written: every other thread reads it at every call.
   if (is_open_.load(std::memory_order_relaxed) != is_open) is_open_.store(is_open);
 }
 
 inline void StreamFront::attend(const pool::Caller& caller) {
-  if (servers_.small == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
-  small::StreamCache& cache = servers_.small->cache_of(*caller.timeline);
+  if (device_.small == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
+  small::StreamCache& cache = device_.small->cache_of(*caller.timeline);
   {
     const small::CacheGuard guard(cache);
     cache.wants_attention.store(false, std::memory_order_relaxed);
@@ -85,7 +81,7 @@ inline void StreamFront::attend(const pool::Caller& caller) {
   }
   const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
   if (stream != 0) streams_.note(stream, cache);
-  const bool is_primary = caller.timeline->context_id == primary_.id();
+  const bool is_primary = caller.timeline->context_id == device_.primary.id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
     cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }

@@ -22,23 +22,15 @@ class Visits {
     if (is_resetting_) ended_.notify_all();
   }
 
-  // For a scope there is one visit only, the caller's.
-  class Alone {
-   public:
-    Alone(Visits& visits, MutexLock& lock) VPMM_REQUIRES(pool_lock) : visits_(visits) {
-      visits_.is_resetting_ = true;
-      visits_.ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return visits_.count_ == 1; });
-    }
-    ~Alone() VPMM_REQUIRES(pool_lock) {
-      visits_.is_resetting_ = false;
-      visits_.ended_.notify_all();
-    }
-    Alone(const Alone&) = delete;
-    Alone& operator=(const Alone&) = delete;
-
-   private:
-    Visits& visits_;
-  };
+  // Until end_reset() there is one visit only, the caller's.
+  void begin_reset(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
+    is_resetting_ = true;
+    ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return count_ == 1; });
+  }
+  void end_reset() VPMM_REQUIRES(pool_lock) {
+    is_resetting_ = false;
+    ended_.notify_all();
+  }
 
  private:
   std::uint64_t count_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, perhaps with the lock dropped

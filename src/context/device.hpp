@@ -1,13 +1,14 @@
-// context: who serves requests on one device, by what the device can do and the settings say.
+// context: what a device has: its CUDA context, its timelines, and those who serve requests.
 #pragma once
 
 #include <memory>
+#include <string>
 
-#include "base/host_memory.hpp"
+#include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
-#include "base/result.hpp"
 #include "context/config.hpp"
-#include "driver/driver.hpp"
+#include "context/primary_context.hpp"
+#include "driver/recording.hpp"
 #include "driver_pool/driver_pool.hpp"
 #include "pool/pool.hpp"
 #include "small/small_pool.hpp"
@@ -28,11 +29,9 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
 // Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
 constexpr Bytes kLargestPageCut = 64 * kMiB;
 
-// Everybody reads it without the lock, so nothing in it changes.
-struct Servers {
-  // `inner`: for calls that take no lock; `driver`: for all others.
-  Servers(driver::Driver& inner, driver::Driver& driver, const Config& config, const DeviceTraits& traits,
-          time::Timelines& timelines);
+// What all parts of the context share; who serves is settled when it is made.
+struct Device {
+  Device(driver::Driver& inner, driver::DeviceOrdinal ordinal, const Config& config, const DeviceTraits& traits);
 
   // Null: there is none.
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
@@ -47,9 +46,16 @@ struct Servers {
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
+  const Config config;                                         // as in force
+  const Bytes page_size;                                       // of the pool, if there is one
+  alignas(kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
+  time::Timelines timelines VPMM_GUARDED_BY(pool_lock);
+  // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
+  alignas(kCacheLine) driver::Driver& inner;             // for calls that take no lock
   std::unique_ptr<pool::Pool> pool;                      // null: no VMM, or switched off
   std::unique_ptr<small::SmallPool> small;               // null like pool
   std::unique_ptr<driver_pool::DriverPool> driver_pool;  // null: not there, or not needed
+  PrimaryContext primary;
 };
 
 }  // namespace vpmm::context

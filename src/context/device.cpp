@@ -1,5 +1,5 @@
 // context: what a device can do, and who serves requests there.
-#include "context/servers.hpp"
+#include "context/device.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -13,6 +13,19 @@ using driver::Call;
 using driver::DeviceAttribute;
 
 namespace {
+
+time::ClosingRule closing_rule(const Config& config) {
+  time::ClosingRule rule;
+  if (!config.page_chunks) return rule;
+  rule.frees = 1;  // the specification closes every free
+  rule.even_alone = true;
+  return rule;
+}
+
+Config in_force(Config config) {
+  config.page_chunks = config.page_chunks || config.ipc_isolate;
+  return config;
+}
 
 bool cuts_pages(const Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
@@ -57,16 +70,21 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
   return traits;
 }
 
-Servers::Servers(driver::Driver& inner, driver::Driver& driver, const Config& config, const DeviceTraits& traits,
-                 time::Timelines& timelines) {
+Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
+               const DeviceTraits& traits)
+    : config(in_force(asked)),
+      page_size(config.page_size.value_or(traits.granularity)),
+      driver(inner_driver),
+      timelines(driver, closing_rule(config)),
+      inner(inner_driver),
+      primary(driver, ordinal) {
   using BelowAPage = small::SmallPool::BelowAPage;
   if (traits.has_vmm && config.pool_enabled)
-    pool = std::make_unique<pool::Pool>(driver, traits.chunk, config, config.page_size.value_or(traits.granularity),
-                                        timelines);
+    pool = std::make_unique<pool::Pool>(driver, traits.chunk, config, page_size, timelines);
   const bool cuts = cuts_pages(config, traits);
   const bool has_whole_pages_only = pool != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !cuts && !has_whole_pages_only)
-    driver_pool = std::make_unique<driver_pool::DriverPool>(driver, traits.chunk.device, timelines);
+    driver_pool = std::make_unique<driver_pool::DriverPool>(driver, ordinal, timelines);
   if (pool == nullptr) return;
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
@@ -75,19 +93,19 @@ Servers::Servers(driver::Driver& inner, driver::Driver& driver, const Config& co
                                              small::SmallPool::Serving{below_a_page, !config.page_chunks});
 }
 
-std::uint64_t Servers::live_allocations() const {
+std::uint64_t Device::live_allocations() const {
   std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
   if (pool != nullptr) live += pool->live_allocations() + small->most_live();
   return live;
 }
 
-void Servers::advance(const Vector<time::StampPart>& done) const {
+void Device::advance(const Vector<time::StampPart>& done) const {
   if (pool == nullptr || done.empty()) return;
   pool->advance(done);
   small->advance(done);
 }
 
-void Servers::fill(observe::Statistics& figures) const {
+void Device::fill(observe::Statistics& figures) const {
   if (pool != nullptr) {
     pool->fill(figures);
     const small::Tally tally = small->tally();
@@ -115,7 +133,7 @@ void Servers::fill(observe::Statistics& figures) const {
   figures.deallocations += driver_pool->deallocations();
 }
 
-std::string Servers::validate() const {
+std::string Device::validate() const {
   if (driver_pool != nullptr)
     if (std::string broken = driver_pool->validate(); !broken.empty()) return broken;
   if (pool == nullptr) return {};
