@@ -31,7 +31,7 @@ constexpr Bytes kLargestPageCut = 64 * kMiB;
 
 // What all parts of the context share; who serves is settled when it is made.
 struct Device {
-  Device(driver::Driver& inner, driver::DeviceOrdinal ordinal, const Config& config, const DeviceTraits& traits);
+  Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked, const DeviceTraits& traits);
 
   // Null: there is none.
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {

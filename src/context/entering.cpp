@@ -149,7 +149,7 @@ Result<void> DeviceContext::check_alive() {
   const CuResult seen = device_.primary.look();
   if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
-  const Result<void> result = is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
+  Result<void> result = is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
   front_.refresh();
   return result;
 }
