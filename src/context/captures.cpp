@@ -1,14 +1,18 @@
-// context: parking memory with graphs, and hearing of their end.
+// context: asking a stream who it is, parking memory with graphs, and hearing of their end.
 #include "context/captures.hpp"
 
 #include <algorithm>
 
 #include "base/host_memory.hpp"
+#include "base/message.hpp"
 #include "driver/driver_error.hpp"
 
 namespace vpmm::context {
 
 using driver::Call;
+using driver::CuResult;
+using pool::Caller;
+using pool::Standing;
 
 namespace {
 
@@ -25,24 +29,99 @@ void on_graph_end(void* argument) {
 
 }  // namespace
 
+// Note [A capturing stream has no id]
+// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
+// while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
+// goes without a timeline: its frees of ordinary memory are complete when all streams are.
+Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* bound) {
+  Caller caller;
+  caller.stream = stream;
+  if (!stream) return caller;
+  if (bound != nullptr) {
+    // A reset took the stream away: its handle may not be touched any more.
+    time::Timeline* timeline = device_.timelines.find(*bound);
+    if (timeline != nullptr && timeline->is_over) timeline = nullptr;
+    if (timeline == nullptr) caller.stream.reset();
+    if (timeline == nullptr || !may_be_known()) {
+      caller.timeline = timeline;
+      return caller;
+    }
+  }
+  driver::CaptureStatus status{};
+  const CuResult result = device_.driver.stream_is_capturing(*stream, status);
+  caller.standing = Standing::blocked;
+  if (result == CuResult::stream_capture_implicit) return caller;
+  if (result == CuResult::invalid_handle)
+    return Error{ErrorCode::invalid_argument,
+                 message_of("`stream` {:#x} is no stream: {}", static_cast<std::uint64_t>(*stream),
+                            driver::driver_error(Call::stream_is_capturing, result).message)};
+  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
+  // A thread's own default stream has the handle that every thread's has.
+  const Key key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+  if (status == driver::CaptureStatus::none) {
+    caller.standing = Standing::ordinary;
+    if (seen_.erase(key) != 0) refresh();
+    VPMM_TRY_ASSIGN(caller.timeline, device_.timelines.of(*stream));
+    return caller;
+  }
+  Seen& seen = seen_.try_emplace(key, Seen{0, announced_ > 0}).first->second;
+  refresh();
+  if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
+  seen.id = caller.capture;
+  return caller;
+}
+
+Result<void> Captures::read_capture(Caller& caller) {
+  driver::CaptureInfo info;
+  VPMM_TRY(
+      driver::checked(Call::stream_get_capture_info, device_.driver.stream_get_capture_info(*caller.stream, info)));
+  if (info.status != driver::CaptureStatus::active) return {};
+  caller.standing = Standing::capturing;
+  caller.capture = static_cast<std::uint64_t>(info.id);
+  return keep_for(info);
+}
+
+void Captures::announce() {
+  ++announced_;
+  refresh();
+}
+
+bool Captures::end_announced() {
+  if (announced_ == 0) return false;
+  if (--announced_ == 0) std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
+  refresh();
+  return true;
+}
+
+void Captures::forget_streams() {
+  seen_.clear();
+  refresh();
+}
+
+// Only a change is written: other threads read it at every call.
+void Captures::refresh() {
+  if (may_be_known() != are_known()) may_be_known_.store(are_known());
+}
+
 // Without user objects in the driver the memory stays until capture_release.
 Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   const auto capture = static_cast<std::uint64_t>(info.id);
   if (keeps(capture)) return {};
-  if (!driver_.has(Call::user_object_create)) {
+  if (!device_.driver.has(Call::user_object_create)) {
     kept_[capture];
     return {};
   }
   ended_->provide(kept_.size() + 1);
   auto end = std::make_unique<GraphEnd>(GraphEnd{{}, ended_, capture});
   driver::UserObjectHandle object{};
-  VPMM_TRY(driver::checked(Call::user_object_create, driver_.user_object_create(end.get(), on_graph_end, object)));
+  VPMM_TRY(
+      driver::checked(Call::user_object_create, device_.driver.user_object_create(end.get(), on_graph_end, object)));
   // From here on the driver calls on_graph_end, also when the object is released right away.
   static_cast<void>(end.release());
   Result<void> retained =
-      driver::checked(Call::graph_retain_user_object, driver_.graph_retain_user_object(info.graph, object));
+      driver::checked(Call::graph_retain_user_object, device_.driver.graph_retain_user_object(info.graph, object));
   if (!retained) {
-    driver_.user_object_release(object);  // `retained` is the error to tell
+    device_.driver.user_object_release(object);  // `retained` is the error to tell
     return retained;
   }
   kept_[capture];
@@ -77,6 +156,8 @@ region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandl
 }
 
 Vector<region::Region*> Captures::release(std::uint64_t capture) {
+  std::erase_if(seen_, [&](const auto& seen) { return seen.second.id == capture; });
+  refresh();
   Vector<region::Region*> regions;
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return regions;

@@ -1,14 +1,19 @@
-// context: memory that belongs to stream captures and the graphs made from them.
+// context: who calls, which streams capture, and memory that belongs to captures and the graphs made from them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "context/context.hpp"
 #include "context/deferred.hpp"
-#include "driver/driver.hpp"
+#include "context/device.hpp"
 #include "region/region.hpp"
 #include "time/timelines.hpp"
 
@@ -21,10 +26,20 @@ namespace vpmm::context {
 // the memory is freed for everybody, once work of all streams is done.
 class Captures {
  public:
-  explicit Captures(driver::Driver& driver) : driver_(driver), ended_(std::make_shared<DeferredList>()) {}
+  explicit Captures(Device& device) : device_(device), ended_(std::make_shared<DeferredList>()) {}
 
-  // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
-  Result<void> keep_for(const driver::CaptureInfo& info) VPMM_REQUIRES(pool_lock);
+  // `bound`: the timeline of a bound stream, which is not asked who it is.
+  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound) VPMM_REQUIRES(pool_lock);
+  void announce() VPMM_REQUIRES(pool_lock);
+  // False: none is announced.
+  bool end_announced() VPMM_REQUIRES(pool_lock);
+  void forget_streams() VPMM_REQUIRES(pool_lock);
+  // Whether any is announced, or was seen when its stream called last.
+  bool are_known() const VPMM_REQUIRES(pool_lock) { return announced_ != 0 || !seen_.empty(); }
+  // The same for anybody.
+  bool may_be_known() const { return may_be_known_.load(std::memory_order_relaxed); }
+
+  // --- their memory ---
   bool keeps(std::uint64_t capture) const VPMM_REQUIRES(pool_lock) { return kept_.count(capture) != 0; }
   // `freed_on`: the capturing stream that freed it; none: it was freed after or outside the capture.
   void park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on)
@@ -34,7 +49,7 @@ class Captures {
   // longer parked.
   region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment)
       VPMM_REQUIRES(pool_lock);
-  // Forgets the capture; its parked regions are the caller's to free.
+  // Forgets the capture and its streams; its parked regions are the caller's to free.
   Vector<region::Region*> release(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
   // Captures whose graphs are gone since the last call.
   void take_ended(FunctionRef<void(std::uint64_t)> visit) { ended_->take_all(visit); }
@@ -45,7 +60,21 @@ class Captures {
     region::Region* region;
     std::optional<driver::StreamHandle> freed_on;  // a capturing stream's handle is its own while the capture lasts
   };
-  driver::Driver& driver_;
+  struct Seen {
+    std::uint64_t id = 0;       // of the capture; 0: not known
+    bool is_announced = false;  // first seen while captures were announced: over when no more are
+  };
+  using Key = std::pair<driver::StreamHandle, std::thread::id>;
+  Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
+  Result<void> keep_for(const driver::CaptureInfo& info) VPMM_REQUIRES(pool_lock);
+  void refresh() VPMM_REQUIRES(pool_lock);
+
+  Device& device_;
+  std::uint64_t announced_ VPMM_GUARDED_BY(pool_lock) = 0;
+  // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
+  Map<Key, Seen> seen_ VPMM_GUARDED_BY(pool_lock);
+  std::atomic<bool> may_be_known_{false};
   std::shared_ptr<DeferredList> ended_;
   HashMap<std::uint64_t, Vector<Parked>> kept_ VPMM_GUARDED_BY(pool_lock);
 };

@@ -1,52 +1,29 @@
-// context: the Context of a device: composition of timelines, pool, driver pool and captures behind one lock.
+// context: the Context of a device: its parts, and the public calls over them, behind one lock.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <new>
-#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
+#include "context/allocations.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
-#include "context/deferred.hpp"
+#include "context/device.hpp"
+#include "context/footprint.hpp"
+#include "context/peers.hpp"
+#include "context/prover.hpp"
+#include "context/recorder.hpp"
+#include "context/router.hpp"
 #include "context/shares.hpp"
-#include "context/stream_table.hpp"
-#include "driver/context_scope.hpp"
-#include "driver/recording.hpp"
-#include "driver_pool/driver_pool.hpp"
-#include "observe/trace_file.hpp"
-#include "pool/pool.hpp"
-#include "region/page_unit.hpp"
-#include "small/small_pool.hpp"
-#include "time/timelines.hpp"
+#include "context/slow_path.hpp"
+#include "context/stream_front.hpp"
+#include "context/visits.hpp"
 
 namespace vpmm::context {
-
-// What the driver says of a context that was reset, released or destroyed.
-inline bool is_gone(driver::CuResult result) {
-  return result == driver::CuResult::context_is_destroyed || result == driver::CuResult::invalid_context;
-}
-
-Error not_inside(DevicePtr ptr);  // any live allocation
-
-constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
-
-// What the device can do, asked once.
-struct DeviceTraits {
-  bool has_vmm = false;
-  bool has_memory_pools = false;
-  Bytes granularity = 2 * kMiB;
-  driver::ChunkProperties chunk;
-};
 
 // Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
 // below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
@@ -84,9 +61,9 @@ class DeviceContext final : public Context {
   observe::Statistics statistics() const override;
   void reset_peaks() override;
   observe::PoolSnapshot snapshot() const override;
-  const Config& config() const override { return config_; }
-  driver::DeviceOrdinal device() const override { return device_; }
-  driver::Driver& driver() override { return inner_driver_; }
+  const Config& config() const override { return device_.config; }
+  driver::DeviceOrdinal device() const override { return device_.primary.device(); }
+  driver::Driver& driver() override { return device_.inner; }
   std::string validate() const override;
   Result<SharedRange> share(AddressRange range) override;
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) override;
@@ -97,30 +74,15 @@ class DeviceContext final : public Context {
  private:
   class Visit;  // one public call: context made current, lock held
   class Bound;
-  // fast_path.cpp
-  using Client = small::SmallPool::Client;
-  using Freed = small::SmallPool::Freed;
-  Client client_of(driver::StreamHandle stream) const;
-  DevicePtr try_allocate(const Client& client, Bytes bytes, Bytes alignment);
-  DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
-  Freed try_free(const Client& client, DevicePtr ptr);
-  bool is_freed(Freed freed, const Stream& stream, Bound* bound);
-  void record_due_event(const Stream& stream, Bound* bound) noexcept;
-  void refresh_fast_path() VPMM_REQUIRES(pool_lock);
-  void run_pending_requests(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // entering.cpp
-  Result<void> ensure_open();
-  Result<void> open() VPMM_REQUIRES(pool_lock);
   Result<void> check_alive();
-  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr) VPMM_REQUIRES(pool_lock);
-  Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> open() VPMM_REQUIRES(pool_lock);
+  void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
   void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Passes `result` on; a sticky error poisons the context on the way.
-  template <typename T>
-  Result<T> noted(Result<T> result) VPMM_REQUIRES(pool_lock) {
-    if (!result && result.error().code == ErrorCode::poisoned) poison(result.error());
-    return result;
-  }
+  void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
   template <typename F>
   static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
@@ -129,183 +91,45 @@ class DeviceContext final : public Context {
     } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is to be told
     }
   }
-  void poison(const Error& error) VPMM_REQUIRES(pool_lock);
-  void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
-  // allocating
-  Result<DevicePtr> allocate_slowly(const Request& request, Bound* bound);
+  // fast_path.cpp
+  using Freed = small::SmallPool::Freed;
+  DevicePtr try_allocate(const StreamFront::Client& client, Bytes bytes, Bytes alignment);
+  DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
+  Freed try_free(const StreamFront::Client& client, DevicePtr ptr);
+  bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
+  void record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept;
   void free_surely(DevicePtr ptr, Stream stream) noexcept;
-  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, Bound* bound);
-  Result<DevicePtr> allocate_or_call_back(const Request& request, Bound* bound);
-  Result<DevicePtr> allocate_once(const Request& request, Bound* bound);
-  Result<DevicePtr> route(MutexLock& lock, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_small(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  // slow_path.cpp
-  Result<pool::Placed> place(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<pool::Placed> attempt(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller,
-                               pool::Effort effort) VPMM_REQUIRES(pool_lock);
-  void prepare_growth(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> wait_until(MutexLock& lock, std::uint64_t until_ns) VPMM_REQUIRES(pool_lock);
-  bool flush(const pool::Caller& caller, Bytes size, pool::Effort effort) VPMM_REQUIRES(pool_lock);
-  bool shrink_caches(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  enum class Urgency { usual, at_once };
-  void want_proof(const pool::Caller& caller, Urgency urgency) VPMM_REQUIRES(pool_lock);
-  struct ShortageStep;
-  static const ShortageStep kShortage[];
-  Result<bool> await_returning(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<bool> collect_idle(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<bool> make_room(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<bool> give_back_caches(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<bool> may_queue_waits(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<bool> wait_on_host(MutexLock& lock, const pool::PageRequest& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  // device_context.cpp; `bound`: of a bound stream, else null
+  Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
+  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
+  Error mistake(Error error);
+  // observing.cpp
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
-  Result<void> offset_growth(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  bool is_over_capacity() const VPMM_REQUIRES(pool_lock);
-  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  void announce_allocation(DevicePtr begin, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
-  // freeing
-  Result<void> free_one(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  void record_free(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<void> free_stream_ordered(MutexLock& lock, driver_pool::Block* block, const Stream& stream,
-                                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void free_small(const small::Allocation& ended, const Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  bool is_live(const region::Region* region) const VPMM_REQUIRES(pool_lock);
-  AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  struct Uses {
-    std::optional<time::TimelineId> owner;
-    const Vector<time::TimelineId>& others;
-    Bytes bytes;
-  };
-  time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void announce_deallocation(AddressRange range, const Uses& uses, const Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Error mistake(Error error);
-  Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
-  bool drain_deferred(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
-  Result<void> bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  Result<void> trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // sharing.cpp
-  bool mark_used_everywhere(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  void free_shared(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  bool keep_for_holders(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  bool is_kept_for_holders(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
-  Result<AllocationInfo> look_up(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  // The live small allocation around `ptr` that is a user's.
-  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  // peers.cpp
-  Result<void> check_peer(driver::DeviceOrdinal peer);
-  Result<void> find_peer_contexts() VPMM_REQUIRES(pool_lock);
-  Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);
-  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
-  void release_peers() VPMM_REQUIRES(pool_lock);
-  // proof.cpp
-  bool may_record_context_event() VPMM_REQUIRES(pool_lock);
-  bool prove_everything() VPMM_REQUIRES(pool_lock);
-  bool prove_now() VPMM_REQUIRES(pool_lock);
-  // Asks the events of at most so many timelines. True: something is complete that was not known to be.
-  Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
-  void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
-  bool learn_for_miss() VPMM_REQUIRES(pool_lock);
-  time::Timeline& all_streams() VPMM_REQUIRES(pool_lock);
-  bool is_proof_due() VPMM_REQUIRES(pool_lock);
-  bool trim_driver_pool(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  driver::CuResult wait_for_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  bool synchronize_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) VPMM_REQUIRES(pool_lock);
-  Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  void note_peaks(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void note_peaks(Bytes peak_requested) VPMM_REQUIRES(pool_lock);
-  bool flush_caches() VPMM_REQUIRES(pool_lock);
+  void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
 
-  driver::Driver& inner_driver_;
-  const driver::DeviceOrdinal device_;
-  const Config config_;
-  const DeviceTraits traits_;
-  driver::MemoryObserver* const observer_;
-  const bool has_context_ids_;  // the driver can tell a context from one that had its address before
-  const Bytes page_size_;       // of the pool, if there is one
-
   alignas(kCacheLine) mutable Mutex mutex_;
-  mutable driver::RecordingDriver driver_;  // over inner_driver_: counts for statistics
-  time::Timelines timelines_ VPMM_GUARDED_BY(pool_lock);
-  // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
-  alignas(kCacheLine) std::unique_ptr<pool::Pool> pool_;  // null: no VMM, or switched off
-  // Null like pool_; with VPMM_SMALL=stream_ordered it serves whole pages only.
-  std::unique_ptr<small::SmallPool> small_;
-  mutable std::unique_ptr<driver_pool::DriverPool> driver_pool_;  // null: not there, or not needed
-  std::atomic<std::uint64_t> primary_{0};     // ContextHandle; 0: not opened yet, or reset by us and not opened again
-  std::atomic<std::uint64_t> primary_id_{0};  // ContextId
-  std::atomic<std::uint64_t> openings_{0};    // how often it was opened; written under mutex_
-  std::atomic<bool> is_poisoned_{false};
-  std::atomic<bool> is_fast_{false};      // calls may be served from what their streams have cached
-  std::atomic<bool> may_capture_{false};  // captures are announced or were seen
-  StreamTable streams_;
-  // --- all below under mutex_ ---
-  alignas(kCacheLine) Captures captures_ VPMM_GUARDED_BY(pool_lock);
-  Shares shares_ VPMM_GUARDED_BY(pool_lock);
-  std::uint64_t announced_captures_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;  // Note [Cleaning up can be put off]
+  Device device_;
+  // --- read by every call, without the lock, like the end of device_ ---
+  StreamFront front_;
+  Captures captures_;
+  // --- under mutex_: each knows those above it ---
+  alignas(kCacheLine) Peers peers_;
+  Recorder recorder_;
+  Footprint footprint_;
+  Prover prover_;
+  Shares shares_;
+  Allocations allocations_;
+  SlowPath slow_path_;
+  Router router_;
+  Visits visits_;
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
-  std::uint64_t visits_ VPMM_GUARDED_BY(pool_lock) = 0;        // in progress, perhaps with the lock dropped
-  bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;       // Note [A reset has nobody beside it]
-  std::condition_variable_any visit_ended_;
-  std::uint64_t context_waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, with the lock dropped
-  std::condition_variable_any context_wait_ended_;
-  // Streams that captured when last seen, and in which capture.
-  struct SeenCapture {
-    std::uint64_t id = 0;       // 0: not known
-    bool is_announced = false;  // first seen while captures were announced: over when no more are
-  };
-  // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
-  Map<std::pair<driver::StreamHandle, std::thread::id>, SeenCapture> seen_capturing_ VPMM_GUARDED_BY(pool_lock);
-  struct Peer {
-    driver::DeviceOrdinal device = 0;
-    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
-    std::optional<time::KnownContext> context;
-  };
-  Vector<Peer> peers_ VPMM_GUARDED_BY(pool_lock);             // with access to everything in the pool
-  std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);    // set once; is_poisoned_ says so without the lock
-  Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;    // what the driver's pool held when last asked
-  std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
-  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that waited before the pool would have grown
-  std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;       // requests that nothing idle fitted
-  bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;
-  OutOfMemoryCallback out_of_memory_ VPMM_GUARDED_BY(pool_lock);
-  Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;
-  Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;
-  Bytes peak_of_pool_ VPMM_GUARDED_BY(pool_lock) = 0;  // of peak_live_, what the pool serves
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t caller_mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t host_waits_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::shared_ptr<observe::TraceWriter> recording_ VPMM_GUARDED_BY(pool_lock);
-  // --- lock-free ---
-  DeferredList deferred_;
-  std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests, since the list was taken last
+  OutOfMemoryCallback out_of_memory_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::context

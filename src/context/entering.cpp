@@ -1,12 +1,8 @@
-// context: opening a device, noticing that its CUDA context died, and finding out who calls.
+// context: opening a device, entering and leaving it, and noticing that its CUDA context died.
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <string>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/bound.hpp"
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
@@ -19,72 +15,8 @@ namespace vpmm::context {
 using driver::Call;
 using driver::CuResult;
 using pool::Caller;
-using pool::Standing;
-
-namespace {
-
-time::ClosingRule closing_rule(const Config& config) {
-  time::ClosingRule rule;
-  if (!config.page_chunks) return rule;
-  rule.frees = 1;  // the specification closes every free
-  rule.even_alone = true;
-  return rule;
-}
 
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
-
-// Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
-constexpr Bytes kLargestPageCut = 64 * kMiB;
-
-bool cuts_pages(const Config& config, const DeviceTraits& traits) {
-  const Bytes page = config.page_size.value_or(traits.granularity);
-  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
-         small::SmallPool::can_cut(page) && page <= kLargestPageCut;
-}
-
-// Note [An allocation with chunks of its own]
-// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
-// are whole pages, and a page is a chunk.
-bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
-
-Config in_force(Config config) {
-  config.page_chunks = config.page_chunks || config.ipc_isolate;
-  return config;
-}
-
-Result<bool> device_can(driver::Driver& driver, driver::DeviceAttribute attribute, driver::DeviceOrdinal device) {
-  int value = 0;
-  VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
-  return value != 0;
-}
-
-// On WSL the RDMA attribute reads 1, and memory created with the flag cannot be made accessible.
-bool runs_on_wsl() {
-  std::ifstream version("/proc/version");
-  std::string text;
-  std::getline(version, text);
-  return text.find("microsoft") != std::string::npos || text.find("Microsoft") != std::string::npos;
-}
-
-Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
-  DeviceTraits traits;
-  traits.chunk.device = device;
-  VPMM_TRY_ASSIGN(traits.has_vmm,
-                  device_can(driver, driver::DeviceAttribute::virtual_memory_management_supported, device));
-  VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, driver::DeviceAttribute::memory_pools_supported, device));
-  if (!traits.has_vmm) return traits;
-  VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
-                  device_can(driver, driver::DeviceAttribute::posix_file_descriptor_supported, device));
-  VPMM_TRY_ASSIGN(const bool has_rdma,
-                  device_can(driver, driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
-  traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
-  VPMM_TRY(driver::checked(
-      Call::mem_get_allocation_granularity,
-      driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
-  return traits;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const Config& config) {
@@ -98,7 +30,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
-  auto context = std::make_unique<DeviceContext>(driver, device, in_force(config), traits);
+  auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
   context->prepare();
   enter_neighbourhood(*context);
   return std::unique_ptr<Context>(std::move(context));
@@ -107,74 +39,52 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
 // What the first request would pay for otherwise. Best effort: it asks again for what failed, and reports it.
 void DeviceContext::prepare() {
   bool is_active = false;
-  if (pool_ == nullptr || page_size_ > kLargestPageCut || config_.pages > kAddressSpace / page_size_) return;
-  if (driver_.device_primary_ctx_get_state(device_, is_active) != CuResult::success || !is_active) return;
+  if (device_.pool == nullptr) return;
+  if (device_.page_size > kLargestPageCut || device_.config.pages > kAddressSpace / device_.page_size) return;
+  if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
-  if (!visit.status() || !noted(pool_->prepare(visit.lock()))) return;
-  small_->prepare();
+  if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
+  device_.small->prepare();
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
                              const DeviceTraits& traits)
-    : inner_driver_(driver),
-      device_(device),
-      config_(config),
-      traits_(traits),
-      observer_(driver.memory_observer()),
-      has_context_ids_(driver.has(Call::ctx_get_id)),
-      page_size_(config.page_size.value_or(traits.granularity)),
-      driver_(driver),
-      timelines_(driver_, closing_rule(config)),
-      captures_(driver_) {
+    : device_(driver, device, config, traits),
+      front_(device_, recorder_),
+      captures_(device_),
+      peers_(device_),
+      recorder_(device_),
+      footprint_(device_),
+      prover_(device_, captures_, peers_),
+      shares_(device_, prover_),
+      allocations_(device_, captures_, shares_, recorder_, prover_),
+      slow_path_(device_, shares_, footprint_, prover_, allocations_),
+      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {
   observe::set_log_level(config.log);
-  capacity_ = config.capacity;
-  if (traits.has_vmm && config.pool_enabled)
-    pool_ = std::make_unique<pool::Pool>(driver_, traits.chunk, config, page_size_, timelines_);
-  const bool cuts = cuts_pages(config, traits);
-  const bool has_whole_pages_only = pool_ != nullptr && keeps_apart(config);
-  const bool has_driver_pool = traits.has_memory_pools && !cuts && !has_whole_pages_only;
-  using BelowAPage = small::SmallPool::BelowAPage;
-  const BelowAPage below_a_page = cuts              ? BelowAPage::cut
-                                  : has_driver_pool ? BelowAPage::driver_pool
-                                                    : BelowAPage::whole_pages;
-  if (pool_ != nullptr)
-    small_ = std::make_unique<small::SmallPool>(inner_driver_, *pool_, timelines_,
-                                                small::SmallPool::Serving{below_a_page, !config.page_chunks});
-  if (has_driver_pool) driver_pool_ = std::make_unique<driver_pool::DriverPool>(driver_, device, timelines_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
   leave_neighbourhood(*this);
-  if (openings_.load() == 0 || is_poisoned_.load() || process_is_ending()) return;
-  if (!check_alive() || is_poisoned_.load()) return;
+  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending()) return;
+  if (!check_alive() || device_.primary.is_poisoned()) return;
   {
-    const driver::ContextScope scope(driver_, driver::ContextHandle{primary_.load()});
+    const driver::ContextScope scope(device_.driver, device_.primary.handle());
     PoolLock lock(mutex_);
-    if (scope.result() != CuResult::success || !forget_dead_others() || !find_peer_contexts()) return;
-    if (wait_for_contexts(lock) != CuResult::success) return;
-    if (driver_pool_ != nullptr) driver_pool_->release_everything();
-    if (pool_ != nullptr) pool_->release_everything();
-    timelines_.destroy_events();
+    if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts()) return;
+    if (prover_.wait_for_contexts(lock) != CuResult::success) return;
+    if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
+    if (device_.pool != nullptr) device_.pool->release_everything();
+    device_.timelines.destroy_events();
+    peers_.release();
   }
-  release_peers();
-  driver_.device_primary_ctx_release(device_);  // once: a reset took the retains before it away
-}
-
-bool DeviceContext::trim_driver_pool(MutexLock& lock) {
-  if (driver_pool_ == nullptr) return false;
-  const Result<Bytes> freed = noted(driver_pool_->trim(lock));
-  driver_pool_bytes_ = driver_pool_->reserved_bytes();
-  if (pool_ != nullptr) pool_->set_other_bytes(driver_pool_bytes_);
-  return freed && freed.value() > 0;
+  device_.primary.release();
 }
 
 // --- entering -------------------------------------------------------------------------------------------------------
 
-// Note [A reset has nobody beside it]
-// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that dropped the lock have
-// ended, and keeps others out meanwhile. Who made the old context current and then waited for the lock enters again.
+// Note [A reset has nobody beside it]: who made the old context current and then waited for the lock enters again.
 DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   while (!enter()) {
     lock_.reset();
@@ -184,9 +94,9 @@ DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
 
 // False: a reset came in between.
 bool DeviceContext::Visit::enter() {
-  if (context_.is_poisoned_.load()) {
+  if (context_.device_.primary.is_poisoned()) {
     const PoolLock lock(context_.mutex_);
-    status_ = *context_.poison_;
+    status_ = *context_.device_.primary.poison();
     return true;
   }
   // Note [Host memory in reserve]
@@ -195,167 +105,114 @@ bool DeviceContext::Visit::enter() {
     status_ = opening_may_need.is_cached() ? context_.check_alive() : no_host_memory();
   }
   if (!status_) return true;
-  const std::uint64_t opening = context_.openings_.load();
-  scope_.emplace(context_.driver_, driver::ContextHandle{context_.primary_.load()});
+  const std::uint64_t opening = context_.device_.primary.openings();
+  scope_.emplace(context_.device_.driver, context_.device_.primary.handle());
   lock_.emplace(context_.mutex_);
-  context_.visit_ended_.wait(*lock_, [this]() VPMM_REQUIRES(pool_lock) { return !context_.is_resetting_; });
-  if (context_.primary_.load() == 0 || context_.openings_.load() != opening) return false;
+  context_.visits_.wait_to_enter(*lock_);
+  if (context_.device_.primary.handle() == driver::ContextHandle{} || context_.device_.primary.openings() != opening)
+    return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
   if (!promise_->is_cached()) {
     status_ = no_host_memory();
     return true;
   }
-  status_ = context_.noted(driver::checked(Call::ctx_set_current, scope_->result()));
-  if (status_) status_ = context_.noted(context_.forget_dead_others());
+  status_ = context_.device_.primary.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = context_.device_.primary.noted(context_.forget_dead_others());
   is_inside_ = true;
-  ++context_.visits_;
+  context_.visits_.begin();
   return true;
 }
 
 DeviceContext::Visit::~Visit() {
   if (pinned_ != nullptr) --pinned_->callers;
   if (!is_inside_) return;
-  --context_.visits_;
-  if (context_.is_resetting_) context_.visit_ended_.notify_all();
+  context_.visits_.end();
+  context_.front_.refresh();
 }
 
-Result<Caller> DeviceContext::Visit::identify(const Stream& stream, Bound* bound) {
-  Result<Caller> caller = context_.noted(context_.identify(stream, bound));
-  context_.refresh_fast_path();
+Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
+  Result<Caller> caller = context_.device_.primary.noted(context_.captures_.identify(stream, bound));
   // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
-  if (caller && context_.has_noticed_reset_ && context_.may_record_context_event()) {
+  if (caller && context_.has_noticed_reset_ && context_.prover_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
-    context_.prove_everything();
+    context_.prover_.prove_everything();
   }
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
-  context_.note_peaks(caller.value());  // of its warm calls, while the pool's index still says what it said beside them
+  // Of its warm calls, while the pool's index still says what it said beside them.
+  context_.footprint_.note_peaks(caller.value());
   return caller;
 }
 
-// Note [A reset by others is noticed before an event is touched]
-// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents. Touching a dead event
-// crashes, so every call first compares the context's id with the one it knows.
 Result<void> DeviceContext::check_alive() {
-  const driver::ContextHandle primary{primary_.load()};
-  if (primary == driver::ContextHandle{}) return ensure_open();
-  if (!driver_.has(Call::ctx_get_id)) return {};
-  driver::ContextId id{};
-  const CuResult result = driver_.ctx_get_id(primary, id);
-  if (result == CuResult::success && id == driver::ContextId{primary_id_.load()}) return {};
-  if (result != CuResult::success && !is_gone(result)) {
-    const PoolLock lock(mutex_);
-    return noted(driver::checked(Call::ctx_get_id, result));
-  }
-  return ensure_open();
-}
-
-Result<void> DeviceContext::ensure_open() {
+  const CuResult seen = device_.primary.look();
+  if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
-  return open();
+  Result<void> result = is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
+  front_.refresh();
+  return result;
 }
 
-// Retains the primary context: the first time, or again after somebody reset it.
+// The first time, or again after a reset.
 Result<void> DeviceContext::open() {
-  driver::ContextHandle primary{};
-  VPMM_TRY(
-      noted(driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, primary))));
-  driver::ContextId id{};
-  const CuResult asked = driver_.has(Call::ctx_get_id) ? driver_.ctx_get_id(primary, id) : CuResult::success;
-  const bool is_known =
-      primary_.load() == static_cast<std::uint64_t>(primary) && primary_id_.load() == static_cast<std::uint64_t>(id);
-  if (asked != CuResult::success || is_known) {
-    driver_.device_primary_ctx_release(device_);  // somebody else was faster, or it failed
-    return noted(driver::checked(Call::ctx_get_id, asked));
-  }
-  const driver::ContextId dead{primary_id_.load()};
-  timelines_.set_primary(primary, id);
-  if (openings_.load() != 0) forget_dead(dead);
-  primary_id_.store(static_cast<std::uint64_t>(id));
-  primary_.store(static_cast<std::uint64_t>(primary));
-  ++openings_;
-  refresh_fast_path();
+  VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
+  if (!found) return {};
+  device_.timelines.set_primary(found->handle, found->id);
+  if (device_.primary.openings() != 0) forget_dead(device_.primary.id());
+  device_.primary.adopt(*found);
   return {};
 }
 
 // The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
 void DeviceContext::forget_dead(driver::ContextId dead) {
   observe::log(observe::LogLevel::info,
-               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device_);
-  const Vector<time::StampPart> done = timelines_.forget_context(dead);
-  advance(done);
-  if (small_ != nullptr) small_->retire_idle();
-  for (const std::uint64_t capture : captures_.all()) release_capture(capture);
-  if (driver_pool_ != nullptr) driver_pool_->forget();
-  driver_pool_bytes_ = 0;
-  seen_capturing_.clear();
+               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device());
+  forget_work_of(dead);
+  for (const std::uint64_t capture : captures_.all()) allocations_.release_capture(capture);
+  footprint_.forget_driver_pool();
+  captures_.forget_streams();
   has_noticed_reset_ = true;
 }
 
-// Note [A capturing stream has no id]
-// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
-// while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
-// goes without a timeline: its frees of ordinary memory are complete when all streams are.
-Result<Caller> DeviceContext::identify(const Stream& stream, Bound* bound) {
-  Caller caller;
-  caller.stream = stream;
-  if (!stream) return caller;
-  if (bound != nullptr) {
-    // A reset took the stream away: its handle may not be touched any more.
-    time::Timeline* timeline = timelines_.find(bound->timeline());
-    if (timeline != nullptr && timeline->is_over) timeline = nullptr;
-    if (timeline == nullptr) caller.stream.reset();
-    if (timeline == nullptr || !may_capture_.load()) {
-      caller.timeline = timeline;
-      return caller;
-    }
-  }
-  driver::CaptureStatus status{};
-  const CuResult result = driver_.stream_is_capturing(*stream, status);
-  caller.standing = Standing::blocked;
-  if (result == CuResult::stream_capture_implicit) return caller;
-  if (result == CuResult::invalid_handle)
-    return Error{ErrorCode::invalid_argument,
-                 message_of("`stream` {:#x} is no stream: {}", static_cast<std::uint64_t>(*stream),
-                            driver::driver_error(Call::stream_is_capturing, result).message)};
-  VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
-  // A thread's own default stream has the handle that every thread's has.
-  const std::pair key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
-  if (status == driver::CaptureStatus::none) {
-    caller.standing = Standing::ordinary;
-    seen_capturing_.erase(key);
-    VPMM_TRY_ASSIGN(caller.timeline, timelines_.of(*stream));
-    return caller;
-  }
-  SeenCapture& seen = seen_capturing_.try_emplace(key, SeenCapture{0, announced_captures_ > 0}).first->second;
-  if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
-  seen.id = caller.capture;
-  return caller;
+void DeviceContext::forget_work_of(driver::ContextId dead) {
+  device_.advance(device_.timelines.forget_context(dead));
+  if (device_.small != nullptr) device_.small->retire_idle();
 }
 
-Result<void> DeviceContext::read_capture(Caller& caller) {
-  driver::CaptureInfo info;
-  VPMM_TRY(driver::checked(Call::stream_get_capture_info, driver_.stream_get_capture_info(*caller.stream, info)));
-  if (info.status != driver::CaptureStatus::active) return {};
-  caller.standing = Standing::capturing;
-  caller.capture = static_cast<std::uint64_t>(info.id);
-  return captures_.keep_for(info);
+// Their events die with them, those of peers' contexts and of contexts whose streams called.
+Result<void> DeviceContext::forget_dead_others() {
+  VPMM_TRY_ASSIGN(const Vector<time::KnownContext> dead, peers_.dead_contexts());
+  for (const time::KnownContext& context : dead) {
+    forget_work_of(context.id);
+    peers_.forget(context);
+  }
+  return {};
 }
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
-  run_pending_requests(caller);
+  front_.attend(caller);
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
-    if (timelines_.is_due(*caller.timeline))
-      static_cast<void>(noted(timelines_.close(*caller.timeline, *caller.stream)));
-  } else if (caller.timeline == nullptr && is_proof_due()) {
-    prove_everything();
+    if (device_.timelines.is_due(*caller.timeline))
+      static_cast<void>(device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
+  } else if (caller.timeline == nullptr) {
+    prover_.prove_if_due();
   }
-  if (timelines_.count() <= kTimelinesKept) return;
-  if (small_ != nullptr) small_->retire_idle();
-  timelines_.retire_idle(kTimelinesKept);
+  if (device_.timelines.count() <= kTimelinesKept) return;
+  if (device_.small != nullptr) device_.small->retire_idle();
+  device_.timelines.retire_idle(kTimelinesKept);
+}
+
+// The bounds of what is kept for nobody's sake but the pool's.
+void DeviceContext::keep_bounds(MutexLock& lock) {
+  bound_any_stream(lock);
+  trim_above_threshold(lock);
+}
+
+void DeviceContext::bound_any_stream(MutexLock& lock) {
+  if (!footprint_.is_cleanup_held()) static_cast<void>(device_.primary.noted(prover_.bound_any_stream(lock)));
 }
 
 }  // namespace vpmm::context

@@ -1,118 +1,52 @@
 // context: calls that are served from what their stream has cached: no lock but its cache's, no driver work.
-//
-// Note [What the fast path may skip]
-// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go wrong on it: a reset
-// by others matters before an event is touched, a capture before work is queued. What it must know is which stream
-// calls. A raw handle is asked for its id, for handles are used again, after asking whether it captures, for a
-// capturing stream has no id; a bound stream has been asked before.
 #include <algorithm>
 #include <utility>
 
 #include "base/message.hpp"
-#include "context/bound.hpp"
 #include "context/process_gate.hpp"
 #include "context/visit.hpp"
-#include "driver/driver_error.hpp"
 
 namespace vpmm::context {
 
-using driver::CuResult;
-using small::CacheGuard;
-using small::StreamCache;
+using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
-namespace {
-
-// Requests that may be served while deferred frees wait for somebody to carry them out.
-constexpr std::uint64_t kServedBesideDeferred = 64;
-
-bool is_default(driver::StreamHandle stream) {
-  return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
-}
-
-}  // namespace
-
-void DeviceContext::refresh_fast_path() {
-  // Only a change is written: every other thread reads them on every call.
-  const auto note = [](std::atomic<bool>& flag, bool is_set) {
-    if (flag.load(std::memory_order_relaxed) != is_set) flag.store(is_set);
-  };
-  note(is_fast_, small_ != nullptr && primary_.load() != 0 && !is_poisoned_.load() && !recording_);
-  note(may_capture_, announced_captures_ != 0 || !seen_capturing_.empty());
-}
-
-DeviceContext::Client DeviceContext::client_of(driver::StreamHandle stream) const {
-  if (!is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
-  if (is_default(stream)) {
-    // These belong to the context that is current, and their ids outlive a reset.
-    driver::ContextHandle current{};
-    driver::ContextId id{};
-    const driver::ContextHandle primary{primary_.load(std::memory_order_relaxed)};
-    if (inner_driver_.ctx_get_current(current) != CuResult::success || current != primary) return {};
-    if (!has_context_ids_ || inner_driver_.ctx_get_id(primary, id) != CuResult::success ||
-        id != driver::ContextId{primary_id_.load(std::memory_order_relaxed)})
-      return {};
-  }
-  driver::CaptureStatus status{};
-  driver::StreamId id{};
-  if (inner_driver_.stream_is_capturing(stream, status) != CuResult::success || status != driver::CaptureStatus::none)
-    return {};
-  if (inner_driver_.stream_get_id(stream, id) != CuResult::success) return {};
-  return {streams_.find(static_cast<std::uint64_t>(id)), id, stream};
-}
-
-// --- served by a stream's cache --------------------------------------------------------------------------------------
-
 DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.cache == nullptr || !small_->may_be_cached(bytes, alignment)) return {};
-  return small_->try_allocate(client, bytes);
+  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
+  return device_.small->try_allocate(client, bytes);
+}
+
+Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
+  return client.cache == nullptr ? Freed::no : device_.small->try_free(client, ptr);
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
-bool DeviceContext::is_freed(Freed freed, const Stream& stream, Bound* bound) {
+bool DeviceContext::is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound) {
   if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
 // The memory is freed already, so a failure is not the call's: the event stays due, and a later call records it.
-void DeviceContext::record_due_event(const Stream& stream, Bound* bound) noexcept {
+void DeviceContext::record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept {
   try {
     Visit visit(*this);
     if (!visit.status()) return;
     const Result<pool::Caller> caller = visit.identify(stream, bound);
     if (!caller) return;
     leave(caller.value());
-    static_cast<void>(noted(bound_any_stream(visit.lock())));
-    static_cast<void>(noted(trim_above_threshold(visit.lock())));
+    keep_bounds(visit.lock());
   } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
   }
-}
-
-// The call took the pool's lock, so it can do what others asked this stream for.
-void DeviceContext::run_pending_requests(const pool::Caller& caller) {
-  if (small_ == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
-  StreamCache& cache = small_->cache_of(*caller.timeline);
-  {
-    const CacheGuard guard(cache);
-    cache.wants_attention.store(false, std::memory_order_relaxed);
-    ++cache.activity;
-    caller.timeline->wanted = std::exchange(cache.wants_event, false) || caller.timeline->wanted;
-  }
-  const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
-  if (stream != 0) streams_.note(stream, cache);
-  const bool is_primary = caller.timeline->context_id == timelines_.primary_id();
-  if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
-    cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
 }
 
 // --- public calls --------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && small_ != nullptr && small_->may_be_cached(request.bytes, request.alignment)) {
-    const Client client = client_of(*request.stream);
+  if (request.stream && device_.small != nullptr && device_.small->may_be_cached(request.bytes, request.alignment)) {
+    const Client client = front_.client_of(*request.stream);
     if (client.cache != nullptr) {
-      const DevicePtr begin = small_->try_allocate(client, request.bytes);
+      const DevicePtr begin = device_.small->try_allocate(client, request.bytes);
       if (!is_null(begin)) return begin;
     }
   }
@@ -125,55 +59,51 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 // locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
-  if (bytes == 0 || !is_fast_.load(std::memory_order_relaxed) || process_is_ending()) return {};
-  const small::SmallPool::Server server = small_->server_of(bytes, alignment);
+  if (bytes == 0 || !front_.is_open()) return {};
+  const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
-  if (!small_->may_be_cached(bytes, alignment)) return {};
-  if (!deferred_.empty() && served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) >= kServedBesideDeferred)
-    return {};
-  return small_->try_allocate({&small_->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
+  if (!device_.small->may_be_cached(bytes, alignment)) return {};
+  if (!allocations_.may_pass_deferred()) return {};
+  return device_.small->try_allocate({&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (config_.page_chunks || bytes > kAddressSpace || !deferred_.empty()) return {};
-  const Bytes natural = pool_->page_alignment();
+  if (device_.config.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
+  pool::Pool& pool = *device_.pool;
+  const Bytes natural = pool.page_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
-  if (!has_preallocated_ || recording_ || !promise.is_cached()) return {};
+  if (!router_.has_preallocated() || recorder_.is_recording() || !promise.is_cached()) return {};
   const pool::Caller caller;
-  deferred_.provide(live_allocations() + 1);  // it may throw, so before anything is taken
-  const std::optional<pool::Placed> found = pool_->find({bytes, round_up(bytes, page_size_), natural}, caller);
+  allocations_.provide();  // it may throw, so before anything is taken
+  const std::optional<pool::Placed> found = pool.find({bytes, round_up(bytes, pool.page_size()), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    announce_allocation(begin, {bytes, alignment, std::nullopt}, caller);
-    note_peaks(caller);
+    recorder_.allocated(begin, {bytes, alignment, std::nullopt}, caller);
+    footprint_.note_peaks(caller);
   });
   return begin;
 }
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && is_fast_.load(std::memory_order_relaxed) && !process_is_ending()) {
-    Freed freed = small_->try_free_by_handle(ptr, *stream);
-    if (freed == Freed::not_known) freed = try_free(client_of(*stream), ptr);
+  if (stream && front_.is_open()) {
+    Freed freed = device_.small->try_free_by_handle(ptr, *stream);
+    if (freed == Freed::not_known) freed = try_free(front_.client_of(*stream), ptr);
     if (is_freed(freed, stream, nullptr)) return {};
   }
   return deallocate_slowly(ptr, stream, nullptr);
-}
-
-Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
-  return client.cache == nullptr ? Freed::no : small_->try_free(client, ptr);
 }
 
 // The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Client client = stream ? client_of(*stream) : Client{};
+  const Client client = stream ? front_.client_of(*stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -210,7 +140,7 @@ void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
 }
 
 Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
-  const Client client = stream ? client_of(*stream) : Client{};
+  const Client client = stream ? front_.client_of(*stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
     if (is_null(ptr) || is_freed(try_free(client, ptr), stream, nullptr)) continue;
@@ -222,6 +152,26 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
 
 // --- bound streams -------------------------------------------------------------------------------------------------
 
+// On a line of its own, for it is read at every call. Keeps its timeline from being retired. The timeline ends all the
+// same when its CUDA context does.
+class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
+ public:
+  Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
+      : context_(context), client_(client), timeline_(timeline) {}
+  ~Bound() override;
+  DevicePtr try_allocate(Bytes bytes, Bytes alignment) override;
+  bool try_deallocate(DevicePtr ptr) override;
+  Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
+  Result<void> deallocate_beyond(DevicePtr ptr) override;
+
+ private:
+  bool is_fast() const;
+
+  DeviceContext& context_;
+  const Client client_;
+  const time::TimelineId timeline_;
+};
+
 Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
@@ -229,7 +179,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (small_ != nullptr) client.cache = &small_->cache_of(*caller.timeline);
+  if (device_.small != nullptr) client.cache = &device_.small->cache_of(*caller.timeline);
   std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;
@@ -238,12 +188,11 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
 DeviceContext::Bound::~Bound() {
   if (process_is_ending()) return;
   const PoolLock lock(context_.mutex_);
-  if (time::Timeline* timeline = context_.timelines_.find(timeline_)) --timeline->callers;
+  if (time::Timeline* timeline = context_.device_.timelines.find(timeline_)) --timeline->callers;
 }
 
 bool DeviceContext::Bound::is_fast() const {
-  return client_.cache != nullptr && context_.is_fast_.load(std::memory_order_relaxed) &&
-         !context_.may_capture_.load(std::memory_order_relaxed) && !process_is_ending();
+  return client_.cache != nullptr && context_.front_.is_open() && !context_.captures_.may_be_known();
 }
 
 DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
@@ -253,17 +202,17 @@ DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
 
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr) || !is_fast()) return false;
-  return context_.is_freed(context_.small_->try_free(client_, ptr), client_.stream, this);
+  return context_.is_freed(context_.device_.small->try_free(client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  return context_.allocate_slowly({bytes, alignment, client_.stream}, this);
+  return context_.allocate_slowly({bytes, alignment, client_.stream}, &timeline_);
 }
 
 Result<void> DeviceContext::Bound::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
-  return context_.deallocate_slowly(ptr, client_.stream, this);
+  return context_.deallocate_slowly(ptr, client_.stream, &timeline_);
 }
 
 }  // namespace vpmm::context

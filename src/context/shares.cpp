@@ -1,9 +1,10 @@
-// context: the table of shared allocations.
+// context: sharing an allocation, leases of its chunks, and the table of both.
 #include "context/shares.hpp"
 
 #include <atomic>
 
 #include "base/message.hpp"
+#include "base/race_window.hpp"
 #include "base/scope_exit.hpp"
 
 namespace vpmm::context {
@@ -13,6 +14,68 @@ namespace {
 constinit std::atomic<std::uint64_t> last_id{0};
 
 }  // namespace
+
+Error not_inside(DevicePtr ptr) {
+  return {ErrorCode::invalid_pointer,
+          message_of("{:#x} is not inside a live allocation of this pool", to_integer(ptr))};
+}
+
+Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) {
+  if (device_.allocated_around(range.begin) == nullptr)
+    return Error{
+        ErrorCode::unsupported,
+        message_of(
+            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
+            device_.pool == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
+  if (!device_.pool->can_export())
+    return Error{ErrorCode::unsupported,
+                 message_of("device {} cannot export memory as a file descriptor", device_.primary.device())};
+  if (range.size == 0 || range.size > of.usable - (range.begin - of.begin))
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
+                            to_integer(range.begin), of.usable, to_integer(of.begin))};
+  VPMM_RACE_WINDOW("what is to be shared was found");
+  if (!mark_used_everywhere(of.begin)) return not_inside(range.begin);  // freed at the same time
+  Share& share = find_or_add({of.begin, of.usable});
+  ++share.handles;
+  return SharedRange{share.id, of.begin, range.begin - of.begin};
+}
+
+// The mark that record_use leaves: frees of it take no short cut. False: it is not live any more.
+bool Shares::mark_used_everywhere(DevicePtr begin) {
+  if (find(begin) != nullptr) return true;
+  region::Region* const region = device_.allocated_around(begin);
+  if (small::SmallPool::is_arena(*region)) return device_.small->record_use(*region, begin, prover_.all_streams());
+  return device_.small->record_use(*region, prover_.all_streams());
+}
+
+Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {
+  Share* const share = find(id);
+  if (share == nullptr || (share->is_freed && share->handles == 0))
+    return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
+  if (size == 0 || size > share->range.size || offset > share->range.size - size)
+    return Error{
+        ErrorCode::invalid_argument,
+        message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
+  const AddressRange range{share->range.begin + offset, size};
+  SharedChunks shared;
+  for (const vm::Mapping& mapping : device_.pool->mappings_around(range)) {
+    if (shared.chunks.empty()) shared.offset = range.begin - mapping.at;
+    shared.chunks.push_back({mapping.chunk->handle, mapping.chunk->size});
+  }
+  ++share->imports;
+  return shared;
+}
+
+std::optional<DevicePtr> Shares::end_lease(ShareId id, Holder holder) {
+  Share* const share = find(id);
+  if (share == nullptr) return std::nullopt;
+  std::uint64_t& count = holder == Holder::handle ? share->handles : share->imports;
+  if (count == 0 || --count != 0 || share->is_held() || !share->is_freed) return std::nullopt;
+  const DevicePtr begin = share->range.begin;
+  erase(*share);
+  return begin;
+}
 
 Shares::Share& Shares::find_or_add(AddressRange allocation) {
   const auto found = by_begin_.find(allocation.begin);
@@ -34,11 +97,6 @@ Shares::Share* Shares::find(DevicePtr begin) {
   return found == by_begin_.end() ? nullptr : &found->second;
 }
 
-const Shares::Share* Shares::find(DevicePtr begin) const {
-  const auto found = by_begin_.find(begin);
-  return found == by_begin_.end() ? nullptr : &found->second;
-}
-
 Shares::Share* Shares::find(ShareId id) {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() ? nullptr : find(found->second);
@@ -47,6 +105,20 @@ Shares::Share* Shares::find(ShareId id) {
 void Shares::erase(const Share& share) {
   by_id_.erase(static_cast<std::uint64_t>(share.id));
   by_begin_.erase(share.range.begin);
+}
+
+bool Shares::keep(DevicePtr begin) {
+  Share* const share = find(begin);
+  if (share == nullptr) return false;
+  share->is_freed = share->is_held();
+  if (share->is_freed) return true;
+  erase(*share);  // its tokens are of the past from here on
+  return false;
+}
+
+bool Shares::is_kept(DevicePtr begin) const {
+  const auto found = by_begin_.find(begin);
+  return found != by_begin_.end() && found->second.is_freed;
 }
 
 Bytes Shares::freed_bytes() const {

@@ -2,14 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "context/context.hpp"
+#include "context/device.hpp"
+#include "context/prover.hpp"
 
 namespace vpmm::context {
+
+Error not_inside(DevicePtr ptr);  // any live allocation
 
 // Note [Shared memory is kept until everybody let go]
 // Another process maps the chunks behind an allocation, and no stamp of ours says when its work is done. So while a
@@ -21,6 +26,20 @@ namespace vpmm::context {
 // Invariant: an entry is freed only while somebody holds it.
 class Shares {
  public:
+  Shares(Device& device, Prover& prover) : device_(device), prover_(prover) {}
+
+  // `of`: the allocation around the range, in the pool.
+  Result<SharedRange> share(const AllocationInfo& of, AddressRange range) VPMM_REQUIRES(pool_lock);
+  Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) VPMM_REQUIRES(pool_lock);
+  // The allocation that is to be freed now: nobody holds it any more.
+  std::optional<DevicePtr> end_lease(ShareId id, Holder holder) VPMM_REQUIRES(pool_lock);
+  // For a free of what may be shared. True: others still hold it, and that is noted, which is all there is to do.
+  bool keep(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  bool is_kept(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // kept for holders only
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+
+ private:
   struct Share {
     ShareId id{};
     AddressRange range;         // the allocation
@@ -29,17 +48,14 @@ class Shares {
     bool is_freed = false;
     bool is_held() const { return handles + imports != 0; }
   };
-
-  bool empty() const VPMM_REQUIRES(pool_lock) { return by_begin_.empty(); }
+  bool mark_used_everywhere(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Share& find_or_add(AddressRange allocation) VPMM_REQUIRES(pool_lock);
   Share* find(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  const Share* find(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   Share* find(ShareId id) VPMM_REQUIRES(pool_lock);
   void erase(const Share& share) VPMM_REQUIRES(pool_lock);
-  Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // kept for holders only
-  std::string validate() const VPMM_REQUIRES(pool_lock);
 
- private:
+  Device& device_;
+  Prover& prover_;
   Map<DevicePtr, Share> by_begin_ VPMM_GUARDED_BY(pool_lock);
   HashMap<std::uint64_t, DevicePtr> by_id_ VPMM_GUARDED_BY(pool_lock);
 };

@@ -5,6 +5,7 @@
 
 #include "base/host_memory.hpp"
 #include "context/device_context.hpp"
+#include "driver/context_scope.hpp"
 
 namespace vpmm::context {
 
@@ -19,14 +20,14 @@ class VPMM_SCOPED_LOCK DeviceContext::Visit {
   const Result<void>& status() const { return status_; }
   MutexLock& lock() { return *lock_; }
   // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is dropped.
-  Result<pool::Caller> identify(const Stream& stream, Bound* bound = nullptr) VPMM_REQUIRES(pool_lock);
+  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound = nullptr) VPMM_REQUIRES(pool_lock);
 
  private:
   // The lock may be held or not when it returns, which the analysis cannot follow.
   bool enter() VPMM_NO_THREAD_SAFETY_ANALYSIS;
 
   DeviceContext& context_;
-  bool is_inside_ = false;  // counted in visits_
+  bool is_inside_ = false;  // counted by Visits
   time::Timeline* pinned_ = nullptr;
   Result<void> status_;
   std::optional<driver::ContextScope> scope_;

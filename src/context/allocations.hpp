@@ -1,0 +1,70 @@
+// context: which memory is a user's, and the way of a free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "base/address.hpp"
+#include "context/captures.hpp"
+#include "context/context.hpp"
+#include "context/deferred.hpp"
+#include "context/device.hpp"
+#include "context/prover.hpp"
+#include "context/recorder.hpp"
+#include "context/shares.hpp"
+
+namespace vpmm::context {
+
+class Allocations {
+ public:
+  Allocations(Device& device, Captures& captures, Shares& shares, Recorder& recorder, Prover& prover)
+      : device_(device), captures_(captures), shares_(shares), recorder_(recorder), prover_(prover) {}
+
+  // Of the live allocation around `ptr`.
+  Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  // Work of `user` uses what starts at `ptr`, too.
+  Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
+  Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  // The same of what is in the pool and not shared any more; nobody is told. False: no live allocation starts there.
+  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The memory of that capture is free: its graph is gone.
+  void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
+
+  // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
+  void defer(DevicePtr ptr) noexcept { deferred_.push(to_integer(ptr)); }
+  // For one allocation more than there is: whoever frees it needs no memory for that. Throws std::bad_alloc.
+  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(device_.live_allocations() + 1); }
+  bool has_deferred() const { return !deferred_.empty(); }
+  // Whether a request may be served beside those that wait; not for ever.
+  bool may_pass_deferred();
+  // Carries them out. True: finalizers' were among them.
+  bool drain(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+
+  Error mistake(Error error) VPMM_REQUIRES(pool_lock);
+  std::uint64_t mistakes() const VPMM_REQUIRES(pool_lock) { return mistakes_; }
+
+ private:
+  bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
+  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
+  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  void observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream, const pool::Caller& caller) const
+      VPMM_REQUIRES(pool_lock);
+
+  Device& device_;
+  Captures& captures_;
+  Shares& shares_;
+  Recorder& recorder_;
+  Prover& prover_;
+  std::uint64_t mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;  // of callers
+  // --- without the lock ---
+  DeferredList deferred_;
+  std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests, since the list was taken last
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,144 @@
+// context: what a device can do, and who serves requests there.
+#include "context/device.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using driver::DeviceAttribute;
+
+namespace {
+
+time::ClosingRule closing_rule(const Config& config) {
+  time::ClosingRule rule;
+  if (!config.page_chunks) return rule;
+  rule.frees = 1;  // the specification closes every free
+  rule.even_alone = true;
+  return rule;
+}
+
+Config in_force(Config config) {
+  config.page_chunks = config.page_chunks || config.ipc_isolate;
+  return config;
+}
+
+bool cuts_pages(const Config& config, const DeviceTraits& traits) {
+  const Bytes page = config.page_size.value_or(traits.granularity);
+  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
+         small::SmallPool::can_cut(page) && page <= kLargestPageCut;
+}
+
+// Note [An allocation with chunks of its own]
+// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
+// are whole pages, and a page is a chunk.
+bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
+
+Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute, driver::DeviceOrdinal device) {
+  int value = 0;
+  VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
+  return value != 0;
+}
+
+// On WSL the RDMA attribute reads 1, and memory created with the flag cannot be made accessible.
+bool runs_on_wsl() {
+  std::ifstream version("/proc/version");
+  std::string text;
+  std::getline(version, text);
+  return text.find("microsoft") != std::string::npos || text.find("Microsoft") != std::string::npos;
+}
+
+}  // namespace
+
+Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
+  DeviceTraits traits;
+  traits.chunk.device = device;
+  VPMM_TRY_ASSIGN(traits.has_vmm, device_can(driver, DeviceAttribute::virtual_memory_management_supported, device));
+  VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, DeviceAttribute::memory_pools_supported, device));
+  if (!traits.has_vmm) return traits;
+  VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
+                  device_can(driver, DeviceAttribute::posix_file_descriptor_supported, device));
+  VPMM_TRY_ASSIGN(const bool has_rdma, device_can(driver, DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
+  traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
+  VPMM_TRY(driver::checked(
+      Call::mem_get_allocation_granularity,
+      driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
+  return traits;
+}
+
+Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
+               const DeviceTraits& traits)
+    : config(in_force(asked)),
+      page_size(config.page_size.value_or(traits.granularity)),
+      driver(inner_driver),
+      timelines(driver, closing_rule(config)),
+      inner(inner_driver),
+      primary(driver, ordinal) {
+  using BelowAPage = small::SmallPool::BelowAPage;
+  if (traits.has_vmm && config.pool_enabled)
+    pool = std::make_unique<pool::Pool>(driver, traits.chunk, config, page_size, timelines);
+  const bool cuts = cuts_pages(config, traits);
+  const bool has_whole_pages_only = pool != nullptr && keeps_apart(config);
+  if (traits.has_memory_pools && !cuts && !has_whole_pages_only)
+    driver_pool = std::make_unique<driver_pool::DriverPool>(driver, ordinal, timelines);
+  if (pool == nullptr) return;
+  const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
+                                  : driver_pool != nullptr ? BelowAPage::driver_pool
+                                                           : BelowAPage::whole_pages;
+  small = std::make_unique<small::SmallPool>(inner, *pool, timelines,
+                                             small::SmallPool::Serving{below_a_page, !config.page_chunks});
+}
+
+std::uint64_t Device::live_allocations() const {
+  std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
+  if (pool != nullptr) live += pool->live_allocations() + small->most_live();
+  return live;
+}
+
+void Device::advance(const Vector<time::StampPart>& done) const {
+  if (pool == nullptr || done.empty()) return;
+  pool->advance(done);
+  small->advance(done);
+}
+
+void Device::fill(observe::Statistics& figures) const {
+  if (pool != nullptr) {
+    pool->fill(figures);
+    const small::Tally tally = small->tally();
+    figures.live_bytes += static_cast<Bytes>(tally.requested);
+    figures.allocated_bytes += static_cast<Bytes>(tally.allocated);
+    figures.free_bytes += small->cached_pages_bytes();
+    figures.pending_bytes += small->pending_bytes();
+    figures.small_bytes = small->arena_bytes();
+    figures.small_free_bytes = small->idle_in_arenas_bytes();
+    figures.live_allocations += static_cast<std::uint64_t>(tally.live());
+    figures.allocations += static_cast<std::uint64_t>(tally.allocations);
+    figures.hits += static_cast<std::uint64_t>(tally.allocations);
+    figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);
+    const Bytes high = pool->requested_bytes() + static_cast<Bytes>(tally.requested_high);
+    figures.peak_live_bytes = std::max(high, small->peak_noted());
+  }
+  if (driver_pool == nullptr) return;
+  figures.live_bytes += driver_pool->requested_bytes();
+  figures.peak_live_bytes += driver_pool->requested_bytes();
+  figures.allocated_bytes += driver_pool->requested_bytes();
+  figures.pending_bytes += driver_pool->pending_bytes();
+  figures.live_allocations += driver_pool->live_allocations();
+  figures.allocations += driver_pool->allocations();
+  figures.hits += driver_pool->allocations();
+  figures.deallocations += driver_pool->deallocations();
+}
+
+std::string Device::validate() const {
+  if (driver_pool != nullptr)
+    if (std::string broken = driver_pool->validate(); !broken.empty()) return broken;
+  if (pool == nullptr) return {};
+  if (std::string broken = small->validate(); !broken.empty()) return broken;
+  return pool->validate();
+}
+
+}  // namespace vpmm::context

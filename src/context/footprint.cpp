@@ -1,0 +1,95 @@
+// context: keeping what is held within its limits.
+#include "context/footprint.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace vpmm::context {
+
+Bytes Footprint::held() const {
+  return (device_.pool == nullptr ? 0 : device_.pool->mapped_bytes()) + driver_pool_bytes_;
+}
+
+Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {
+  const Bytes used = device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes() + but_for;
+  return driver_pool_bytes_ - std::min(driver_pool_bytes_, used);
+}
+
+bool Footprint::look_at_driver_pool() {
+  const Bytes before = std::exchange(driver_pool_bytes_, device_.driver_pool->reserved_bytes());
+  if (device_.pool != nullptr) device_.pool->set_other_bytes(driver_pool_bytes_);
+  return driver_pool_bytes_ > before;
+}
+
+void Footprint::forget_driver_pool() {
+  if (device_.driver_pool != nullptr) device_.driver_pool->forget();
+  driver_pool_bytes_ = 0;
+  if (device_.pool != nullptr) device_.pool->set_other_bytes(0);
+}
+
+Result<Bytes> Footprint::trim_driver_pool(MutexLock& lock) {
+  if (device_.driver_pool == nullptr) return Bytes{0};
+  Result<Bytes> freed = device_.primary.noted(device_.driver_pool->trim(lock));
+  look_at_driver_pool();
+  return freed;
+}
+
+// The other half of Note [Caches shrink before the footprint grows]. In page mode only: a large chunk is not worth a
+// small request.
+void Footprint::offset_growth(MutexLock& lock) {
+  if (device_.pool == nullptr || !device_.config.page_chunks || is_cleanup_held() || held() <= peak_mapped_) return;
+  static_cast<void>(device_.primary.noted(device_.pool->trim(lock, peak_mapped_)));
+}
+
+bool Footprint::is_above_threshold() const {
+  return device_.pool != nullptr && device_.config.release_threshold && !is_cleanup_held() &&
+         held() > *device_.config.release_threshold;
+}
+
+void Footprint::set_capacity(std::optional<Bytes> bytes) {
+  capacity_ = bytes;
+  if (device_.pool != nullptr) device_.pool->set_capacity(bytes);
+}
+
+void Footprint::hold_cleanup() {
+  ++cleanup_holds_;
+  if (device_.pool != nullptr) device_.pool->hold_cleanup(true);
+}
+
+bool Footprint::end_hold() {
+  if (cleanup_holds_ == 0) return false;
+  if (--cleanup_holds_ == 0 && device_.pool != nullptr) device_.pool->hold_cleanup(false);
+  return true;
+}
+
+void Footprint::note_peaks(const pool::Caller& caller) {
+  note_peaks(device_.small == nullptr ? 0 : device_.small->take_peak(caller));
+}
+
+void Footprint::note_peaks(Bytes peak_requested) {
+  peak_mapped_ = std::max(peak_mapped_, held());
+  const Bytes in_driver_pool = device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes();
+  peak_live_ = std::max(peak_live_, peak_requested + in_driver_pool);
+}
+
+void Footprint::reset_peaks() {
+  if (device_.pool != nullptr) device_.pool->reset_peaks();
+  if (device_.small != nullptr) device_.small->take_peak_everywhere();  // what warm calls had at most before
+  peak_mapped_ = peak_live_ = 0;
+  note_peaks(device_.small == nullptr ? 0 : device_.small->take_peak_everywhere());
+}
+
+bool Footprint::flush_caches() {
+  if (device_.small == nullptr) return false;
+  note_peaks(device_.small->take_peak_everywhere());
+  return device_.small->flush();
+}
+
+void Footprint::fill(observe::Statistics& figures) const {
+  if (device_.driver_pool != nullptr) figures.stream_ordered_bytes = driver_pool_bytes_;
+  figures.mapped_bytes += driver_pool_bytes_;
+  figures.peak_mapped_bytes = std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
+  figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,194 @@
+// context: learning what the GPU has finished, making it provable, and stamping what is freed.
+#include "context/prover.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/host_memory.hpp"
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using driver::CuResult;
+using Everything = time::Timelines::Everything;
+
+namespace {
+
+// Bounded, so that no call stalls for others.
+constexpr std::size_t kTimelinesAskedPerCall = 2;
+constexpr Bytes kAnyStreamPendingLeast = 64 * kMiB;
+constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
+
+}  // namespace
+
+Result<void> Prover::settle(MutexLock& lock) {
+  VPMM_TRY(learn(kTimelinesAskedPerCall));
+  if (device_.driver_pool != nullptr) VPMM_TRY(device_.driver_pool->settle(lock));
+  if (device_.pool != nullptr) VPMM_TRY(device_.pool->settle(lock));
+  return {};
+}
+
+Result<bool> Prover::learn(std::size_t most) {
+  Vector<time::StampPart> done;
+  const Result<void> asked = device_.timelines.poll(most, done);
+  device_.advance(done);  // also what was learned before it failed
+  VPMM_TRY(device_.primary.noted(asked));
+  return !done.empty();
+}
+
+// Captures of blocking streams show on the legacy stream, whoever made them.
+bool Prover::may_record_context_event() {
+  if (captures_.are_known()) return false;
+  const auto is_capturing = [this] {
+    driver::CaptureStatus status{};
+    return device_.driver.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success;
+  };
+  if (is_capturing() || !device_.primary.noted(peers_.find_contexts())) return false;
+  const Vector<time::KnownContext>& others = device_.timelines.other_contexts();
+  return std::none_of(others.begin(), others.end(), [&](const time::KnownContext& other) {
+    const driver::ContextScope scope(device_.driver, other.handle);
+    return scope.result() != CuResult::success || is_capturing();
+  });
+}
+
+// Closes everything by one event in each context, as VPMM_ANY_STREAM says: `context` by one of the whole context,
+// `legacy` by one on its legacy stream (which waits for blocking streams only), `park` not at all.
+bool Prover::prove_everything() {
+  if (!may_record_context_event() || device_.config.any_stream == AnyStreamOrder::park) return false;
+  Everything how = Everything::context_event;
+  if (device_.config.any_stream == AnyStreamOrder::legacy) {
+    const bool needs_all = device_.timelines.is_every_stream_unproven() && device_.timelines.can_close_all();
+    if (!needs_all) how = Everything::legacy_stream;
+  }
+  if (how == Everything::context_event && !device_.timelines.can_close_all()) return false;
+  const Result<bool> closed = device_.primary.noted(device_.timelines.close_all(how));
+  return closed && closed.value();
+}
+
+bool Prover::prove_now() {
+  prove_everything();
+  const Result<bool> has_more = learn(device_.timelines.count());
+  return has_more && has_more.value();
+}
+
+// For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody
+// named.
+time::Timeline& Prover::all_streams() {
+  if (device_.config.any_stream == AnyStreamOrder::legacy) return device_.timelines.every_stream();
+  return device_.timelines.any_stream();
+}
+
+void Prover::prove_if_due() {
+  if (device_.timelines.is_due(device_.timelines.any_stream()) || device_.timelines.is_due(all_streams()))
+    prove_everything();
+}
+
+void Prover::end_wait() {
+  --waits_;
+  wait_ended_.notify_all();
+}
+
+void Prover::await_no_wait(MutexLock& lock) {
+  wait_ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return waits_ == 0; });
+}
+
+// Note [A wait for the context keeps captures from beginning]
+// It would break any capture that begins before it is over, so capture_begin waits for it. It is for all contexts that
+// are known.
+CuResult Prover::wait_for_contexts(MutexLock& lock) {
+  const Vector<time::KnownContext> others = device_.timelines.other_contexts();
+  begin_wait();
+  CuResult result{};
+  {
+    const Unlocked unlocked(lock);
+    const driver::RelaxedCaptureScope relaxed(device_.driver);  // a stream of another context may be capturing
+    result = device_.driver.ctx_synchronize();
+    for (const time::KnownContext& other : others) {
+      if (result != CuResult::success) break;
+      const driver::ContextScope scope(device_.driver, other.handle);
+      result = scope.result() == CuResult::success ? device_.driver.ctx_synchronize() : scope.result();
+    }
+  }
+  end_wait();
+  return result;
+}
+
+Result<bool> Prover::wait_for_everything(MutexLock& lock) {
+  const Vector<time::StampPart> before = device_.timelines.numbers_so_far();
+  VPMM_TRY(device_.primary.noted(driver::checked(Call::ctx_synchronize, wait_for_contexts(lock))));
+  const Vector<time::StampPart> done = device_.timelines.mark_complete(before);
+  device_.advance(done);
+  return !done.empty();
+}
+
+bool Prover::synchronize(MutexLock& lock) {
+  if (!may_record_context_event()) return false;
+  ++host_waits_;
+  const Result<bool> has_more = wait_for_everything(lock);
+  return has_more && has_more.value();
+}
+
+// Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it up. Above the cap
+// the oldest event is waited for, with the lock dropped. `park` promises to wait for explicit synchronisation only.
+Result<void> Prover::bound_any_stream(MutexLock& lock) {
+  if (device_.pool == nullptr || device_.config.any_stream == AnyStreamOrder::park) return {};
+  for (;;) {
+    const time::Timeline& any = device_.timelines.any_stream();
+    const Bytes cap = std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
+    const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
+      return device_.pool->pending_bytes(any.id) + device_.small->pending_bytes(any.id) <= cap;
+    };
+    if (is_within()) return {};
+    VPMM_TRY(settle(lock));
+    if (is_within()) return {};
+    if (any.provable < any.last && !prove_everything() && !synchronize(lock)) return {};
+    std::shared_ptr<time::Event> proof = device_.timelines.proof_of({any.id, any.complete + 1});
+    if (proof == nullptr) continue;
+    ++host_waits_;
+    VPMM_TRY(wait_for(lock, std::move(proof)));
+  }
+}
+
+Result<void> Prover::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) {
+  CuResult waited{};
+  {
+    const Unlocked unlocked(lock);
+    const driver::RelaxedCaptureScope relaxed(device_.driver);
+    waited = device_.driver.event_synchronize(proof->handle());
+  }
+  proof.reset();  // goes back to the event pool, so under the lock
+  return driver::checked(Call::event_synchronize, waited);
+}
+
+// Note [Free on which stream]
+// The stream that is named, the streams that record_use named, and, when it is another one, the stream of the
+// allocation, whose queued work may use the memory too. More than two are "all streams now".
+time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
+  Vector<time::Timeline*> timelines;
+  const auto add = [&](std::optional<time::TimelineId> id) VPMM_REQUIRES(pool_lock) {
+    time::Timeline* timeline = id ? device_.timelines.find(*id) : nullptr;
+    if (timeline != nullptr && !timeline->is_over &&
+        std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
+      timelines.push_back(timeline);
+  };
+  const time::Timeline* const owner = uses.owner ? device_.timelines.find(*uses.owner) : nullptr;
+  const bool names_owner = !caller.stream && device_.config.unnamed_free == UnnamedFree::allocating_stream &&
+                           owner != nullptr && !owner->is_over;
+  const bool is_unnamed = !caller.stream && uses.others.empty();
+  if (caller.timeline == nullptr && !names_owner)
+    return time::Stamp(device_.timelines.next(is_unnamed ? device_.timelines.any_stream() : all_streams(), uses.bytes));
+  if (caller.timeline != nullptr) add(caller.timeline->id);
+  add(uses.owner);
+  for (const time::TimelineId other : uses.others) add(other);
+  if (timelines.size() > 2) return stamp_of_all(uses.bytes);
+  const time::StampPart first = device_.timelines.next(*timelines[0], uses.bytes);
+  if (timelines.size() == 1) return time::Stamp(first);
+  timelines[1]->wanted = true;
+  return time::Stamp(first, device_.timelines.next(*timelines[1], 0));
+}
+
+time::Stamp Prover::stamp_of_all(Bytes bytes) { return time::Stamp(device_.timelines.next(all_streams(), bytes)); }
+
+}  // namespace vpmm::context

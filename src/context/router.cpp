@@ -1,0 +1,128 @@
+// context: pages, parts of pages, or memory of the driver's pool.
+#include "context/router.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/message.hpp"
+
+namespace vpmm::context {
+
+using pool::Caller;
+using pool::Standing;
+
+namespace {
+
+constexpr Bytes kSmallAlignment = 256;  // what the driver's asynchronous pool promises
+constexpr Bytes kReliefForSmall = 64 * kMiB;
+
+}  // namespace
+
+// A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation would become a node
+// of it.
+Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, const Caller& caller) {
+  using Server = small::SmallPool::Server;
+  Server server = Server::driver_pool;
+  if (device_.pool != nullptr)
+    server = caller.standing == Standing::ordinary ? device_.small->server_of(request.bytes, request.alignment)
+                                                   : Server::pages;
+  if (server == Server::pages) return allocate_pages(lock, request, caller);
+  if (server != Server::driver_pool) return slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
+  if (caller.standing != Standing::ordinary)
+    return Error{ErrorCode::capture_active,
+                 "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
+  if (request.alignment > kSmallAlignment)
+    return Error{ErrorCode::unsupported,
+                 message_of("alignment {} needs the virtual memory pool, which is off or not supported here",
+                            request.alignment)};
+  return allocate_stream_ordered(lock, request, caller);
+}
+
+Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
+  const Bytes page = device_.pool->page_size();
+  const Bytes natural = device_.pool->page_alignment();
+  if (request.alignment > natural && !is_power_of_two(page))
+    return Error{ErrorCode::unsupported,
+                 message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
+                            request.alignment, page)};
+  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural)};
+  if (caller.standing == Standing::capturing) {
+    region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
+    if (parked != nullptr) {
+      // Nobody was told when it was parked, for launches of the graph still use it.
+      recorder_.observe_end(parked->range, caller.stream);
+      return device_.pool->pass_on(parked, pages, caller);
+    }
+  }
+  VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
+  if (caller.own())
+    device_.small->enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
+                          device_.small->cache_of(*caller.timeline));
+  return placed.begin;
+}
+
+// When the driver's pool cannot grow, our idle memory makes room for it.
+Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request& request, const Caller& caller) {
+  const auto once = [&]() VPMM_REQUIRES(pool_lock) {
+    return device_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
+  };
+  const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
+  Result<DevicePtr> result = once();
+  if (is_short(result) && device_.pool != nullptr) {
+    const Bytes mapped = footprint_.held();
+    const Bytes room = std::max(kReliefForSmall, 2 * request.bytes);
+    VPMM_TRY(device_.pool->trim(lock, mapped > room ? mapped - room : 0));
+    result = once();
+  }
+  if (is_short(result)) {
+    prover_.synchronize(lock);
+    VPMM_TRY(device_.driver_pool->settle(lock));
+    if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, 0));
+    result = once();
+  }
+  const bool has_grown = footprint_.look_at_driver_pool();
+  // Only what was idle stays mapped when this fails, and the request has its memory.
+  if (result && has_grown) footprint_.offset_growth(lock);
+  if (is_short(result))
+    return Error{ErrorCode::out_of_memory,
+                 message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
+                            request.bytes, result.error().message)};
+  if (result && footprint_.is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), request, caller));
+  return result;
+}
+
+// The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages, or undone.
+Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const Caller& caller) {
+  if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
+  if (!footprint_.is_over_capacity()) return {};
+  driver_pool::Block* block = device_.driver_pool->block_around(begin);
+  VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
+                              : device_.driver_pool->deallocate_after(lock, block, {}));
+  static_cast<void>(footprint_.trim_driver_pool(lock));
+  return Error{ErrorCode::out_of_memory,
+               message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
+                          "is reached",
+                          request.bytes, *footprint_.capacity())};
+}
+
+// As many pages as fit, by halving what is still missing.
+Result<void> Router::preallocate_once(MutexLock& lock) {
+  if (has_preallocated_) return {};
+  has_preallocated_ = true;
+  if (device_.pool == nullptr || device_.config.pages == 0) return {};
+  note_mapped_ahead();
+  const std::uint64_t most = kAddressSpace / device_.pool->page_size();
+  for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing; step > 0 && missing > 0;
+       step = std::min(step, missing)) {
+    Result<void> done =
+        device_.pool->preallocate(lock, device_.pool->mapped_bytes() + step * device_.pool->page_size());
+    if (!done && done.error().code == ErrorCode::poisoned) return done;
+    if (done)
+      missing -= step;
+    else
+      step /= 2;
+  }
+  return {};
+}
+
+}  // namespace vpmm::context

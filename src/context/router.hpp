@@ -1,0 +1,50 @@
+// context: who serves a request.
+#pragma once
+
+#include "context/captures.hpp"
+#include "context/context.hpp"
+#include "context/device.hpp"
+#include "context/footprint.hpp"
+#include "context/prover.hpp"
+#include "context/recorder.hpp"
+#include "context/slow_path.hpp"
+
+namespace vpmm::context {
+
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
+
+class Router {
+ public:
+  Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder, Prover& prover,
+         SlowPath& slow_path)
+      : device_(device),
+        captures_(captures),
+        footprint_(footprint),
+        recorder_(recorder),
+        prover_(prover),
+        slow_path_(slow_path) {}
+
+  Result<DevicePtr> allocate(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  // VPMM_PAGES, at the first allocation and best effort.
+  Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
+
+ private:
+  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+
+  Device& device_;
+  Captures& captures_;
+  Footprint& footprint_;
+  Recorder& recorder_;
+  Prover& prover_;
+  SlowPath& slow_path_;
+  bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;
+};
+
+}  // namespace vpmm::context

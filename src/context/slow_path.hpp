@@ -1,0 +1,58 @@
+// context: the way of a request that its stream's cache cannot serve, and what is tried when memory is short.
+#pragma once
+
+#include <cstdint>
+
+#include "context/allocations.hpp"
+#include "context/device.hpp"
+#include "context/footprint.hpp"
+#include "context/prover.hpp"
+#include "context/shares.hpp"
+
+namespace vpmm::context {
+
+// Requires, of all calls: there is a pool.
+class SlowPath {
+ public:
+  SlowPath(Device& device, const Shares& shares, Footprint& footprint, Prover& prover, Allocations& allocations)
+      : device_(device), shares_(shares), footprint_(footprint), prover_(prover), allocations_(allocations) {}
+
+  // The lock may be dropped meanwhile.
+  struct Job {
+    MutexLock& lock;
+    const pool::PageRequest& request;
+    const pool::Caller& caller;
+  };
+  Result<pool::Placed> place(const Job& job) VPMM_REQUIRES(pool_lock);
+  // Below a page.
+  Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  std::uint64_t pauses() const VPMM_REQUIRES(pool_lock) { return pauses_; }
+
+ private:
+  Result<pool::Placed> attempt(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  bool flush(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  void prepare_growth(const Job& job) VPMM_REQUIRES(pool_lock);
+  enum class Urgency { usual, at_once };
+  void want_proof(const pool::Caller& caller, Urgency urgency) VPMM_REQUIRES(pool_lock);
+  Result<void> wait_until(MutexLock& lock, std::uint64_t until_ns) VPMM_REQUIRES(pool_lock);
+
+  struct ShortageStep;
+  static const ShortageStep kShortage[];
+  Result<bool> await_returning(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> collect_idle(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> make_room(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> give_back_caches(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> may_queue_waits(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> wait_on_host(const Job& job) VPMM_REQUIRES(pool_lock);
+
+  Device& device_;
+  const Shares& shares_;
+  Footprint& footprint_;
+  Prover& prover_;
+  Allocations& allocations_;
+  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that waited before the pool would have grown
+  std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that nothing idle fitted
+};
+
+}  // namespace vpmm::context
