@@ -180,7 +180,7 @@ void DeviceContext::note_peaks(Bytes peak_requested) {
 // What streams have cached and nobody uses goes back to the pool.
 bool DeviceContext::flush_caches() {
   if (small_ == nullptr) return false;
-  note_peaks(small_->take_peak_everywhere());
+  note_peaks(small_->take_peak(pool::Caller{}));
   return small_->flush();
 }
 

@@ -13,24 +13,13 @@ using region::Region;
 
 // --- blocks and spans -----------------------------------------------------------------------------------------------
 
-bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
-
-Arena& SmallPool::arena_at(DevicePtr p) const {
-  const Region* page = pool_.allocated_around(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), message_of("no arena around {:#x}", to_integer(p)));
-  return *arena_in(*page);
-}
-
-// Null: nobody's. What the unit is part of may change at any time without the cache's lock, but not whose it is: that
-// takes the pool's.
-StreamCache* SmallPool::cache_at(const Arena& arena, DevicePtr p) {
+StreamCache* cache_at(const Arena& arena, DevicePtr p) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
   if (const Slab* const slab = content.slab()) return slab->cache();
   return content.segment() == nullptr ? nullptr : content.segment()->cache();
 }
 
-// Null: the unit is another's.
-Segment* SmallPool::segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
+Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
   const Slab* const slab = content.slab();
   if (slab != nullptr && slab->cache() != &cache) return nullptr;
@@ -39,17 +28,7 @@ Segment* SmallPool::segment_at(const Arena& arena, DevicePtr p, const StreamCach
   return segment != nullptr && segment->cache() == &cache ? segment : nullptr;
 }
 
-// A segment of the cache that has whole pages, the last of which ends there; null: there is none.
-Segment* SmallPool::pages_until(const Arena& arena, DevicePtr end, const StreamCache& cache) {
-  if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
-  Segment* const segment = segment_at(arena, end - kUnit, cache);
-  const bool is_so = segment != nullptr && segment->range().end() == end && segment->units >= cache.page_units &&
-                     segment->units % cache.page_units == 0 && arena.unit_of(segment->begin) % cache.page_units == 0;
-  return is_so ? segment : nullptr;
-}
-
-// None: nothing live of the cache is there.
-std::optional<Allocation> SmallPool::live_at(const Arena& arena, DevicePtr p, StreamCache& cache) {
+std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache) {
   Allocation found;
   found.segment = segment_at(arena, p, cache);
   if (found.segment == nullptr) return std::nullopt;
@@ -72,6 +51,8 @@ std::optional<Allocation> SmallPool::live_at(const Arena& arena, DevicePtr p, St
   return found;
 }
 
+bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
+
 std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
   const Arena& arena = *arena_in(page);
   StreamCache* const cache = cache_at(arena, p);
@@ -79,12 +60,6 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
   VPMM_RACE_WINDOW("whose an address is was read, what is there was not");
   const CacheGuard guard(*cache);
   return live_at(arena, p, *cache);
-}
-
-const Vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const auto& none = *new Vector<time::TimelineId>;  // no destructor, so no exit handler
-  const auto found = uses_.find(allocation.range.begin);
-  return found == uses_.end() ? none : found->second;
 }
 
 bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& timeline) {
@@ -103,18 +78,8 @@ bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& time
       live->segment->set_used_elsewhere(live->index);
   }
   // From here on no warm call ends it.
-  Vector<time::TimelineId>& uses = uses_[begin];
-  if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return true;
-  uses.push_back(timeline.id);
-  ++timeline.references;
+  uses_.add(begin, timeline);
   return true;
-}
-
-void SmallPool::forget_uses(DevicePtr begin) {
-  const auto found = uses_.find(begin);
-  if (found == uses_.end()) return;
-  for (const time::TimelineId timeline : found->second) count_reference(timeline, -1);
-  uses_.erase(found);
 }
 
 std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
@@ -124,12 +89,12 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
   const CacheGuard guard(*cache);
   std::optional<Allocation> live = live_at(arena, begin, *cache);
   if (!live || live->range.begin != begin) return std::nullopt;
-  note_peak(*cache);
+  ledger_.note_peak(*cache);
   if (live->slab != nullptr)
     cache->end_block(live->slab, live->index);
   else
     cache->end_span(*live->segment, live->index, live->requested);
-  note(*cache);
+  ledger_.note(*cache);
   return live;
 }
 
@@ -177,8 +142,8 @@ bool SmallPool::end(const Region& pages) {
   if (cache == nullptr) return !is_cached(pages);
   const CacheGuard guard(*cache);
   if (is_cached(pages)) return false;
-  note_peak(*cache);
-  pages_.requested += static_cast<std::int64_t>(pages.owner.requested) - static_cast<std::int64_t>(pages.asked);
+  ledger_.note_peak(*cache);
+  ledger_.pages_end(pages.owner.requested, pages.asked);
   pagemap_.at(pages.range.begin)->leave();
   return true;
 }

@@ -23,7 +23,7 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
     case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
     case Server::pages: {
       const std::uint64_t pages = page_unit_.pages_up(bytes);
-      region::Region* const region = pages > kMostPages || !caches_pages_ ? nullptr : cache.take_pages(pages);
+      region::Region* const region = pages > kMostPages || !serving_.caches_pages ? nullptr : cache.take_pages(pages);
       if (region == nullptr) return {};
       taken = region->range;
       region->asked = bytes;
@@ -33,7 +33,6 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
     case Server::driver_pool: return {};
   }
   if (is_null(taken.begin)) return {};
-  ++cache.activity;
   if (observer_ != nullptr && client.stream) observer_->on_allocate(taken, *client.stream);
   if (observer_ != nullptr && !client.stream) observer_->on_allocate_any_stream(taken);
   return taken.begin;
@@ -96,23 +95,23 @@ SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& en
   // What is listed leaves its entry under the lock of the cache that stands there: who came too late finds another one.
   if (entry.content() != Content(&region) || entry.cache() != &cache) return Freed::no;
   const std::uint64_t pages = page_unit_.pages_up(region.owner.requested);
-  if (pages > kMostPages || !caches_pages_) return Freed::no;
+  if (pages > kMostPages || !serving_.caches_pages) return Freed::no;
   if (region.range.begin != ptr || holder_of(region) != nullptr || region.owner.timeline != cache.timeline ||
       !region.owner.other_uses.empty() || region.owner.capture != 0)
     return Freed::no;
   if (!cache.pages.provide(pages)) return Freed::no;
   const Freed freed = note_free(cache, region.range, stream);
   cache.tally.end(region.asked, region.range.size);
-  cache.put_pages(&region, pages);
+  cache.put_pages(&region, pages, cache.next_number.of_a_free());
   return freed;
 }
 
 // Before it is in the cache, where another thread of the stream may take it.
 SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range, const Stream& stream) {
-  ++cache.activity;
   if (observer_ != nullptr && stream) observer_->on_deallocate(range, *stream);
   if (observer_ != nullptr && !stream) observer_->on_deallocate_any_stream(range);
-  const bool is_due = cache.pacing.is_due(range.size, misses(), stream_count(), [this] { return driver_.now_ns(); });
+  const bool is_due =
+      cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(), [this] { return driver_.now_ns(); });
   if (!is_due) return Freed::yes;
   cache.wants_event = true;
   return Freed::yes_and_event_is_due;
