@@ -20,13 +20,7 @@ struct Allocation {
   std::uint64_t index = 0;  // of the block in the slab, or of the span's first unit in the segment
 };
 
-// Whose the unit around `p` is; null: nobody's. What the unit is part of may change at any time without the cache's
-// lock, but not whose it is: that takes the pool's.
-StreamCache* cache_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock);
-// Null: the unit is another's.
+// The segment of the cache around `p`; null: the unit is another's.
 Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) VPMM_REQUIRES(cache_lock);
-// None: nothing live of the cache is there.
-std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache)
-    VPMM_REQUIRES(pool_lock, cache_lock);
 
 }  // namespace vpmm::small

@@ -173,7 +173,7 @@ bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, const
     const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size(), 1);
     std::uint64_t looked_at = 0;
     if (cache.segments.has_many_free_pages()) part_free_pages(cache);
-    cache.segments.for_each_with_page([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+    cache.segments.lists().for_each_from(page_units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
       if (segment->is_free() && segment->units >= page_units && segment->number <= complete) taken.push_back(segment);
       return taken.size() < 2 * wanted && ++looked_at < kMostSegmentsLookedAt;
     });
@@ -209,7 +209,7 @@ void SmallPool::flush(StreamCache& cache, FreePages which) {
     cache.slabs.end_empty();
     if (which == FreePages::all || cache.segments.has_many_free_pages()) part_free_pages(cache);
     if (cache.cached_bytes() == 0) return;
-    cache.segments.for_each([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+    cache.segments.lists().for_each([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
       if (segment->is_free()) free.emplace_back(segment, segment->number);
     });
     for (auto size = cache.pages.least_from(0); size; size = cache.pages.least_from(*size + 1)) {

@@ -13,12 +13,6 @@ using region::Region;
 
 // --- blocks and spans -----------------------------------------------------------------------------------------------
 
-StreamCache* cache_at(const Arena& arena, DevicePtr p) {
-  const Content content = content_in(arena.contents[arena.unit_of(p)]);
-  if (const Slab* const slab = content.slab()) return slab->cache();
-  return content.segment() == nullptr ? nullptr : content.segment()->cache();
-}
-
 Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
   const Slab* const slab = content.slab();
@@ -28,7 +22,18 @@ Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   return segment != nullptr && segment->cache() == &cache ? segment : nullptr;
 }
 
-std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache) {
+namespace {
+
+// Whose the unit around `p` is; null: nobody's. What the unit is part of may change at any time without the cache's
+// lock, but not whose it is: that takes the pool's.
+StreamCache* cache_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock) {
+  const Content content = content_in(arena.contents[arena.unit_of(p)]);
+  if (const Slab* const slab = content.slab()) return slab->cache();
+  return content.segment() == nullptr ? nullptr : content.segment()->cache();
+}
+
+// None: nothing live of the cache is there.
+std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache) VPMM_REQUIRES(cache_lock) {
   Allocation found;
   found.segment = segment_at(arena, p, cache);
   if (found.segment == nullptr) return std::nullopt;
@@ -51,51 +56,52 @@ std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& 
   return found;
 }
 
-bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
-
-std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
-  const Arena& arena = *arena_in(page);
+// Calls `visit` for what is live around `p`, under the lock of the cache that has it.
+template <typename Visit>
+std::optional<Allocation> visit_live(const Arena& arena, DevicePtr p, Visit&& visit) VPMM_REQUIRES(pool_lock) {
   StreamCache* const cache = cache_at(arena, p);
   if (cache == nullptr) return std::nullopt;
   VPMM_RACE_WINDOW("whose an address is was read, what is there was not");
   const CacheGuard guard(*cache);
-  return live_at(arena, p, *cache);
+  std::optional<Allocation> live = live_at(arena, p, *cache);
+  if (live) visit(*live);
+  return live;
+}
+
+}  // namespace
+
+bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
+
+std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
+  return visit_live(*arena_in(page), p, [](const Allocation&) {});
 }
 
 bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& timeline) {
-  const Arena& arena = *arena_in(page);
-  StreamCache* const cache = cache_at(arena, p);
-  if (cache == nullptr) return false;
-  DevicePtr begin{};
-  {
-    const CacheGuard guard(*cache);
-    const std::optional<Allocation> live = live_at(arena, p, *cache);
-    if (!live) return false;
-    begin = live->range.begin;
-    if (live->slab != nullptr)
-      live->slab->set_used_elsewhere(live->index, true);
+  const auto mark = [](const Allocation& live) VPMM_REQUIRES(cache_lock) {
+    if (live.slab != nullptr)
+      live.slab->set_used_elsewhere(live.index, true);
     else
-      live->segment->set_used_elsewhere(live->index);
-  }
-  // From here on no warm call ends it.
-  uses_.add(begin, timeline);
+      live.segment->set_used_elsewhere(live.index);
+  };
+  const std::optional<Allocation> live = visit_live(*arena_in(page), p, mark);
+  if (!live) return false;
+  uses_.add(live->range.begin, timeline);  // no warm call ends it any more
   return true;
 }
 
 std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
-  const Arena& arena = *arena_in(page);
-  StreamCache* const cache = cache_at(arena, begin);
-  if (cache == nullptr) return std::nullopt;
-  const CacheGuard guard(*cache);
-  std::optional<Allocation> live = live_at(arena, begin, *cache);
-  if (!live || live->range.begin != begin) return std::nullopt;
-  ledger_.note_peak(*cache);
-  if (live->slab != nullptr)
-    cache->end_block(live->slab, live->index);
-  else
-    cache->end_span(*live->segment, live->index, live->requested);
-  ledger_.note(*cache);
-  return live;
+  const auto end_at = [&](const Allocation& live) VPMM_REQUIRES(pool_lock, cache_lock) {
+    if (live.range.begin != begin) return;
+    StreamCache& cache = *live.cache;
+    ledger_.note_peak(cache);
+    if (live.slab != nullptr)
+      cache.end_block(live.slab, live.index);
+    else
+      cache.end_span(*live.segment, live.index, live.requested);
+    ledger_.note(cache);
+  };
+  const std::optional<Allocation> live = visit_live(*arena_in(page), begin, end_at);
+  return live && live->range.begin == begin ? live : std::nullopt;
 }
 
 // --- allocations of whole pages ------------------------------------------------------------------------------------

@@ -118,17 +118,7 @@ class StreamSegments {
     }
   }
 
-  // Those with free units.
-  template <typename Visit>
-  void for_each(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
-    lists_.for_each(visit);
-  }
-  // Those whose longest stretch may be a page. `visit` returns false to stop.
-  template <typename Visit>
-  void for_each_with_page(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
-    lists_.for_each_from(page_units_, visit);
-  }
-
+  const SegmentLists& lists() const VPMM_REQUIRES(cache_lock) { return lists_; }
   // The first broken invariant as text; empty when all hold. `all`: those that name the cache.
   std::string validate(const StreamCache* owner, const Vector<const Segment*>& all) const VPMM_REQUIRES(cache_lock);
 
@@ -143,7 +133,7 @@ class StreamSegments {
   template <typename Visit>
   void for_each_of_several_pages(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
     if (!may_have_free_pages()) return;
-    for_each_with_page([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+    lists_.for_each_from(page_units_, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
       if (segment->units > page_units_ && !segment->is_free()) visit(segment);
       return true;
     });

@@ -134,7 +134,7 @@ std::string StreamSegments::validate(const StreamCache* owner, const Vector<cons
       if (is_large(span)) large_units += span;
     }
   }
-  for_each([&](const Segment* segment) { listed += segment->cache() == owner; });
+  lists_.for_each([&](const Segment* segment) { listed += segment->cache() == owner; });
   if (listed != with_room) return fmt::format("{} segments are listed, and {} have room", listed, with_room);
   if (all.size() == count_ && units == this->units() && free_units == free_units_ && large_units == large_units_ &&
       free_segment_units == free_segment_units_.now())
