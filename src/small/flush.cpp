@@ -14,8 +14,8 @@ using region::Region;
 
 namespace {
 
-// Less of what all caches together keep is not worth taking it from streams that will soon want it again: for whole
-// pages, of what is mapped; for parts of pages, of what is cut.
+// All caches are flushed only if they keep this share: of what is mapped, for whole pages; of what is cut, for parts of
+// pages. Less is not worth it, because their streams will soon want it again.
 constexpr Bytes kCachedDivisor = 256;
 constexpr Bytes kCachedPartsDivisor = 16;
 // Under the lock of the stream that has them.
@@ -99,9 +99,9 @@ bool SmallPool::flush_one(const Caller& caller, Bytes size) {
 }
 
 // Note [Half is stolen]
-// Streams that work side by side would come here for every piece that wanders between them. So whoever keeps most is
-// asked first, and of the pieces of a size half of the rest goes into the caller's cache; of pages that were cut, half
-// of them into the pool, up to the caller's share.
+// Streams that work side by side would come here for every piece that wanders between them. So the stream that keeps
+// most is asked first. Half of its other pieces of the size go into the caller's cache as well. Of pages that are cut,
+// half go to the pool, up to the caller's share.
 bool SmallPool::steal(const Caller& caller, Bytes size) {
   struct Source {
     Bytes cached = 0;
@@ -124,8 +124,8 @@ bool SmallPool::steal(const Caller& caller, Bytes size) {
   return false;
 }
 
-// Those of the least size that is large enough and that the stream is done with, the first that was freed first: one,
-// and half of the others if `with_half`.
+// Of the least size that is large enough, those that the stream is done with, the oldest first: one, and half of the
+// others if `with_half`.
 Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, std::uint64_t at_least, std::uint64_t complete,
                                               bool with_half) {
   const CacheGuard guard(cache);
@@ -264,9 +264,9 @@ void SmallPool::retire_idle() {
 }
 
 // Note [Caches at a reset]
-// Others reset the context, and nobody who frees into a cache asks whether they did. So by the time it is noticed, work
-// of the new context may use what was freed: by a stream with a handle that is used again, for one. What the cache has,
-// and what its last blocks leave later, waits for an event behind all that is queued by then.
+// The program may reset the context itself, and a warm free does not notice. Until a reset is noticed, work of the new
+// context may use what was freed, for instance on a stream whose handle is used again. So what the cache has, and what
+// its last blocks leave later, waits for an event behind all that is queued by then.
 
 // --- figures -------------------------------------------------------------------------------------------------------
 

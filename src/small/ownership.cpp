@@ -1,4 +1,4 @@
-// small: whose an address is, and who may free it.
+// small: from an address to the allocation around it, and its end.
 #include <algorithm>
 
 #include "base/check.hpp"

@@ -158,7 +158,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
       if (Slab* const slab = content.load(std::memory_order_relaxed).slab())
         slab->segment = &back;
       else
-        content.store(Content(&back), std::memory_order_release);  // whoever reads it reads `back` as it is now
+        content.store(Content(&back), std::memory_order_release);  // `back` is written before
     }
     arena->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
       if (entry.content().segment() == this) entry.enter(back);

@@ -28,10 +28,9 @@
 namespace vpmm::small {
 
 // Note [Who ends an allocation may free it]
-// Warm calls of other threads take a cache's lock alone. So what was found live is live only as long as that lock is
-// held, and what is done with it afterwards begins with a look under the same hold: end() finds an allocation live and
-// takes it out of what is live, in one; only who is told that it did goes on to free it. Two threads that free the same
-// memory at once are thus told apart: the second changes nothing.
+// Warm calls of other threads take only a cache's lock. So an allocation that was found live stays live only while that
+// lock is held. end() finds an allocation and ends it under one hold, and only the call that ended it goes on to free
+// it. Of two threads that free the same memory at once, the second changes nothing.
 
 // It calls nobody above it, and drops no lock.
 class SmallPool {
@@ -135,10 +134,10 @@ class SmallPool {
   bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
   Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
 
-  // Takes back what caches keep and nobody uses. True: something came back.
+  // All that caches keep comes back. True: something did.
   bool flush() VPMM_REQUIRES(pool_lock);
-  // What the caller's own cache keeps, or else, where it is worth their trouble, what all others do: for whole pages,
-  // or for parts of them.
+  // What the caller's own cache keeps comes back, or else, if it is enough, what all others keep: for whole pages, or
+  // for parts of pages.
   bool flush_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool flush_for_parts(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays cached.
@@ -149,7 +148,7 @@ class SmallPool {
   // Somebody missed: for a while the frees of every stream but this are worth an event.
   void want_events(const time::Timeline* except) VPMM_REQUIRES(pool_lock) { caches_.want_events(except); }
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // StreamCaches whose streams are idle give back what they keep; those of retired timelines end.
+  // Caches of idle streams give back what they keep; those of retired timelines end.
   void retire_idle() VPMM_REQUIRES(pool_lock);
 
   // --- figures: no lock of a cache is taken, so while other threads call, they are those of about now ---

@@ -74,7 +74,7 @@ class StreamSegments {
   // One that is all free.
   void detach(Segment* segment) VPMM_REQUIRES(pool_lock, cache_lock) {
     lists_.remove(segment, segment->longest());
-    segment->set_cache(nullptr);  // whoever found it for an old address turns away under this lock
+    segment->set_cache(nullptr);  // a call that found it for a dead address sees this under the lock
     --count_;
     units_.add(-std::uint64_t{segment->units});
     free_units_ -= segment->units;

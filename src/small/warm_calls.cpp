@@ -47,14 +47,14 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
 }
 
 // Note [A free may go by the handle]
-// Handles are used again, so which stream an *allocation* is for is asked every time. A free that names the handle by
-// which the stream of that very allocation called last need not ask: whether it is still that stream, or a later one
-// with its handle, the memory goes where the first would have put it. Only that stream's own later work takes it from
-// there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
-// which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
-// before the capture is over. Nor can a stream of a context that others made since a reset: what is cached when that
-// is noticed waits for an event of the new context (Note [Caches at a reset]). That the later stream belongs to
-// another context of the device, and calls for the first time with this free, is the one thing that is not noticed.
+// CUDA uses handles again, so every *allocation* asks which stream its handle names. A free need not ask if it names
+// the handle by which the stream of that very allocation called last. It may be that stream or a later one with the
+// same handle: the memory goes into the first one's cache in both cases. From there only later work of the first stream
+// takes it without proof, and a stream that ended has none. Every other stream needs an event of the whole context,
+// which covers the later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
+// before the capture is over. Nor does a stream of a context that was made since a reset: what is cached when the reset
+// is noticed waits for an event of the new context (Note [Caches at a reset]). One case is not noticed: the later
+// stream belongs to another context of the device, and this free is its first call.
 [[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   const auto handle = static_cast<std::uint64_t>(stream);
   if (handle == kNoHandle) return Freed::no;
@@ -68,7 +68,7 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
   return is_in_service ? put(at, ptr, std::nullopt) : Freed::no;
 }
 
-// What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
+// Memory of other streams, memory that record_use named, and dead addresses go through the pool's lock.
 SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream& stream) {
   StreamCache& cache = *at.cache;
   if (region::Region* const pages = at.content.region()) return put_pages(cache, *at.entry, *pages, ptr, stream);
@@ -92,7 +92,7 @@ SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream&
 
 SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& entry, region::Region& region,
                                       DevicePtr ptr, const Stream& stream) {
-  // What is listed leaves its entry under the lock of the cache that stands there: who came too late finds another one.
+  // Listed pages leave their entry under the lock of its cache, so a call that came too late finds another content.
   if (entry.content() != Content(&region) || entry.cache() != &cache) return Freed::no;
   const std::uint64_t pages = page_unit_.pages_up(region.owner.requested);
   if (pages > kMostPages || !serving_.caches_pages) return Freed::no;
