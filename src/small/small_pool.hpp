@@ -151,10 +151,10 @@ class SmallPool {
   // Caches of idle streams give back what they keep; those of retired timelines end.
   void retire_idle() VPMM_REQUIRES(pool_lock);
 
-  // --- figures: no lock of a cache is taken, so while other threads call, they are those of about now ---
+  // --- figures: sums are read without the locks of caches, so they are those of about now while others call ---
   Tally tally() const VPMM_REQUIRES(pool_lock);  // of all caches
   // Most bytes that users of pages and parts of pages asked for at once since the last such call. Of other streams than
-  // the caller's, what the ledger has noted counts.
+  // the caller's, what the ledger has noted counts. Takes the lock of the caller's cache.
   Bytes take_peak(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // The same of all streams, whose caches are visited one at a time.
   Bytes take_peak_everywhere() VPMM_REQUIRES(pool_lock);
