@@ -81,7 +81,7 @@ void Footprint::reset_peaks() {
 
 bool Footprint::flush_caches() {
   if (device_.small == nullptr) return false;
-  note_peaks(device_.small->take_peak_everywhere());
+  note_peaks(pool::Caller{});
   return device_.small->flush();
 }
 

@@ -16,9 +16,9 @@ namespace vpmm::small {
 
 struct Arena;
 
-// What memory belongs to: nothing, a slab, a segment, an arena or an allocation of whole pages; or where that is
-// written. One word, so that it is read without a lock. Of a slab it says enough to find what a block has there before
-// any line of the slab has come.
+// The owner of memory: none, a slab, a segment, an arena or an allocation of whole pages; or the place where the owner
+// is written. It is one word, so that it can be read without a lock. For a slab it also has class and unit, so that the
+// record of a block can be fetched before the slab itself.
 class Content {
  public:
   Content() = default;
@@ -46,10 +46,10 @@ class Content {
   bool operator==(const Content&) const = default;
 
  private:
-  // In the last bits, which are free: all of these are aligned to more.
+  // In the last bits, which are free, because all of these are aligned to more.
   enum class Kind : std::uintptr_t { nothing, slab, segment, arena, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
-  // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only to who asks mmap for one.
+  // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only on request.
   static constexpr int kClassShift = 48;
   static constexpr std::uintptr_t kMostClass = 63;
   static constexpr int kUnitShift = 54;
@@ -64,10 +64,8 @@ class Content {
   std::uintptr_t bits_ = 0;
 };
 
-// What stands at a page: nothing, an arena, the segment or the slab that has all of it, or an allocation of whole pages
-// that begins here.
-// Beside it stands what a free needs next, so that it need not look where that is kept: the cache of the allocation,
-// or who owns the units of the arena.
+// The owner of a page: none, an arena, the segment or the slab that has all of it, or an allocation of whole pages that
+// begins here. Beside it stands what a free reads next: the cache of the allocation, or the table of the arena's units.
 class PagemapEntry {
  public:
   void enter(const region::Region& pages, const StreamCache* cache) { enter(Content(&pages), cache, Kind::cache); }
@@ -76,9 +74,8 @@ class PagemapEntry {
   void enter(const Arena& arena, std::size_t page);
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
-  // Any thread, without a lock: whoever has something live there gets what was entered; anybody else may get what was
-  // there before or after, and of one the content and of the other what stands beside it. So each of these says whether
-  // it is of its kind.
+  // Any thread, without a lock. The entry of a live allocation does not change while it is live. For a dead address the
+  // reader may see the content of one time and what stood beside it at another, so each says of which kind it is.
   Content content() const { return content_.load(std::memory_order_acquire); }
   StreamCache* cache() const { return static_cast<StreamCache*>(beside(Kind::cache)); }
   const std::atomic<Content>* unit_contents() const {
@@ -91,7 +88,7 @@ class PagemapEntry {
   void enter(Content content, const void* beside, Kind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
-    content_.store(content, std::memory_order_release);  // whoever reads it reads what it names as it is now
+    content_.store(content, std::memory_order_release);  // what it names is written before
   }
   // Null: not of this kind.
   void* beside(Kind kind) const {
@@ -104,8 +101,8 @@ class PagemapEntry {
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// What this room keeps about an allocation of the pool: the arena it is a page of (with the last bit set), or the cache
-// that keeps it. A cache writes it under its own lock, while whoever has the pool's may look.
+// The holder of an allocation of the pool: the arena whose page it is (with the last bit set), or the cache that keeps
+// it. A cache writes it under its own lock, and calls under the pool's lock read it.
 inline void* holder_of(const region::Region& region) {
   return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
 }
@@ -123,15 +120,14 @@ inline void set_arena_in(region::Region& page, const Arena& arena) VPMM_REQUIRES
 }
 
 // Note [Streams share no line]
-// What calls write as a rule lies on lines of their stream alone, so that threads with streams of their own do not wait
-// for each other's caches: caches, slabs, segments and regions begin a line, and what they keep elsewhere fills whole
-// lines. The contents of a segment's units change as its stream cuts slabs and ends them. Where a segment begins or
-// ends within a line of the arena's table, it has the contents of its units there itself, and the table says so once
-// for all.
+// Threads with streams of their own write no common cache line in warm calls. Caches, slabs, segments and regions begin
+// a line, and their arrays fill whole lines. A stream writes the contents of its segment's units when it cuts or ends a
+// slab. Where a segment begins or ends within a line of the arena's table, the segment itself has these contents, and
+// the table names the place.
 //
-// One thing is shared: an entry of the pagemap is written when a slab begins or ends to fill its page, or is the
-// first in a page of spans, once for all blocks of a page, and those of four pages stand on a line. With a line each,
-// every free of a stream that has many pages would cost more.
+// Entries of the pagemap are the exception: four of them share a line. One is written when a slab that fills its page
+// begins or ends, or when the first slab is cut in a page of spans. With a line for each entry, every free of a stream
+// that has many pages would cost more.
 constexpr std::uint64_t kContentsInLine = kCacheLine / sizeof(std::atomic<Content>);
 
 inline Content content_in(const std::atomic<Content>& entry) {
@@ -141,20 +137,19 @@ inline Content content_in(const std::atomic<Content>& entry) {
 }
 
 // Note [Small requests may cross pages]
-// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in one and end in the
-// next: else a stream that asks for little more than half a page again and again would hold twice as much. For these
-// its segments grow by whole pages that stand behind them. But a span that crosses keeps two pages from going back, and
-// free pages beside it stay with the stream. So only spans of more than half a page do so, and up to a page only where
-// they are three quarters of what their stream has: otherwise what they leave of their pages serves the rest. Anything
-// else crosses where there is no other room. docs/design/small-requests.md has the figures.
+// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in one page and end in
+// the next: otherwise a stream that asks for little more than half a page again and again would hold twice as much. For
+// such spans a segment grows by the whole pages behind it. But a span that crosses keeps two pages from going back, and
+// free pages beside it stay with the stream. So only spans of more than half a page cross, and only where they are
+// three quarters of what their stream has; otherwise smaller requests use the rest of their pages. Other requests cross
+// where there is no other room. docs/design/small-requests.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
-// `contents` names, for every unit, the slab around it, or else the segment. Of a page that is of one segment alone,
-// and of which no slab was cut yet, the pagemap names the segment at once: for spans, of which there may be many pages,
-// that spares a look at a table that is as large as all of them. Written under the lock of the cache that has the
-// segment, read under any by whoever has something live in the unit. Meanwhile the entry of its page may come to name
-// the arena, once a slab is cut beside it, or the segment that was split off: so whoever reads one checks, under the
-// lock of the cache that the segment says it has, that it has it and holds the unit.
+// `contents` names the slab around each unit, or else the segment. Where one segment has all of a page and no slab was
+// cut there, the pagemap names the segment directly: this spares frees of spans a look at a large table. Contents are
+// written under the lock of the segment's cache, and read without it. A reader takes that lock and checks that the
+// segment still has the cache and the unit, because a segment may be split, and its page's entry may come to name the
+// arena.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;

@@ -1,4 +1,4 @@
-// small: whose an address is, and who may free it.
+// small: from an address to the allocation around it, and its end.
 #include <algorithm>
 
 #include "base/check.hpp"
@@ -13,24 +13,7 @@ using region::Region;
 
 // --- blocks and spans -----------------------------------------------------------------------------------------------
 
-bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
-
-Arena& SmallPool::arena_at(DevicePtr p) const {
-  const Region* page = pool_.allocated_around(p);
-  VPMM_CHECK(page != nullptr && is_arena(*page), message_of("no arena around {:#x}", to_integer(p)));
-  return *arena_in(*page);
-}
-
-// Null: nobody's. What the unit is part of may change at any time without the cache's lock, but not whose it is: that
-// takes the pool's.
-StreamCache* SmallPool::cache_at(const Arena& arena, DevicePtr p) {
-  const Content content = content_in(arena.contents[arena.unit_of(p)]);
-  if (const Slab* const slab = content.slab()) return slab->cache();
-  return content.segment() == nullptr ? nullptr : content.segment()->cache();
-}
-
-// Null: the unit is another's.
-Segment* SmallPool::segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
+Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
   const Slab* const slab = content.slab();
   if (slab != nullptr && slab->cache() != &cache) return nullptr;
@@ -39,17 +22,18 @@ Segment* SmallPool::segment_at(const Arena& arena, DevicePtr p, const StreamCach
   return segment != nullptr && segment->cache() == &cache ? segment : nullptr;
 }
 
-// A segment of the cache that has whole pages, the last of which ends there; null: there is none.
-Segment* SmallPool::pages_until(const Arena& arena, DevicePtr end, const StreamCache& cache) {
-  if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
-  Segment* const segment = segment_at(arena, end - kUnit, cache);
-  const bool is_so = segment != nullptr && segment->range().end() == end && segment->units >= cache.page_units &&
-                     segment->units % cache.page_units == 0 && arena.unit_of(segment->begin) % cache.page_units == 0;
-  return is_so ? segment : nullptr;
+namespace {
+
+// Whose the unit around `p` is; null: nobody's. What the unit is part of may change at any time without the cache's
+// lock, but not whose it is: that takes the pool's.
+StreamCache* cache_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock) {
+  const Content content = content_in(arena.contents[arena.unit_of(p)]);
+  if (const Slab* const slab = content.slab()) return slab->cache();
+  return content.segment() == nullptr ? nullptr : content.segment()->cache();
 }
 
 // None: nothing live of the cache is there.
-std::optional<Allocation> SmallPool::live_at(const Arena& arena, DevicePtr p, StreamCache& cache) {
+std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache) VPMM_REQUIRES(cache_lock) {
   Allocation found;
   found.segment = segment_at(arena, p, cache);
   if (found.segment == nullptr) return std::nullopt;
@@ -72,65 +56,52 @@ std::optional<Allocation> SmallPool::live_at(const Arena& arena, DevicePtr p, St
   return found;
 }
 
-std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
-  const Arena& arena = *arena_in(page);
+// Calls `visit` for what is live around `p`, under the lock of the cache that has it.
+template <typename Visit>
+std::optional<Allocation> visit_live(const Arena& arena, DevicePtr p, Visit&& visit) VPMM_REQUIRES(pool_lock) {
   StreamCache* const cache = cache_at(arena, p);
   if (cache == nullptr) return std::nullopt;
   VPMM_RACE_WINDOW("whose an address is was read, what is there was not");
   const CacheGuard guard(*cache);
-  return live_at(arena, p, *cache);
+  std::optional<Allocation> live = live_at(arena, p, *cache);
+  if (live) visit(*live);
+  return live;
 }
 
-const Vector<time::TimelineId>& SmallPool::other_uses(const Allocation& allocation) const {
-  static const auto& none = *new Vector<time::TimelineId>;  // no destructor, so no exit handler
-  const auto found = uses_.find(allocation.range.begin);
-  return found == uses_.end() ? none : found->second;
+}  // namespace
+
+bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
+
+std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const {
+  return visit_live(*arena_in(page), p, [](const Allocation&) {});
 }
 
 bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& timeline) {
-  const Arena& arena = *arena_in(page);
-  StreamCache* const cache = cache_at(arena, p);
-  if (cache == nullptr) return false;
-  DevicePtr begin{};
-  {
-    const CacheGuard guard(*cache);
-    const std::optional<Allocation> live = live_at(arena, p, *cache);
-    if (!live) return false;
-    begin = live->range.begin;
-    if (live->slab != nullptr)
-      live->slab->set_used_elsewhere(live->index, true);
+  const auto mark = [](const Allocation& live) VPMM_REQUIRES(cache_lock) {
+    if (live.slab != nullptr)
+      live.slab->set_used_elsewhere(live.index, true);
     else
-      live->segment->set_used_elsewhere(live->index);
-  }
-  // From here on no warm call ends it.
-  Vector<time::TimelineId>& uses = uses_[begin];
-  if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return true;
-  uses.push_back(timeline.id);
-  ++timeline.references;
+      live.segment->set_used_elsewhere(live.index);
+  };
+  const std::optional<Allocation> live = visit_live(*arena_in(page), p, mark);
+  if (!live) return false;
+  uses_.add(live->range.begin, timeline);  // no warm call ends it any more
   return true;
 }
 
-void SmallPool::forget_uses(DevicePtr begin) {
-  const auto found = uses_.find(begin);
-  if (found == uses_.end()) return;
-  for (const time::TimelineId timeline : found->second) count_reference(timeline, -1);
-  uses_.erase(found);
-}
-
 std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
-  const Arena& arena = *arena_in(page);
-  StreamCache* const cache = cache_at(arena, begin);
-  if (cache == nullptr) return std::nullopt;
-  const CacheGuard guard(*cache);
-  std::optional<Allocation> live = live_at(arena, begin, *cache);
-  if (!live || live->range.begin != begin) return std::nullopt;
-  note_peak(*cache);
-  if (live->slab != nullptr)
-    cache->end_block(live->slab, live->index);
-  else
-    cache->end_span(*live->segment, live->index, live->requested);
-  note(*cache);
-  return live;
+  const auto end_at = [&](const Allocation& live) VPMM_REQUIRES(pool_lock, cache_lock) {
+    if (live.range.begin != begin) return;
+    StreamCache& cache = *live.cache;
+    ledger_.note_peak(cache);
+    if (live.slab != nullptr)
+      cache.end_block(live.slab, live.index);
+    else
+      cache.end_span(*live.segment, live.index, live.requested);
+    ledger_.note(cache);
+  };
+  const std::optional<Allocation> live = visit_live(*arena_in(page), begin, end_at);
+  return live && live->range.begin == begin ? live : std::nullopt;
 }
 
 // --- allocations of whole pages ------------------------------------------------------------------------------------
@@ -177,8 +148,8 @@ bool SmallPool::end(const Region& pages) {
   if (cache == nullptr) return !is_cached(pages);
   const CacheGuard guard(*cache);
   if (is_cached(pages)) return false;
-  note_peak(*cache);
-  pages_.requested += static_cast<std::int64_t>(pages.owner.requested) - static_cast<std::int64_t>(pages.asked);
+  ledger_.note_peak(*cache);
+  ledger_.pages_end(pages.owner.requested, pages.asked);
   pagemap_.at(pages.range.begin)->leave();
   return true;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
@@ -18,16 +19,15 @@
 
 namespace vpmm::small {
 
-// What a segment knows of 64 of its units, on one line.
-struct alignas(kCacheLine) Units {
-  static constexpr std::uint64_t kCount = 64;
-  static constexpr std::uint64_t kPerRequest = kLeastSpan / kUnit;
+// The span that begins in eight units: none is shorter, so no two begin in the same eight.
+struct SpanStart {
+  static constexpr std::uint64_t kUnits = kLeastSpan / kUnit;
 
-  IndexSet<kCount> spans;           // a live span begins there
-  IndexSet<kCount> used_elsewhere;  // of these, record_use named another stream
-  // What the user of a span asked for. None is shorter than eight units, so no two begin in the same eight.
-  std::array<std::uint32_t, kCount / kPerRequest> requested{};
+  std::uint32_t requested = 0;     // what its user asked for; 0: no span begins here
+  std::uint8_t at = 0;             // which of the eight units
+  bool is_used_elsewhere = false;  // record_use named another stream
 };
+static_assert(kLeastPage / kUnit % SpanStart::kUnits == 0, "pages of a segment share none");
 
 // In one of a cache's lists.
 struct SegmentLink {
@@ -45,11 +45,10 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   DevicePtr begin{};
   std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
-  std::uint32_t free_units VPMM_GUARDED_BY(cache_lock) = 0;
 
  private:
   FreeStretches free_ VPMM_GUARDED_BY(cache_lock);
-  Vector<Units> of_units_ VPMM_GUARDED_BY(cache_lock);
+  std::vector<SpanStart, LineAllocator<SpanStart>> spans_ VPMM_GUARDED_BY(cache_lock);
 
  public:
   Arena* arena = nullptr;
@@ -80,35 +79,35 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 
   StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
   void set_cache(StreamCache* cache) { of_cache.store(cache, std::memory_order_relaxed); }
-  bool is_free() const VPMM_REQUIRES(cache_lock) { return free_units == units; }
+  bool is_free() const VPMM_REQUIRES(cache_lock) { return longest() == units; }
   AddressRange range() const { return {begin, units * kUnit}; }
   DevicePtr at(std::uint64_t unit) const { return begin + unit * kUnit; }
   // Requires: p is in the segment.
   std::uint64_t unit_of(DevicePtr p) const { return (p - begin) / kUnit; }
 
   void set_all_free() VPMM_REQUIRES(cache_lock) {
-    set_all_used();
-    give(0, units);
+    free_.clear(units);
+    spans_.assign(span_starts(units), {});
+    free_.give({0, units});
   }
 
   std::uint32_t longest() const VPMM_REQUIRES(cache_lock) { return free_.longest(); }  // most free units side by side
   FreeStretches::Place find(std::uint64_t wanted) const VPMM_REQUIRES(cache_lock) { return free_.find(wanted); }
   // Those at the front of a stretch, which is returned as it was.
-  Stretch take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
-    free_units -= static_cast<std::uint32_t>(place.wanted);
-    return free_.take(place);
-  }
-  // Returns the free stretch that they are part of now.
-  Stretch give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) {
-    free_units += static_cast<std::uint32_t>(count);
-    return free_.give({first, count});
+  Stretch take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) { return free_.take(place); }
+  void give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) { free_.give({first, count}); }
+
+  std::uint64_t free_units() const VPMM_REQUIRES(cache_lock) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < free_.count(); ++i) sum += free_[i].length;
+    return sum;
   }
 
   // --- pages, of one that has whole pages ---
   // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed then.
   void make_room(std::uint64_t more) VPMM_REQUIRES(cache_lock) {
     free_.grow(units + more);
-    of_units_.resize((units + more + Units::kCount - 1) / Units::kCount);
+    spans_.resize(span_starts(units + more));
   }
   // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more).
   void grow(std::uint64_t more) VPMM_REQUIRES(pool_lock, cache_lock) {
@@ -119,20 +118,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     const AddressRange added{arena->range.begin + first * kUnit, more * kUnit};
     arena->for_each_entry(added, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
-  // Units of free stretches that are whole pages; none where there is no more than one.
-  std::uint64_t paged_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
+  // Units of whole pages that are free.
+  std::uint64_t free_page_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < free_.count(); ++i) sum += paged_units(free_[i], free_[i], page_units);
+    for (std::uint64_t unit = 0; unit < units; unit += page_units)
+      if (is_free_page(unit, page_units)) sum += page_units;
     return sum;
-  }
-  // Of the pages that are free while all of `free` is, how many units are in those of which `part` is a part.
-  std::uint64_t paged_units(Stretch free, Stretch part, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
-    const int shift = std::countr_zero(page_units);  // more than a page there is only of powers of two
-    const std::uint64_t first = (free.first + page_units - 1) >> shift;
-    const std::uint64_t end = std::max(first, free.end() >> shift);
-    const std::uint64_t before = std::max(first, part.first >> shift) - first;
-    const std::uint64_t behind = end - std::min(end, (part.end() + page_units - 1) >> shift);
-    return units > page_units ? (end - first - before - behind) << shift : 0;
   }
   // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
   std::uint64_t first_border(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
@@ -141,22 +132,33 @@ struct alignas(kCacheLine) Segment : SegmentLink {
       if (is_free_page(unit, page_units) != is_free_at_front) return unit;
     return 0;
   }
-  // What is from `at` on, with slabs, spans and all, becomes `back`, which is not in use. Requires: no slab and no span
-  // begins before `at` and ends behind.
+  // What is from `at` on, with slabs, spans and all, becomes `back`, which is not in use. Requires: `at` is a border of
+  // pages, and no slab and no span crosses it.
   void split(std::uint64_t at, Segment& back) VPMM_REQUIRES(pool_lock, cache_lock) {
-    Part front = part(0, at);  // these may throw, so before anything changes
-    back.become(part(at, units - at));
+    FreeStretches front;  // what may throw comes before anything changes
+    front.clear(at);
+    back.free_.clear(units - at);
+    back.spans_.assign(spans_.begin() + static_cast<std::ptrdiff_t>(span_starts(at)), spans_.end());
+    for (std::size_t i = 0; i < free_.count(); ++i) {
+      const Stretch free = free_[i];
+      if (free.first < at) front.give({free.first, std::min(free.end(), at) - free.first});
+      const std::uint64_t behind = std::max(free.first, at);
+      if (free.end() > at) back.free_.give({behind - at, free.end() - behind});
+    }
     back.arena = arena;
     back.begin = this->at(at);
+    back.units = static_cast<std::uint32_t>(units - at);
     back.number = number;
     back.set_cache(cache());
-    become(std::move(front));
+    units = static_cast<std::uint32_t>(at);
+    free_ = std::move(front);
+    spans_.resize(span_starts(at));
     for (std::uint64_t unit = 0; unit < back.units; ++unit) {
       std::atomic<Content>& content = arena->contents[arena->unit_of(back.begin) + unit];
       if (Slab* const slab = content.load(std::memory_order_relaxed).slab())
         slab->segment = &back;
       else
-        content.store(Content(&back), std::memory_order_release);  // whoever reads it reads `back` as it is now
+        content.store(Content(&back), std::memory_order_release);  // `back` is written before
     }
     arena->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
       if (entry.content().segment() == this) entry.enter(back);
@@ -165,26 +167,16 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 
   // --- spans, by their first unit ---
   void begin_span(std::uint64_t unit, Bytes requested) VPMM_REQUIRES(cache_lock) {
-    around(unit).spans.add(unit % Units::kCount);
-    around(unit).requested[unit % Units::kCount / Units::kPerRequest] = static_cast<std::uint32_t>(requested);
+    around(unit) = {static_cast<std::uint32_t>(requested), static_cast<std::uint8_t>(unit % SpanStart::kUnits)};
   }
-  void end_span(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
-    around(unit).spans.remove(unit % Units::kCount);
-    around(unit).used_elsewhere.remove(unit % Units::kCount);
-  }
-  void set_used_elsewhere(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
-    around(unit).used_elsewhere.add(unit % Units::kCount);
-  }
+  void end_span(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { around(unit) = {}; }
+  void set_used_elsewhere(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { around(unit).is_used_elsewhere = true; }
   bool has_span_at(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
-    return around(unit).spans.contains(unit % Units::kCount);
+    return around(unit).requested != 0 && around(unit).at == unit % SpanStart::kUnits;
   }
-  bool is_used_elsewhere(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
-    return around(unit).used_elsewhere.contains(unit % Units::kCount);
-  }
-  // What its user asked for. Requires: a span begins there.
-  Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
-    return around(unit).requested[unit % Units::kCount / Units::kPerRequest];
-  }
+  // Require: a span begins there.
+  bool is_used_elsewhere(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return around(unit).is_used_elsewhere; }
+  Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return around(unit).requested; }  // by its user
   // The last span that begins at the unit or before.
   std::optional<std::uint64_t> span_until(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     while (!has_span_at(unit))
@@ -194,13 +186,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 
   // The first broken invariant as text; empty when all hold.
   std::string validate() const VPMM_REQUIRES(cache_lock) {
-    for (std::uint64_t unit = 0; unit < units; ++unit)
-      if (is_used_elsewhere(unit) && !has_span_at(unit)) return "what is used elsewhere is no span";
+    for (const SpanStart& span : spans_)
+      if (span.is_used_elsewhere && span.requested == 0) return "what is used elsewhere is no span";
     Vector<bool> is_free(units + 1);  // and none behind the last
-    std::uint64_t sum = 0, most = 0;
+    std::uint64_t most = 0;
     for (std::size_t i = 0; i < free_.count(); ++i) {
       const Stretch free = free_[i];
-      sum += free.length;
       most = std::max(most, free.length);
       if (free.length == 0 || free.end() > units) return "a free stretch is empty, or reaches beyond its segment";
       for (std::uint64_t unit = free.first; unit < free.end(); ++unit) {
@@ -211,53 +202,22 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     }
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (is_free[free_[i].end()]) return "two free stretches are one";
-    if (sum == free_units && most == longest()) return {};
-    return "a segment counts " + std::to_string(free_units) + " free units, the longest stretch " +
-           std::to_string(longest()) + ", and has " + std::to_string(sum) + " and " + std::to_string(most);
+    if (most == longest()) return {};
+    return "a segment says that " + std::to_string(longest()) + " units are its longest stretch, which has " +
+           std::to_string(most);
   }
 
  private:
-  struct Part {
-    std::uint32_t units = 0;
-    std::uint32_t free_units = 0;
-    FreeStretches free;
-    Vector<Units> of_units;
-  };
-
-  void set_all_used() VPMM_REQUIRES(cache_lock) {
-    free_units = 0;
-    free_.clear(units);
-    of_units_.assign((units + Units::kCount - 1) / Units::kCount, {});
-  }
-  // What it knows of so many units.
-  Part part(std::uint64_t first, std::uint64_t count) const VPMM_REQUIRES(cache_lock) {
-    Segment segment;
-    segment.units = static_cast<std::uint32_t>(count);
-    segment.set_all_used();
-    for (std::size_t i = 0; i < free_.count(); ++i) {
-      const std::uint64_t begin_of_part = std::max(free_[i].first, first);
-      const std::uint64_t end_of_part = std::min(free_[i].end(), first + count);
-      if (begin_of_part < end_of_part) segment.give(begin_of_part - first, end_of_part - begin_of_part);
-    }
-    for (std::uint64_t unit = 0; unit < count; ++unit) {
-      if (has_span_at(first + unit)) segment.begin_span(unit, requested(first + unit));
-      if (is_used_elsewhere(first + unit)) segment.set_used_elsewhere(unit);
-    }
-    return {segment.units, segment.free_units, std::move(segment.free_), std::move(segment.of_units_)};
-  }
-  void become(Part part) VPMM_REQUIRES(cache_lock) {
-    units = part.units;
-    free_units = part.free_units;
-    free_ = std::move(part.free);
-    of_units_ = std::move(part.of_units);
-  }
+  static std::size_t span_starts(std::uint64_t units) { return (units + SpanStart::kUnits - 1) / SpanStart::kUnits; }
   bool is_free_page(std::uint64_t first, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (free_[i].first <= first && first + page_units <= free_[i].end()) return true;
     return false;
   }
-  Units& around(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return of_units_[unit / Units::kCount]; }
-  const Units& around(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return of_units_[unit / Units::kCount]; }
+  SpanStart& around(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return spans_[unit / SpanStart::kUnits]; }
+  const SpanStart& around(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
+    return spans_[unit / SpanStart::kUnits];
+  }
 };
 
 // Segments of one cache, by the longest free stretch in them; the first list is of those that have none. A list is a

@@ -1,6 +1,4 @@
 // small: what is always so.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "base/host_memory.hpp"
@@ -36,64 +34,78 @@ bool is_entered(const Segment& segment) VPMM_REQUIRES(cache_lock) {
 }  // namespace
 
 std::string SmallPool::validate() {
-  if (std::string broken = units_.validate(); !broken.empty()) return "small: " + broken;
+  if (std::string broken = cut_pages_.validate(); !broken.empty()) return "small: " + broken;
   HashMap<const StreamCache*, Vector<const Segment*>> segments;
-  for (const Segment* segment : segments_.all())
-    if (segment->cache() != nullptr) segments[segment->cache()].push_back(segment);
-  std::uint64_t units = 0;
-  for (const auto& [cache, of_cache] : segments)
-    for (const Segment* segment : of_cache) units += segment->units;
-  if (units != segment_units_ || units * kUnit != units_.bytes(region::RegionState::allocated))
-    return fmt::format("small: segments have {} units, {} are counted and {} bytes cut for them", units, segment_units_,
-                       units_.bytes(region::RegionState::allocated));
-  for (StreamCache& cache : caches_)
-    if (std::string broken = validate_cache(cache, segments[&cache]); !broken.empty()) return "small: " + broken;
-  if (std::string broken = validate_arenas(); !broken.empty()) return "small: " + broken;
-  Bytes waiting = 0;
-  for (const auto& [part, blocks] : waiting_)
-    for (const Waiting& block : blocks) waiting += block.bytes;
-  if (waiting != waiting_bytes_) return fmt::format("small: {} bytes wait, {} are counted", waiting, waiting_bytes_);
-  return {};
+  Bytes sum = 0;
+  for (const Segment* segment : cut_pages_.segments()) {
+    if (segment->cache() == nullptr) continue;
+    segments[segment->cache()].push_back(segment);
+    sum += segment->range().size;
+  }
+  if (sum != cut_pages_.segment_bytes())
+    return fmt::format("small: segments have {} bytes, and {} are cut for them", sum, cut_pages_.segment_bytes());
+  for (StreamCache& cache : caches_.all()) {
+    const CacheGuard guard(cache);
+    for (const Segment* segment : segments[&cache])
+      if (!cut_pages_.is_cut(*segment)) return "small: a segment is not what was cut for it";
+    if (std::string broken = cache.segments.validate(&cache, segments[&cache]); !broken.empty())
+      return "small: " + broken;
+    if (std::string broken = cache.slabs.validate(&cache); !broken.empty()) return "small: " + broken;
+    if (std::string broken = validate_pages(cache); !broken.empty()) return "small: " + broken;
+  }
+  return waiting_.is_counted() ? "" : "small: what waits is counted wrongly";
 }
 
-std::string SmallPool::validate_arenas() const {
-  std::uint64_t pages = 0;
+std::string CutPages::validate() const {
+  if (std::string broken = units_.validate(); !broken.empty()) return broken;
+  Bytes in_pages = 0;
   for (const auto& [begin, arena] : arena_by_begin_) {
     if (arena->range.begin != begin) return "an arena stands elsewhere";
     for (const Region* page : arena->pages) {
       if (page == nullptr) continue;
-      ++pages;
+      in_pages += page_size_;
       if (arena_in(*page) != arena || !arena->range.contains(page->range)) return "a page is not its arena's";
     }
   }
-  const Bytes cut = units_.bytes(region::RegionState::allocated) + units_.bytes(region::RegionState::free);
-  if (pages != page_count_ || cut != pages * page_size_)
-    return fmt::format("{} pages in arenas, {} counted, {} bytes cut or free", pages, page_count_, cut);
-  return {};
+  if (in_pages == bytes()) return {};
+  return fmt::format("{} bytes of pages in arenas, {} bytes cut or free", in_pages, bytes());
 }
 
-std::string SmallPool::validate_cache(StreamCache& cache, const Vector<const Segment*>& segments) const {
-  const CacheGuard guard(cache);
-  if (std::string broken = validate_segments(cache, segments); !broken.empty()) return broken;
-  Bytes cached = 0;
-  Bytes cached_pages = 0;
+bool CutPages::is_cut(const Segment& segment) const {
+  const AddressRange range = segment.range();
+  for (DevicePtr at = range.begin; at < range.end();) {
+    const Region* const part = units_.allocated_around(at);
+    if (part == nullptr) return false;
+    at = part->range.end();
+  }
+  return is_entered(segment);
+}
+
+std::string SmallPool::validate_pages(const StreamCache& cache) const {
+  Bytes sum = 0;
   for (std::uint64_t pages = 0; pages <= kMostPages; ++pages) {
     const bool is_marked = cache.pages.least_from(pages) == pages;
     if (is_marked == cache.pages.of(pages).empty()) return "a size of cached regions is marked wrongly";
     for (const auto& [region, number] : cache.pages.of(pages)) {
-      cached_pages += region->range.size;
+      sum += region->range.size;
       if (holder_of(*region) != &cache) return "a cached region names another holder";
       if (region->state != region::RegionState::allocated) return "a cached region is not allocated";
-      if (round_up(region->owner.requested, page_size_) != pages * page_size_)
+      if (page_unit_.pages_up(region->owner.requested) != pages)
         return "a cached region stands among others of another size";
     }
   }
+  if (sum == cache.cached_pages_bytes.now()) return {};
+  return fmt::format("{} bytes of pages cached, {} counted", sum, cache.cached_pages_bytes.now());
+}
+
+std::string StreamSlabs::validate(const StreamCache* owner) const {
+  std::uint64_t empty = 0;
   for (std::size_t c = 0; c < kSlabClasses; ++c) {
-    for (const Slab* slab = cache.open[c].first; slab != nullptr; slab = slab->next) {
-      if (slab->is_empty()) cached += slab->bytes();
+    for (const Slab* slab = open_[c].first; slab != nullptr; slab = slab->next) {
+      if (slab->is_empty()) empty += slab->units;
       if (slab->is_full()) return "a full slab is listed as open";
       if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
-      if (slab->cache() != &cache || slab->slab_class != c) return "a slab stands in a list that is not its own";
+      if (slab->cache() != owner || slab->slab_class != c) return "a slab stands in a list that is not its own";
       if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
       if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
@@ -105,53 +117,32 @@ std::string SmallPool::validate_cache(StreamCache& cache, const Vector<const Seg
         return "an empty slab stands among open ones";
     }
   }
-  std::uint64_t listed = 0;
-  std::uint64_t loose = 0;
-  cache.segments.for_each([&](const Segment* segment) VPMM_REQUIRES(cache_lock) {
-    if (segment->is_free()) cached += segment->units * kUnit;
-    if (!segment->is_free()) loose += segment->paged_units(cache.page_units);
-    if (segment->cache() == &cache) ++listed;
-  });
-  const auto has_room = [](const Segment* segment) VPMM_REQUIRES(cache_lock) { return segment->longest() != 0; };
-  if (listed != static_cast<std::uint64_t>(std::count_if(segments.begin(), segments.end(), has_room)))
-    return fmt::format("{} segments stand in their cache's list, and others have room", listed);
-  if (loose != cache.loose_units)
-    return fmt::format("{} units of free pages in segments that are in use, {} counted", loose,
-                       cache.loose_units.load());
-  if (cached_pages != cache.cached_pages_bytes || cached + cached_pages != cache.cached_bytes)
-    return fmt::format("{} bytes cached, {} counted", cached + cached_pages, cache.cached_bytes.load());
-  return {};
+  return empty == empty_units_.now() ? "" : "units of empty slabs are counted wrongly";
 }
 
-// `segments`: those that name the cache.
-std::string SmallPool::validate_segments(const StreamCache& cache, const Vector<const Segment*>& segments) const {
-  std::uint64_t units = 0;
-  std::uint64_t free_units = 0;
-  std::uint64_t large_units = 0;
-  for (const Segment* segment : segments) {
-    const AddressRange range = segment->range();
-    bool is_cut = true;
-    for (DevicePtr at = range.begin; is_cut && at < range.end();) {
-      const Region* const part = units_.allocated_around(at);
-      is_cut = part != nullptr;
-      if (is_cut) at = part->range.end();
-    }
-    if (!is_cut) return "a segment is not what was cut for it";
+std::string StreamSegments::validate(const StreamCache* owner, const Vector<const Segment*>& all) const {
+  std::uint64_t units = 0, free_units = 0, large_units = 0, free_segment_units = 0, with_room = 0, listed = 0;
+  for (const Segment* segment : all) {
     if (std::string broken = segment->validate(); !broken.empty()) return broken;
-    if (!is_entered(*segment)) return "a page of a segment names another content";
+    if (segment->units > page_units_ && !may_have_free_pages()) return "a segment of several pages is not noted";
     units += segment->units;
-    free_units += segment->free_units;
+    free_units += segment->free_units();
+    with_room += segment->longest() != 0;
+    if (segment->is_free()) free_segment_units += segment->units;
     for (std::uint64_t unit = 0; unit < segment->units; ++unit) {
       const std::uint64_t span = segment->has_span_at(unit) ? span_units(segment->requested(unit)) : 0;
-      if (cache.is_large(span)) large_units += span;
+      if (is_large(span)) large_units += span;
     }
   }
-  if (segments.size() == cache.segment_count && units == cache.segment_units && free_units == cache.free_units &&
-      large_units == cache.large_units)
+  lists_.for_each([&](const Segment* segment) { listed += segment->cache() == owner; });
+  if (listed != with_room) return fmt::format("{} segments are listed, and {} have room", listed, with_room);
+  if (all.size() == count_ && units == this->units() && free_units == free_units_ && large_units == large_units_ &&
+      free_segment_units == free_segment_units_.now())
     return {};
-  return fmt::format("{} segments of {} units, {} free and {} in large spans; the cache counts {}, {}, {} and {}",
-                     segments.size(), units, free_units, large_units, cache.segment_count, cache.segment_units,
-                     cache.free_units, cache.large_units);
+  return fmt::format(
+      "{} segments of {} units, {} free, {} in free segments, {} in large spans; {}, {}, {}, {}, {} counted",
+      all.size(), units, free_units, free_segment_units, large_units, count_, this->units(), free_units_,
+      free_segment_units_.now(), large_units_);
 }
 
 }  // namespace vpmm::small

@@ -23,7 +23,7 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
     case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
     case Server::pages: {
       const std::uint64_t pages = page_unit_.pages_up(bytes);
-      region::Region* const region = pages > kMostPages || !caches_pages_ ? nullptr : cache.take_pages(pages);
+      region::Region* const region = pages > kMostPages || !serving_.caches_pages ? nullptr : cache.take_pages(pages);
       if (region == nullptr) return {};
       taken = region->range;
       region->asked = bytes;
@@ -33,7 +33,6 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
     case Server::driver_pool: return {};
   }
   if (is_null(taken.begin)) return {};
-  ++cache.activity;
   if (observer_ != nullptr && client.stream) observer_->on_allocate(taken, *client.stream);
   if (observer_ != nullptr && !client.stream) observer_->on_allocate_any_stream(taken);
   return taken.begin;
@@ -48,14 +47,14 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
 }
 
 // Note [A free may go by the handle]
-// Handles are used again, so which stream an *allocation* is for is asked every time. A free that names the handle by
-// which the stream of that very allocation called last need not ask: whether it is still that stream, or a later one
-// with its handle, the memory goes where the first would have put it. Only that stream's own later work takes it from
-// there without proof, and a stream that is no more has none; everybody else needs an event of the whole context,
-// which covers the later stream as well. A stream that is being captured cannot harm either: it gets no ordinary memory
-// before the capture is over. Nor can a stream of a context that others made since a reset: what is cached when that
-// is noticed waits for an event of the new context (Note [Caches at a reset]). That the later stream belongs to
-// another context of the device, and calls for the first time with this free, is the one thing that is not noticed.
+// CUDA uses handles again, so every *allocation* asks which stream its handle names. A free need not ask if it names
+// the handle by which the stream of that very allocation called last. It may be that stream or a later one with the
+// same handle: the memory goes into the first one's cache in both cases. From there only later work of the first stream
+// takes it without proof, and a stream that ended has none. Every other stream needs an event of the whole context,
+// which covers the later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
+// before the capture is over. Nor does a stream of a context that was made since a reset: what is cached when the reset
+// is noticed waits for an event of the new context (Note [Caches at a reset]). One case is not noticed: the later
+// stream belongs to another context of the device, and this free is its first call.
 [[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   const auto handle = static_cast<std::uint64_t>(stream);
   if (handle == kNoHandle) return Freed::no;
@@ -69,7 +68,7 @@ static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is
   return is_in_service ? put(at, ptr, std::nullopt) : Freed::no;
 }
 
-// What is anybody else's, was used elsewhere, or is no live allocation at all, is for the way through the pool's lock.
+// Memory of other streams, memory that record_use named, and dead addresses go through the pool's lock.
 SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream& stream) {
   StreamCache& cache = *at.cache;
   if (region::Region* const pages = at.content.region()) return put_pages(cache, *at.entry, *pages, ptr, stream);
@@ -93,26 +92,26 @@ SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream&
 
 SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& entry, region::Region& region,
                                       DevicePtr ptr, const Stream& stream) {
-  // What is listed leaves its entry under the lock of the cache that stands there: who came too late finds another one.
+  // Listed pages leave their entry under the lock of its cache, so a call that came too late finds another content.
   if (entry.content() != Content(&region) || entry.cache() != &cache) return Freed::no;
   const std::uint64_t pages = page_unit_.pages_up(region.owner.requested);
-  if (pages > kMostPages || !caches_pages_) return Freed::no;
+  if (pages > kMostPages || !serving_.caches_pages) return Freed::no;
   if (region.range.begin != ptr || holder_of(region) != nullptr || region.owner.timeline != cache.timeline ||
       !region.owner.other_uses.empty() || region.owner.capture != 0)
     return Freed::no;
   if (!cache.pages.provide(pages)) return Freed::no;
   const Freed freed = note_free(cache, region.range, stream);
   cache.tally.end(region.asked, region.range.size);
-  cache.put_pages(&region, pages);
+  cache.put_pages(&region, pages, cache.next_number.of_a_free());
   return freed;
 }
 
 // Before it is in the cache, where another thread of the stream may take it.
 SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range, const Stream& stream) {
-  ++cache.activity;
   if (observer_ != nullptr && stream) observer_->on_deallocate(range, *stream);
   if (observer_ != nullptr && !stream) observer_->on_deallocate_any_stream(range);
-  const bool is_due = cache.pacing.is_due(range.size, misses(), stream_count(), [this] { return driver_.now_ns(); });
+  const bool is_due =
+      cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(), [this] { return driver_.now_ns(); });
   if (!is_due) return Freed::yes;
   cache.wants_event = true;
   return Freed::yes_and_event_is_due;

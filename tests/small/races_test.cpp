@@ -140,6 +140,24 @@ TEST_P(Races, a_free_by_another_stream_waits_for_no_stream_but_that_of_the_alloc
   EXPECT_TRUE(held.end());
 }
 
+TEST_P(Races, figures_are_told_while_a_call_has_the_lock_of_a_stream) {
+  warm(5000, a);
+  const DevicePtr block = world.allocate(5000, a);
+  observe::Statistics meanwhile;
+  Held held(
+      "the number of a free is read",
+      [&] {
+        meanwhile = world.statistics();
+        EXPECT_TRUE(world.pool().memory_info().ok());
+      },
+      kLong);
+  EXPECT_TRUE(world.pool().deallocate(block, a).ok());
+  EXPECT_TRUE(held.is_over()) << "they waited for the lock of a stream";
+  EXPECT_TRUE(held.end());
+  EXPECT_EQ(meanwhile.allocations, 3u);
+  EXPECT_EQ(meanwhile.peak_live_bytes, 5000u);
+}
+
 class CrossingRaces : public Races {};
 
 // Of a stream: a segment F, another stream's page, a segment E whose last unit is a slab, and then new pages. While a

@@ -213,6 +213,17 @@ TEST_P(Figures, a_free_through_the_pool_does_not_make_an_earlier_peak_smaller) {
   EXPECT_EQ(world.statistics().peak_live_bytes, 4 * kPage + 5000);
 }
 
+TEST_P(Figures, the_peak_does_not_count_pages_that_wander_from_one_cache_to_another) {
+  std::vector<DevicePtr> pages;
+  for (int i = 0; i < 4; ++i) pages.push_back(world.allocate(kPage, a));
+  for (const DevicePtr page : pages) world.deallocate(page, a);
+  warm(5000, b);
+  world.wait();
+  world.pool().reset_peaks();
+  world.allocate(kPage, b);
+  EXPECT_EQ(world.statistics().peak_live_bytes, kPage);
+}
+
 TEST_P(Figures, small_pages_and_what_is_nobodys_of_them_are_told) {
   EXPECT_EQ(world.statistics().small_bytes, 0u);
   const DevicePtr block = world.allocate(5000, a);

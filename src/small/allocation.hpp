@@ -1,0 +1,26 @@
+// small: what is live at an address in a page that is cut.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/address.hpp"
+#include "small/stream_cache.hpp"
+
+namespace vpmm::small {
+
+// A block or span that was live when somebody looked.
+struct Allocation {
+  AddressRange range;
+  Bytes requested = 0;
+  std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream, or its context is gone
+  StreamCache* cache = nullptr;
+  Slab* slab = nullptr;  // null: a span
+  Segment* segment = nullptr;
+  std::uint64_t index = 0;  // of the block in the slab, or of the span's first unit in the segment
+};
+
+// The segment of the cache around `p`; null: the unit is another's.
+Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) VPMM_REQUIRES(cache_lock);
+
+}  // namespace vpmm::small

@@ -1,0 +1,200 @@
+// small: pages of the pool are cut, and go back when everything in them is free.
+#include "small/cut_pages.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/message.hpp"
+#include "base/scope_exit.hpp"
+#include "small/allocation.hpp"
+
+namespace vpmm::small {
+
+using pool::Caller;
+using region::Region;
+
+namespace {
+
+// Note [A segment is as complete as what it was cut from]
+// That may be memory which only the caller's stream may use yet: then it must not leave the cache as if it were
+// complete, even if nothing in it was ever used. 0: it is complete.
+std::uint64_t number_of(const Region& free) {
+  return free.stamp.is_complete() ? 0 : free.stamp.parts().front().sequence;
+}
+
+}  // namespace
+
+// --- pages ---------------------------------------------------------------------------------------------------------
+
+// Note [What is left of a page is as complete as the page was]
+// The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
+// stream taken now, after the waits that the pool queued.
+void CutPages::add(const pool::Placed& page, const Caller& caller) {
+  const DevicePtr begin = page.begin;
+  Region* const region = pool_.allocated_around(begin);
+  pool_.disown(region);
+  const time::Stamp stamp = page.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+  ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
+    pool_.deallocate(region, stamp);
+  });
+  Arena& arena = arena_around(begin);
+  give_back.dismiss();
+  const std::size_t at = arena.page_of(begin);
+  arena.pages[at] = region;
+  set_arena_in(*region, arena);
+  if (arena.entries != nullptr) arena.entries[at].enter(arena, at);
+  ledger_.page_is_cut(page_size_);
+  Region* const flying = units_.detach(units_.hole_around(begin), {begin, page_size_});
+  units_.attach_free(flying, stamp);
+}
+
+// Found or begun.
+Arena& CutPages::arena_around(DevicePtr page) {
+  if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
+    if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
+  const Vector<AddressRange> reservations = pool_.reservations();
+  const auto reservation = std::find_if(reservations.begin(), reservations.end(),
+                                        [&](const AddressRange& range) { return range.contains(page); });
+  VPMM_CHECK(reservation != reservations.end(), units_.picture());
+  const bool is_alone = pool_.pages_stand_alone();
+  const Bytes most = (is_alone ? 1 : kMostArenaPages) * page_size_;
+  const DevicePtr whole = is_alone ? page : align_down(page, most);
+  const DevicePtr begin = std::max(whole, reservation->begin);
+  Arena* const arena = arenas_.take();
+  ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // it keeps its table
+    arena_by_begin_.erase(begin);
+    arenas_.give_back(arena);
+  });
+  if (arena->contents == nullptr)
+    arena->contents = static_cast<std::atomic<Content>*>(
+        unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Content>), kCacheLine));
+  arena->range = {begin, std::min(whole + most, reservation->end()) - begin};
+  arena->page_size = page_size_;
+  pagemap_.cover(*reservation);
+  arena->entries = pagemap_.at(begin);
+  arena_by_begin_.emplace(begin, arena);
+  units_.add_reservation(arena->range);
+  give_back.dismiss();
+  return *arena;
+}
+
+Arena& CutPages::arena_at(DevicePtr p) const {
+  const Region* const page = pool_.allocated_around(p);
+  Arena* const arena = page == nullptr ? nullptr : arena_in(*page);
+  VPMM_CHECK(arena != nullptr, message_of("no arena around {:#x}", to_integer(p)));
+  return *arena;
+}
+
+void CutPages::give_idle_pages() {
+  while (Region* free = units_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
+    if (!give_pages(free)) break;
+}
+
+// What of it is whole pages goes back to the pool. False: nothing.
+bool CutPages::give_pages(Region* free) {
+  Arena& arena = arena_at(free->range.begin);
+  const Bytes first = round_up(free->range.begin - arena.range.begin, page_size_);
+  const Bytes end = round_down(free->range.end() - arena.range.begin, page_size_);
+  if (first >= end) return false;
+  const time::Stamp stamp = timelines_.reduce(free->stamp);
+  const Region* const hole = units_.attach_hole(units_.detach(free, {arena.range.begin + first, end - first}));
+  const bool is_last = hole->range == arena.range;
+  for (Bytes at = first; at < end; at += page_size_) {
+    const auto page = static_cast<std::size_t>(at / page_size_);
+    if (arena.entries != nullptr) arena.entries[page].leave();
+    Region* const region = std::exchange(arena.pages[page], nullptr);
+    set_holder(*region, nullptr);
+    pool_.deallocate(region, stamp);
+    ledger_.page_goes_back(page_size_);
+  }
+  if (!is_last) return true;
+  units_.remove_reservation(arena.range);
+  arena_by_begin_.erase(arena.range.begin);
+  arenas_.give_back(&arena);
+  return true;
+}
+
+// --- units ---------------------------------------------------------------------------------------------------------
+
+CutPages::Room CutPages::find(Bytes least, Bytes most, const Caller& caller) const {
+  Region* const free = units_.best_fit(least, kUnit, caller.own());
+  if (free == nullptr) return {};
+  const AddressRange range = free->range;
+  const Arena& arena = arena_at(range.begin);
+  const DevicePtr border = arena.range.begin + (arena.page_of(range.begin) + 1) * page_size_;
+  DevicePtr begin = range.begin;
+  Bytes room = std::min(range.end(), border) - begin;
+  if (room < least) {  // so it reaches beyond the border
+    const Bytes behind = std::min(range.end() - border, page_size_);
+    if (behind >= least) begin = border;
+    room = std::max(behind, least);
+  }
+  return {free, {begin, std::min(room, most)}, number_of(*free)};
+}
+
+CutPages::Room CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
+  Region* const free = units_.best_fit(size, alignment, caller.own());
+  if (free == nullptr) return {};
+  return {free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
+}
+
+CutPages::Room CutPages::find_pages(Bytes least, const Caller& caller) const {
+  Room room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
+  if (room.free != nullptr) room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
+  return room;
+}
+
+Segment* CutPages::cut(const Room& room, const Caller& caller) {
+  Segment* const segment = segments_.take();
+  take_units(room, caller);
+  segment->enter(arena_at(room.part.begin), room.part);
+  return segment;
+}
+
+void CutPages::take_units(const Room& room, const Caller& caller) {
+  region::Owner owner;
+  owner.requested = room.part.size;
+  if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
+  const std::optional<time::TimelineId> timeline = owner.timeline;
+  units_.allocate(room.free, room.part, std::move(owner));
+  count_reference(timeline, +1);
+}
+
+Segment* CutPages::pages_until(DevicePtr end, const StreamCache& cache) const {
+  const Arena& arena = arena_at(end);
+  if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
+  Segment* const segment = segment_at(arena, end - kUnit, cache);
+  const auto is_border = [&](DevicePtr p) { return is_multiple(p - arena.range.begin, page_size_); };
+  const bool has_pages = segment != nullptr && segment->range().end() == end && is_border(segment->begin);
+  return has_pages ? segment : nullptr;
+}
+
+void CutPages::end(Segment* segment, const time::Stamp& stamp) {
+  segment->leave();
+  const AddressRange range = segment->range();
+  segments_.give_back(segment);
+  const auto split_at = [&](DevicePtr p) VPMM_REQUIRES(pool_lock) {
+    Region* const part = units_.allocated_around(p);
+    if (part == nullptr || part->range.begin == p) return;
+    count_reference(part->owner.timeline, +1);
+    units_.split_allocated(part, p);
+  };
+  split_at(range.begin);
+  split_at(range.end());
+  for (DevicePtr at = range.begin; at < range.end();) {
+    Region* const part = units_.allocated_around(at);
+    at = part->range.end();
+    count_reference(part->owner.timeline, -1);
+    give_pages(units_.release(part, timelines_.reduce(stamp)));
+  }
+}
+
+void CutPages::count_reference(std::optional<time::TimelineId> timeline, int change) {
+  time::Timeline* const counted = timeline ? timelines_.find(*timeline) : nullptr;
+  if (counted != nullptr) counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+}
+
+}  // namespace vpmm::small

@@ -1,0 +1,86 @@
+// small: the pages of the pool that are cut, and which of their units are free for any stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/host_memory.hpp"
+#include "base/stable_store.hpp"
+#include "pool/pool.hpp"
+#include "region/region_index.hpp"
+#include "small/ledger.hpp"
+#include "small/pagemap.hpp"
+#include "small/segment.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::small {
+
+// Units are free with a stamp, as the pool's ranges are, or part of a segment.
+class CutPages {
+ public:
+  CutPages(pool::Pool& pool, time::Timelines& timelines, Pagemap& pagemap, Ledger& ledger)
+      : pool_(pool), timelines_(timelines), pagemap_(pagemap), ledger_(ledger), page_size_(pool.page_size()) {}
+
+  // --- pages ---
+  // One of the pool. Throws std::bad_alloc, and has given it back, where there is no host memory.
+  void add(const pool::Placed& page, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Pages of which everything is free go back to the pool.
+  void give_idle_pages() VPMM_REQUIRES(pool_lock);
+  Arena& arena_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+
+  // --- units ---
+  // Part of a free region, which the caller may use at once.
+  struct Room {
+    region::Region* free = nullptr;  // null: there is none
+    AddressRange part;
+    std::uint64_t number = 0;  // as complete as what it is cut from; 0: complete
+  };
+  // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
+  Room find(Bytes least, Bytes most, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  Room find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  // Whole pages.
+  Room find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  // The room becomes a segment.
+  Segment* cut(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The room is taken for a segment that ends where it begins, and is to grow.
+  void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
+  Segment* pages_until(DevicePtr end, const StreamCache& cache) const VPMM_REQUIRES(pool_lock, cache_lock);
+  // For what is split off another one.
+  Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
+  // One that left its cache, all free.
+  void end(Segment* segment, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
+  void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) { units_.advance(done.timeline, done.sequence); }
+
+  // --- figures ---
+  Bytes bytes() const VPMM_REQUIRES(pool_lock) { return segment_bytes() + free_bytes(); }
+  Bytes segment_bytes() const VPMM_REQUIRES(pool_lock) { return units_.bytes(region::RegionState::allocated); }
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock) { return units_.bytes(region::RegionState::free); }
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return units_.pending_bytes(); }
+  Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
+    return units_.pending_bytes(timeline);
+  }
+  // Those that caches have, and others.
+  const Vector<Segment*>& segments() const VPMM_REQUIRES(pool_lock) { return segments_.all(); }
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+  // Whether the segment is what was cut for it, and its pages say so.
+  bool is_cut(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
+
+ private:
+  Arena& arena_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
+  bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
+  void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
+
+  pool::Pool& pool_;
+  time::Timelines& timelines_;
+  Pagemap& pagemap_;
+  Ledger& ledger_;
+  const Bytes page_size_;
+  region::RegionIndex units_ VPMM_GUARDED_BY(pool_lock){kUnit};  // of the arenas
+  StableStore<Arena> arenas_ VPMM_GUARDED_BY(pool_lock);
+  StableBytes unit_tables_ VPMM_GUARDED_BY(pool_lock);  // of the arenas
+  Map<DevicePtr, Arena*> arena_by_begin_ VPMM_GUARDED_BY(pool_lock);
+  StableStore<Segment> segments_ VPMM_GUARDED_BY(pool_lock);
+};
+
+}  // namespace vpmm::small

@@ -1,0 +1,41 @@
+// small: streams that record_use named for blocks and spans.
+#pragma once
+
+#include <algorithm>
+
+#include "base/address.hpp"
+#include "base/host_memory.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::small {
+
+class OtherUses {
+ public:
+  explicit OtherUses(time::Timelines& timelines) : timelines_(timelines) {}
+
+  // Of the allocation that begins there.
+  const Vector<time::TimelineId>& of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
+    static const auto& none = *new Vector<time::TimelineId>;  // no destructor, so no exit handler
+    const auto found = uses_.find(begin);
+    return found == uses_.end() ? none : found->second;
+  }
+  void add(DevicePtr begin, time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
+    Vector<time::TimelineId>& uses = uses_[begin];
+    if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
+    uses.push_back(timeline.id);
+    ++timeline.references;
+  }
+  void forget(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+    const auto found = uses_.find(begin);
+    if (found == uses_.end()) return;
+    for (const time::TimelineId id : found->second)
+      if (time::Timeline* const timeline = timelines_.find(id)) --timeline->references;
+    uses_.erase(found);
+  }
+
+ private:
+  time::Timelines& timelines_;
+  Map<DevicePtr, Vector<time::TimelineId>> uses_ VPMM_GUARDED_BY(pool_lock);
+};
+
+}  // namespace vpmm::small

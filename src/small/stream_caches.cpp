@@ -1,0 +1,97 @@
+// small: caches begin and end with their streams.
+#include "small/stream_caches.hpp"
+
+namespace vpmm::small {
+
+namespace {
+
+constexpr std::uint64_t kSpareSlabs = 2;  // that a cache may cut without a call here
+
+}  // namespace
+
+void StreamCaches::prepare() {
+  StreamCache& first = caches_.emplace_back(page_size_);
+  first.is_unused = true;
+  unused_.push_back(&first);
+}
+
+StreamCache& StreamCaches::of(time::Timeline& timeline) {
+  if (StreamCache* const found = find(&timeline)) return *found;
+  StreamCache* cache = nullptr;
+  if (unused_.empty()) {
+    cache = &caches_.emplace_back(page_size_);
+  } else {
+    cache = unused_.back();
+    unused_.pop_back();
+    cache->is_unused = false;
+  }
+  by_timeline_.emplace(timeline.id, cache);
+  stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
+  cache->unproven.reset();
+  const CacheGuard guard(*cache);
+  cache->timeline = timeline.id;
+  cache->pacing.begin(misses());
+  cache->next_number.begin(timeline.last);
+  timeline.next_number = &cache->next_number;
+  cache->wants_attention.store(false, std::memory_order_relaxed);
+  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
+  return *cache;
+}
+
+StreamCache* StreamCaches::find(const time::Timeline* timeline) {
+  if (timeline == nullptr) return nullptr;
+  const auto found = by_timeline_.find(timeline->id);
+  return found == by_timeline_.end() ? nullptr : found->second;
+}
+
+void StreamCaches::provide_slabs(StreamCache& cache) {
+  const CacheGuard guard(cache);
+  if (cache.slabs.has_spare()) return;
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_) cache.slabs.add_spare(slabs_.take());
+}
+
+void StreamCaches::end(time::TimelineId timeline) {
+  const auto found = by_timeline_.find(timeline);
+  StreamCache& cache = *found->second;
+  by_timeline_.erase(found);
+  stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
+  const CacheGuard guard(cache);
+  cache.stream.store(0, std::memory_order_relaxed);
+  cache.handle.store(kNoHandle, std::memory_order_relaxed);
+  cache.timeline.reset();
+}
+
+void StreamCaches::retire_if_empty(StreamCache& cache) {
+  const CacheGuard guard(cache);
+  if (cache.is_unused || cache.timeline || &cache == &any_ || !cache.segments.empty()) return;
+  for (; cache.slabs.has_spare(); --slab_count_) {
+    Slab* const slab = cache.slabs.take_spare();
+    slab->next = nullptr;
+    slab->set_cache(nullptr);  // as with segments
+    slabs_.give_back(slab);
+  }
+  cache.is_unused = true;
+  unused_.push_back(&cache);
+}
+
+void StreamCaches::want_events(const time::Timeline* except) {
+  const std::uint64_t count = misses_.fetch_add(1, std::memory_order_relaxed) + 1;
+  StreamCache* const own = find(except);
+  if (own == nullptr) return;
+  const CacheGuard guard(*own);
+  own->pacing.miss(count);
+}
+
+Tally StreamCaches::tally() const {
+  Tally sum;
+  for (const StreamCache& cache : caches_) sum += cache.tally_now();
+  return sum;
+}
+
+Bytes StreamCaches::cached_pages_bytes() const {
+  Bytes bytes = 0;
+  for (const StreamCache& cache : caches_) bytes += cache.cached_pages_bytes.now();
+  return bytes;
+}
+
+}  // namespace vpmm::small

@@ -1,0 +1,66 @@
+// small: the caches of all streams.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/host_memory.hpp"
+#include "base/line_allocator.hpp"
+#include "base/stable_store.hpp"
+#include "pool/pool.hpp"
+#include "small/stream_cache.hpp"
+#include "time/timelines.hpp"
+
+namespace vpmm::small {
+
+class StreamCaches {
+ public:
+  explicit StreamCaches(Bytes page_size) : page_size_(page_size), any_(caches_.emplace_back(page_size)) {}
+
+  // For the first stream.
+  void prepare() VPMM_REQUIRES(pool_lock);
+  // Of a stream; found or begun.
+  StreamCache& of(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  StreamCache& of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock) {
+    return caller.timeline == nullptr ? any_ : of(*caller.timeline);
+  }
+  // Null: it has none.
+  StreamCache* find(const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
+  // Of users that name no stream.
+  StreamCache& any() { return any_; }
+  // Those of streams, and those of none.
+  Deque<StreamCache>& all() VPMM_REQUIRES(pool_lock) { return caches_; }
+  const Deque<StreamCache>& all() const VPMM_REQUIRES(pool_lock) { return caches_; }
+  const HashMap<time::TimelineId, StreamCache*>& by_timeline() const VPMM_REQUIRES(pool_lock) { return by_timeline_; }
+  // So that the cache can cut a few slabs.
+  void provide_slabs(StreamCache& cache) VPMM_REQUIRES(pool_lock);
+
+  // No call finds it any more: its stream's context is gone, or nothing was left to do.
+  void end(time::TimelineId timeline) VPMM_REQUIRES(pool_lock);
+  // One that ended serves another stream when nothing live is left in it.
+  void retire_if_empty(StreamCache& cache) VPMM_REQUIRES(pool_lock);
+
+  // Somebody missed: for a while the frees of every stream but this are worth an event.
+  void want_events(const time::Timeline* except) VPMM_REQUIRES(pool_lock);
+  // How often that happened, and how many streams have a cache. Any thread, without a lock.
+  std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
+  std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
+
+  Tally tally() const VPMM_REQUIRES(pool_lock);
+  Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);
+  std::uint64_t slab_count() const VPMM_REQUIRES(pool_lock) { return slab_count_; }  // spare ones too
+
+ private:
+  const Bytes page_size_;
+  Deque<StreamCache> caches_ VPMM_GUARDED_BY(pool_lock);
+  Vector<StreamCache*> unused_ VPMM_GUARDED_BY(pool_lock);
+  HashMap<time::TimelineId, StreamCache*> by_timeline_ VPMM_GUARDED_BY(pool_lock);
+  StreamCache& any_;
+  StableStore<Slab> slabs_ VPMM_GUARDED_BY(pool_lock);
+  std::uint64_t slab_count_ VPMM_GUARDED_BY(pool_lock) = 0;
+  // Every free reads these, so nothing else is written on their line.
+  alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
+  std::atomic<std::uint64_t> stream_count_{0};
+};
+
+}  // namespace vpmm::small

@@ -1,0 +1,152 @@
+// small: the segments of one stream.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/host_memory.hpp"
+#include "small/segment.hpp"
+#include "small/tally.hpp"
+
+namespace vpmm::small {
+
+// Note [Free pages of segments in use]
+// A stream whose spans may cross pages wants pages side by side, and what the pool has for one that went back is rarely
+// that. So free pages of a segment that is otherwise in use stay with the stream until they are a quarter of its units,
+// or until somebody needs everything. Then they become segments of their own, which can leave.
+class StreamSegments {
+ public:
+  explicit StreamSegments(std::uint64_t page_units) : page_units_(page_units) {}
+
+  std::uint64_t page_units() const { return page_units_; }
+  bool empty() const VPMM_REQUIRES(cache_lock) { return count_ == 0; }
+  // Any thread, without a lock.
+  std::uint64_t units() const { return units_.now(); }
+  Bytes free_bytes() const { return free_segment_units_.now() * kUnit; }  // in segments that are all free
+  bool may_have_free_pages() const { return has_several_pages_.load(std::memory_order_relaxed); }  // in others
+
+  // --- units ---
+  SegmentLists::Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) { return lists_.find(units); }
+  // Returns the first.
+  std::uint64_t take(Segment& segment, const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
+    const std::uint32_t longest = segment.longest();
+    if (segment.is_free()) free_segment_units_.add(-std::uint64_t{segment.units});
+    const std::uint64_t first = segment.take(place).first;
+    free_units_ -= place.wanted;
+    lists_.refile(&segment, longest);
+    return first;
+  }
+  // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
+  void give(Segment& segment, std::uint64_t first, std::uint64_t units, std::uint64_t number)
+      VPMM_REQUIRES(cache_lock) {
+    const std::uint32_t longest = segment.longest();
+    segment.give(first, units);
+    if (segment.is_free()) free_segment_units_.add(segment.units);
+    free_units_ += units;
+    segment.number = std::max(segment.number, number);
+    lists_.refile(&segment, longest);
+  }
+
+  // --- large spans: of more than half a page ---
+  bool is_large(std::uint64_t units) const { return 2 * units > page_units_; }
+  // A span of so many units begins (1) or ends (-1).
+  void count_span(std::uint64_t units, std::int64_t change) VPMM_REQUIRES(cache_lock) {
+    large_units_ += units * static_cast<std::uint64_t>(change * is_large(units));
+  }
+  // Whether spans of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
+  bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
+    return is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_);
+  }
+
+  // --- segments ---
+  // One whose units are all free. `number`: as complete as they are.
+  void attach(Segment* segment, StreamCache* to, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
+    segment->set_all_free();
+    segment->number = number;
+    segment->set_cache(to);
+    add(*segment);
+    ++count_;
+    units_.add(segment->units);
+    free_units_ += segment->units;
+  }
+  // One that is all free.
+  void detach(Segment* segment) VPMM_REQUIRES(pool_lock, cache_lock) {
+    lists_.remove(segment, segment->longest());
+    segment->set_cache(nullptr);  // a call that found it for a dead address sees this under the lock
+    --count_;
+    units_.add(-std::uint64_t{segment->units});
+    free_units_ -= segment->units;
+    free_segment_units_.add(-std::uint64_t{segment->units});
+  }
+  // Nobody's pages behind the segment become part of it, all free. `number`: as complete as they are. Requires: the
+  // segment has made room.
+  void grow(Segment& segment, std::uint64_t units, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
+    const std::uint64_t first = segment.units;
+    if (segment.is_free()) free_segment_units_.add(-first);
+    segment.grow(units);
+    has_several_pages_.store(true, std::memory_order_relaxed);
+    units_.add(units);
+    give(segment, first, units, number);
+  }
+
+  // --- free pages of segments that are in use otherwise ---
+  bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) { return kFreePagesDivisor * free_page_units() > units(); }
+  std::uint64_t free_page_units() const VPMM_REQUIRES(cache_lock) {
+    std::uint64_t sum = 0;
+    for_each_of_several_pages([&](const Segment* segment)
+                                  VPMM_REQUIRES(cache_lock) { sum += segment->free_page_units(page_units_); });
+    return sum;
+  }
+  // They become segments of their own.
+  template <typename MakeSegment>
+  void part_free_pages(MakeSegment&& make_segment) VPMM_REQUIRES(pool_lock, cache_lock) {
+    Vector<Segment*> several;
+    for_each_of_several_pages([&](Segment* segment) { several.push_back(segment); });
+    for (Segment* segment : several) {
+      while (const std::uint64_t at = segment->first_border(page_units_)) {
+        Segment* const back = make_segment();
+        const std::uint32_t longest = segment->longest();
+        segment->split(at, *back);
+        ++count_;
+        lists_.refile(segment, longest);
+        if (segment->is_free()) free_segment_units_.add(segment->units);
+        add(*back);
+        segment = back;
+      }
+    }
+  }
+
+  const SegmentLists& lists() const VPMM_REQUIRES(cache_lock) { return lists_; }
+  // The first broken invariant as text; empty when all hold. `all`: those that name the cache.
+  std::string validate(const StreamCache* owner, const Vector<const Segment*>& all) const VPMM_REQUIRES(cache_lock);
+
+ private:
+  static constexpr std::uint64_t kFreePagesDivisor = 4;
+
+  void add(Segment& segment) VPMM_REQUIRES(cache_lock) {
+    lists_.file(&segment);
+    if (segment.is_free()) free_segment_units_.add(segment.units);
+    if (segment.units > page_units_) has_several_pages_.store(true, std::memory_order_relaxed);
+  }
+  template <typename Visit>
+  void for_each_of_several_pages(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
+    if (!may_have_free_pages()) return;
+    lists_.for_each_from(page_units_, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+      if (segment->units > page_units_ && !segment->is_free()) visit(segment);
+      return true;
+    });
+  }
+
+  SegmentLists lists_ VPMM_GUARDED_BY(cache_lock);
+  std::uint64_t count_ VPMM_GUARDED_BY(cache_lock) = 0;
+  std::uint64_t free_units_ VPMM_GUARDED_BY(cache_lock) = 0;
+  std::uint64_t large_units_ VPMM_GUARDED_BY(cache_lock) = 0;  // in large spans
+  Sum units_;
+  Sum free_segment_units_;
+  std::atomic<bool> has_several_pages_{false};  // some segment has or had
+  const std::uint64_t page_units_;
+};
+
+}  // namespace vpmm::small

@@ -1,0 +1,96 @@
+// small: sums over what users allocated and freed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/bytes.hpp"
+
+namespace vpmm::small {
+
+// A sum that is written under a lock and read by any thread without it.
+class Sum {
+ public:
+  std::uint64_t now() const { return value_.load(std::memory_order_relaxed); }
+  void add(std::uint64_t change) { value_.store(now() + change, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// Sums over the allocations that one stream's cache began and ended. The pool's index counts cached memory as
+// allocated, and these correct it: so they may be negative. They are written under a lock, and now() reads them without
+// it.
+struct Tally {
+  std::int64_t requested = 0;  // bytes
+  std::int64_t allocated = 0;  // bytes, rounded up
+  std::int64_t allocations = 0;
+  std::int64_t deallocations = 0;
+  std::int64_t requested_high = 0;  // largest `requested` since it was last noted
+
+  std::int64_t live() const { return allocations - deallocations; }
+  void begin(Bytes asked, Bytes rounded) {
+    add(requested, asked);
+    add(allocated, rounded);
+    add(allocations, 1);
+    if (requested > requested_high) add(requested_high, static_cast<Bytes>(requested - requested_high));
+  }
+  void end(Bytes asked, Bytes rounded) {
+    add(requested, -asked);
+    add(allocated, -rounded);
+    add(deallocations, 1, std::memory_order_release);
+  }
+  // The pool's index counts an allocation that no user made. What users have at most stays the same.
+  void index_begins(Bytes asked, Bytes rounded) {
+    shift(-asked);
+    add(allocated, -rounded);
+    add(allocations, Bytes{0} - 1);
+  }
+  // The pool's index counts the end of an allocation that no user ends.
+  void index_ends(Bytes asked, Bytes rounded) {
+    shift(asked);
+    add(allocated, rounded);
+    add(deallocations, Bytes{0} - 1, std::memory_order_release);
+  }
+  // The index counts so much less.
+  void shift(Bytes asked) {
+    add(requested, asked);
+    add(requested_high, asked);
+  }
+  // How far the highest was above what is requested now, which is the highest from here on.
+  Bytes take_high() {
+    const auto above = static_cast<Bytes>(requested_high - requested);
+    add(requested_high, -above);
+    return above;
+  }
+
+  // Any thread, without a lock: while other threads call, the sums are those of about now. None says that more
+  // allocations ended than began.
+  Tally now() const {
+    Tally sums;
+    sums.deallocations = read(deallocations, std::memory_order_acquire);
+    sums.allocations = read(allocations);
+    sums.requested = read(requested);
+    sums.allocated = read(allocated);
+    sums.requested_high = read(requested_high);
+    return sums;
+  }
+  Tally& operator+=(const Tally& other) {
+    requested += other.requested;
+    allocated += other.allocated;
+    allocations += other.allocations;
+    deallocations += other.deallocations;
+    requested_high += other.requested_high;
+    return *this;
+  }
+
+ private:
+  static void add(std::int64_t& sum, Bytes change, std::memory_order order = std::memory_order_relaxed) {
+    std::atomic_ref(sum).store(sum + static_cast<std::int64_t>(change), order);
+  }
+  static std::int64_t read(const std::int64_t& sum, std::memory_order order = std::memory_order_relaxed) {
+    return std::atomic_ref(const_cast<std::int64_t&>(sum)).load(order);
+  }
+};
+
+}  // namespace vpmm::small
