@@ -2,6 +2,8 @@
 #include "context/allocations.hpp"
 
 #include <new>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/host_memory.hpp"
@@ -156,6 +158,16 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
 void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream,
                               const Caller& caller) const {
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
+}
+
+std::string Allocations::report_of_freed() const {
+  std::string text;
+  const auto add = [&](std::string_view what, Bytes bytes) {
+    if (bytes > 0) text += message_of("{} {} {}", text.empty() ? "; freed, but" : ",", what, bytes);
+  };
+  add("leased to other processes", shares_.freed_bytes());
+  add("kept for captured graphs", captures_.parked_bytes());
+  return text;
 }
 
 void Allocations::release_capture(std::uint64_t capture) {

@@ -166,6 +166,13 @@ Vector<region::Region*> Captures::release(std::uint64_t capture) {
   return regions;
 }
 
+Bytes Captures::parked_bytes() const {
+  Bytes bytes = 0;
+  for (const auto& [id, parked] : kept_)
+    for (const Parked& each : parked) bytes += each.region->range.size;
+  return bytes;
+}
+
 Vector<std::uint64_t> Captures::all() const {
   Vector<std::uint64_t> ids;
   for (const auto& [id, parked] : kept_) ids.push_back(id);

@@ -51,6 +51,7 @@ class Captures {
       VPMM_REQUIRES(pool_lock);
   // Forgets the capture and its streams; its parked regions are the caller's to free.
   Vector<region::Region*> release(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
+  Bytes parked_bytes() const VPMM_REQUIRES(pool_lock);
   // Captures whose graphs are gone since the last call.
   void take_ended(FunctionRef<void(std::uint64_t)> visit) { ended_->take_all(visit); }
   Vector<std::uint64_t> all() const VPMM_REQUIRES(pool_lock);

@@ -58,7 +58,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       prover_(device_, captures_, peers_),
       shares_(device_, prover_),
       allocations_(device_, captures_, shares_, recorder_, prover_),
-      slow_path_(device_, shares_, footprint_, prover_, allocations_),
+      slow_path_(device_, footprint_, prover_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {
   observe::set_log_level(config.log);
 }

@@ -38,7 +38,7 @@ bool is_shortage(const Result<Placed>& result) { return !result && result.error(
 
 // Note [What is tried when memory is short]
 // In this order: the order of the specification of running out (docs/architecture.md). A step says whether it helped;
-// then the request is tried again, as far as its effort goes. The last step is repeated as long as it helps. The
+// then the request is tried again, as far as its effort goes. Waits of the host are repeated as long as they help. The
 // out-of-memory callback comes after all of these (allocate_or_call_back).
 struct SlowPath::ShortageStep {
   const char* name;
@@ -54,6 +54,7 @@ const SlowPath::ShortageStep SlowPath::kShortage[] = {
     {"the driver pool's cache", &SlowPath::give_back_caches, Effort::move_first},
     {"waits of the GPU", &SlowPath::may_queue_waits, Effort::wait_too},
     {"waits of the host", &SlowPath::wait_on_host, Effort::wait_too, true},
+    {"chunks made anew, of what is complete by now", &SlowPath::make_room, Effort::few_mappings},
 };
 
 Result<Placed> SlowPath::place(const Job& job) {
@@ -64,12 +65,9 @@ Result<Placed> SlowPath::place(const Job& job) {
     if (!has_helped || !step->repeats) ++step;
   }
   if (!is_shortage(result)) return result;
-  const Bytes leased = shares_.freed_bytes();
-  const std::string in_leases =
-      leased == 0 ? std::string() : message_of("; freed, but leased to other processes {}", leased);
   Error error{ErrorCode::out_of_memory,
-              message_of("out of device memory: {}{}; {}", device_.pool->shortage_report(job.request), in_leases,
-                         result.error().message)};
+              message_of("out of device memory: {}{}; {}", device_.pool->shortage_report(job.request),
+                         allocations_.report_of_freed(), result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
 }

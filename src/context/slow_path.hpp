@@ -7,15 +7,14 @@
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
-#include "context/shares.hpp"
 
 namespace vpmm::context {
 
 // Requires, of all calls: there is a pool.
 class SlowPath {
  public:
-  SlowPath(Device& device, const Shares& shares, Footprint& footprint, Prover& prover, Allocations& allocations)
-      : device_(device), shares_(shares), footprint_(footprint), prover_(prover), allocations_(allocations) {}
+  SlowPath(Device& device, Footprint& footprint, Prover& prover, Allocations& allocations)
+      : device_(device), footprint_(footprint), prover_(prover), allocations_(allocations) {}
 
   // The lock may be dropped meanwhile.
   struct Job {
@@ -47,7 +46,6 @@ class SlowPath {
   Result<bool> wait_on_host(const Job& job) VPMM_REQUIRES(pool_lock);
 
   Device& device_;
-  const Shares& shares_;
   Footprint& footprint_;
   Prover& prover_;
   Allocations& allocations_;

@@ -134,6 +134,23 @@ TEST_P(Capture, memory_freed_after_the_capture_stays_with_the_graph_too) {
   destroy(world, graph, exec);
 }
 
+TEST_P(Capture, a_shortage_names_memory_that_is_kept_for_graphs) {
+  begin(a);
+  const DevicePtr captured = world.allocate(4 * kPage, a);
+  use(captured, a);
+  const GraphHandle graph = end_capture(world, a);
+  const GraphExecHandle exec = launch(world, graph, a);
+  world.deallocate(captured, a);
+  world.pool().set_capacity(world.statistics().mapped_bytes);
+  const auto refused = world.pool().allocate({world.statistics().mapped_bytes, 0, a});
+  ASSERT_FALSE(refused.ok());
+  const std::string kept = "; freed, but kept for captured graphs " + std::to_string(4 * kPage);
+  EXPECT_NE(refused.error().message.find(kept), std::string::npos) << refused.error().message;
+  destroy(world, graph, exec);
+  world.wait();
+  EXPECT_TRUE(world.pool().allocate({world.statistics().mapped_bytes, 0, a}).ok());
+}
+
 TEST_P(Capture, a_second_free_of_captured_memory_is_an_error) {
   begin(a);
   const DevicePtr captured = world.allocate(4 * kPage, a);

@@ -1,6 +1,7 @@
 // context: for what the host waits when memory runs out, and when it stops.
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "context/hooked_world.hpp"
 
@@ -40,6 +41,34 @@ class ShortageWaits : public ::testing::TestWithParam<Limit> {
   const StreamHandle slow = world.stream();
   const StreamHandle fast = world.stream();
 };
+
+// Nothing can move, for the number of mappings is at its limit; what is freed is complete only after a wait.
+class WaitAtTheMappingLimit : public ::testing::TestWithParam<Limit> {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = limited(GetParam());
+    options.config.max_mappings = kPages;
+    return options;
+  }
+  HookedWorld world{options()};
+};
+
+TEST_P(WaitAtTheMappingLimit, is_followed_by_chunks_that_are_made_anew) {
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> pages;
+  for (Bytes i = 0; i < kPages; ++i) pages.push_back(world.allocate(kPage, stream));
+  for (Bytes i = 0; i < kPages; i += 2) {
+    world.use(pages[i], kPage, stream, kFastNs / kPages);
+    world.deallocate(pages[i], stream);
+  }
+  world.allocate(kPages / 2 * kPage, std::nullopt);
+  EXPECT_EQ(world.statistics().chunks_released, kPages / 2);
+  EXPECT_EQ(world.statistics().chunks_moved, 0u);
+  EXPECT_GT(world.statistics().host_waits, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(, WaitAtTheMappingLimit, ::testing::Values(Limit::capacity, Limit::others),
+                         [](const auto& limit) { return limit.param == Limit::capacity ? "capacity" : "others"; });
 
 // The slow stream's page has the older event; the fast one has all others.
 class WhichWait : public ShortageWaits {
