@@ -17,10 +17,6 @@ using pool::Placed;
 
 namespace {
 
-// Idle memory of the driver's pool that is not worth a call: a twentieth of a per cent of what is mapped.
-constexpr Bytes kIdleCacheLeast = 2 * kMiB;
-constexpr Bytes kIdleCacheDivisor = 2000;
-
 // A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or
 // idle.
 constexpr std::uint64_t kMissesUntilGivenUp = 8;
@@ -112,8 +108,7 @@ void SlowPath::prepare_growth(const Job& job) {
   want_proof(job.caller, would_set_record ? Urgency::at_once : Urgency::usual);
   if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;
   const Bytes idle = footprint_.idle_in_driver_pool(device_.driver_pool->pending_bytes());
-  if (idle > std::max(kIdleCacheLeast, device_.pool->mapped_bytes() / kIdleCacheDivisor))
-    static_cast<void>(footprint_.trim_driver_pool(job.lock));
+  if (idle >= device_.pool->page_size()) static_cast<void>(footprint_.trim_driver_pool(job.lock));
 }
 
 // Asks the owners of pending memory for proof at their next call; proves for those that do not call, and for all where

@@ -9,8 +9,8 @@
 namespace vpmm::time {
 
 // A request that missed wants events for what other streams free. So after a miss each stream records kEventsPerMiss of
-// them at most: one for at least kBytesPerEvent, and all streams together one in kIntervalNs. A program in a steady state
-// misses seldom and pays for none.
+// them at most: one for at least kBytesPerEvent, and all streams together one in kIntervalNs. A program in a steady
+// state misses seldom and pays for none.
 //
 // `misses`: how many requests found no memory so far, of all streams. Used under the lock of the stream's cache.
 class EventPacing {
