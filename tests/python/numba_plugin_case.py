@@ -24,7 +24,7 @@ class PluginTest(unittest.TestCase):
 
         import vpmm.plugins.cuda_core
         import vpmm.plugins.numba
-        from vpmm.plugins._extents import Segments
+        from vpmm.plugins._extents import Extents
 
         self.stack = contextlib.ExitStack()
         self.addCleanup(self.stack.close)
@@ -40,7 +40,7 @@ class PluginTest(unittest.TestCase):
             self.stack.enter_context(attributes(module, Pool=self.pools))
         self.cuda: RecordingCuda = self.stack.enter_context(recording_cuda(self.target))
         self.manager_class = vpmm.plugins.numba.make_memory_manager(cuda)
-        self.stack.enter_context(attributes(self.manager_class, _extents=Segments(self.target)))
+        self.stack.enter_context(attributes(self.manager_class, _extents=Extents(self.target)))
         self.context = Context()
         self.manager: Any = self.manager_class(context=self.context)
 
