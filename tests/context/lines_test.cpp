@@ -1,6 +1,7 @@
 // context: in steady state the calls of two streams write no cache line in common. Looks at all memory of the process,
 // before and after each step: what differs was written.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -49,8 +51,10 @@ class Apart {
   T* begin_;
 };
 
-// Writable memory of the process as it is now, without the stack.
+// Writable memory of the process as it is now, without the stack. From here on the heap gives nothing back: what is
+// looked at stays.
 std::vector<std::pair<const Line*, const Line*>> writable_memory() {
+  EXPECT_EQ(::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max()), 1);
   std::vector<std::pair<const Line*, const Line*>> ranges;
   std::ifstream maps("/proc/self/maps");
   for (std::string text; std::getline(maps, text);) {
