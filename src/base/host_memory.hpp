@@ -34,7 +34,7 @@ class [[nodiscard]] HostPromise {
   HostPromise(const HostPromise&) = delete;
   HostPromise& operator=(const HostPromise&) = delete;
   // False: neither the reserve nor the process has them.
-  bool is_cached() const { return bytes_ != 0; }
+  bool is_kept() const { return bytes_ != 0; }
 
  private:
   std::size_t bytes_;  // 0: not promised

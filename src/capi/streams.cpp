@@ -17,7 +17,7 @@ BoundStream* stream_of(vpmm_bound_stream* bound) { return reinterpret_cast<Bound
 
 // No driver call and no lock that a fork could leave taken, so it needs no gate.
 template <typename Work>
-bool next_number(Work&& work) noexcept {
+bool served_from_cache(Work&& work) noexcept {
   try {
     return std::forward<Work>(work)();
   } catch (...) {
@@ -68,7 +68,7 @@ void vpmm_stream_unbind(vpmm_bound_stream* bound) {
 
 vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr) {
   if (bound != nullptr && ptr != nullptr) {
-    const bool is_done = next_number([&] {
+    const bool is_done = served_from_cache([&] {
       const DevicePtr begin = stream_of(bound)->try_allocate(bytes, alignment);
       if (is_null(begin)) return false;
       *ptr = to_pointer(begin);
@@ -81,7 +81,7 @@ vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t a
 
 vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr) {
   if (ptr == nullptr) return VPMM_OK;
-  if (bound != nullptr && next_number([&] { return stream_of(bound)->try_deallocate(to_device_ptr(ptr)); }))
+  if (bound != nullptr && served_from_cache([&] { return stream_of(bound)->try_deallocate(to_device_ptr(ptr)); }))
     return VPMM_OK;
   return deallocate_beyond(bound, ptr);
 }

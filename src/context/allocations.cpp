@@ -4,7 +4,6 @@
 #include <new>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
@@ -190,7 +189,7 @@ bool Allocations::drain(MutexLock& lock) {
   // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     const HostPromise promise;  // of its own: there may be any number of them
-    if (!promise.is_cached()) throw std::bad_alloc();
+    if (!promise.is_kept()) throw std::bad_alloc();
     static_cast<void>(device_.primary.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   prover_.prove_if_due();

@@ -1,7 +1,6 @@
 // context: public calls: requests and frees, captures, waits, sharing.
 #include "context/device_context.hpp"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
 #include "context/config.hpp"
-#include "context/neighbours.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -178,8 +176,9 @@ Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  visits_.begin_reset(visit.lock());
+  visits_.begin_reset();
   const ScopeExit let_in([&]() VPMM_REQUIRES(pool_lock) { visits_.end_reset(); });
+  visits_.wait_alone(visit.lock());
   if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(device_.primary.reset());
   front_.refresh();
@@ -194,7 +193,7 @@ Result<SharedRange> DeviceContext::share(AddressRange range) {
   VPMM_TRY_ASSIGN(const AllocationInfo around, allocations_.query(range.begin));
   if (device_.primary.poison()) return *device_.primary.poison();
   const HostPromise promise;
-  if (!promise.is_cached()) return no_host_memory();
+  if (!promise.is_kept()) return no_host_memory();
   return shares_.share(around, range);
 }
 
@@ -202,14 +201,14 @@ Result<SharedChunks> DeviceContext::lease(ShareId id, Bytes offset, Bytes size) 
   const PoolLock lock(mutex_);
   if (device_.primary.poison()) return *device_.primary.poison();
   const HostPromise promise;
-  if (!promise.is_cached()) return no_host_memory();
+  if (!promise.is_kept()) return no_host_memory();
   return shares_.lease(id, offset, size);
 }
 
 // Whoever holds the lease tries again where there is no host memory.
 void DeviceContext::end_lease(ShareId id, Holder holder) {
   const HostPromise promise;
-  if (!promise.is_cached()) throw std::bad_alloc();
+  if (!promise.is_kept()) throw std::bad_alloc();
   const PoolLock lock(mutex_);
   // Whoever used it named no stream here, so all work queued so far may be the last to use it.
   if (const auto freed = shares_.end_lease(id, holder)) allocations_.end(*freed, std::nullopt, Caller{});

@@ -1,6 +1,4 @@
 // context: opening a device, entering and leaving it, and noticing that its CUDA context died.
-#include <algorithm>
-
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "context/config.hpp"
@@ -30,6 +28,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
+  observe::set_log_level(config.log);
   auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
   context->prepare();
   enter_neighbourhood(*context);
@@ -59,9 +58,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       shares_(device_, prover_),
       allocations_(device_, captures_, shares_, recorder_, prover_),
       slow_path_(device_, footprint_, prover_, allocations_),
-      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {
-  observe::set_log_level(config.log);
-}
+      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
@@ -77,6 +74,10 @@ DeviceContext::~DeviceContext() {
     if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
     if (device_.pool != nullptr) device_.pool->release_everything();
     device_.timelines.destroy_events();
+  }
+  // Not before: the thread's own context may be a peer's, and is current again only now.
+  {
+    const PoolLock lock(mutex_);
     peers_.release();
   }
   device_.primary.release();
@@ -102,7 +103,7 @@ bool DeviceContext::Visit::enter() {
   // Note [Host memory in reserve]
   {
     const HostPromise opening_may_need;
-    status_ = opening_may_need.is_cached() ? context_.check_alive() : no_host_memory();
+    status_ = opening_may_need.is_kept() ? context_.check_alive() : no_host_memory();
   }
   if (!status_) return true;
   const std::uint64_t opening = context_.device_.primary.openings();
@@ -112,7 +113,7 @@ bool DeviceContext::Visit::enter() {
   if (context_.device_.primary.handle() == driver::ContextHandle{} || context_.device_.primary.openings() != opening)
     return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
-  if (!promise_->is_cached()) {
+  if (!promise_->is_kept()) {
     status_ = no_host_memory();
     return true;
   }

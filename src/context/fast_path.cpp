@@ -76,7 +76,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
-  if (!router_.has_preallocated() || recorder_.is_recording() || !promise.is_cached()) return {};
+  if (!router_.has_preallocated() || recorder_.is_recording() || !promise.is_kept()) return {};
   const pool::Caller caller;
   allocations_.provide();  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found = pool.find({bytes, round_up(bytes, pool.page_size()), natural}, caller);

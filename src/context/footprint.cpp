@@ -81,8 +81,9 @@ void Footprint::reset_peaks() {
 
 bool Footprint::flush_caches() {
   if (device_.small == nullptr) return false;
-  note_peaks(pool::Caller{});
-  return device_.small->flush();
+  const bool is_back = device_.small->flush();
+  note_peaks(pool::Caller{});  // beside what the driver's pool has at the same time
+  return is_back;
 }
 
 void Footprint::fill(observe::Statistics& figures) const {

@@ -43,8 +43,8 @@ Result<void> Peers::find_contexts() {
     VPMM_TRY(driver::checked(Call::device_primary_ctx_retain,
                              device_.driver.device_primary_ctx_retain(peer.device, found.handle)));
     found.id = driver::ContextId{static_cast<std::uint64_t>(found.handle)};  // of a driver that cannot tell
-    const bool has_ids = device_.driver.has(Call::ctx_get_id);
-    const CuResult asked = has_ids ? device_.driver.ctx_get_id(found.handle, found.id) : CuResult::success;
+    const CuResult asked =
+        device_.primary.has_ids() ? device_.driver.ctx_get_id(found.handle, found.id) : CuResult::success;
     if (asked != CuResult::success) {
       device_.driver.device_primary_ctx_release(peer.device);
       return driver::checked(Call::ctx_get_id, asked);
@@ -74,7 +74,7 @@ Result<bool> Peers::is_alive(const time::KnownContext& other) {
 
 Result<Vector<time::KnownContext>> Peers::dead_contexts() {
   Vector<time::KnownContext> dead;
-  if (device_.timelines.other_contexts().empty() || !device_.driver.has(Call::ctx_get_id)) return dead;
+  if (device_.timelines.other_contexts().empty() || !device_.primary.has_ids()) return dead;
   for (const time::KnownContext& other : device_.timelines.other_contexts()) {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (!lives) dead.push_back(other);

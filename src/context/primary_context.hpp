@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"

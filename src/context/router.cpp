@@ -2,7 +2,6 @@
 #include "context/router.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/message.hpp"
 

@@ -22,9 +22,10 @@ class Visits {
     if (is_resetting_) ended_.notify_all();
   }
 
-  // Until end_reset() there is one visit only, the caller's.
-  void begin_reset(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
-    is_resetting_ = true;
+  // Until end_reset() nobody enters.
+  void begin_reset() VPMM_REQUIRES(pool_lock) { is_resetting_ = true; }
+  // Until there is one visit only, the caller's.
+  void wait_alone(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return count_ == 1; });
   }
   void end_reset() VPMM_REQUIRES(pool_lock) {

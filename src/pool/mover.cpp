@@ -73,7 +73,7 @@ struct Mover::Flight {
 Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) {
   if (plan.is_hit()) return take_hit(plan, std::move(owner));
   const HostPromise promise(plan.pieces() * kHostBytesPerPiece + 1);
-  if (!promise.is_cached()) return no_host_memory();
+  if (!promise.is_kept()) return no_host_memory();
   memory_.chunks.provide(plan.pieces());
   const std::string text = text_of(plan, memory_.page_size());
   Flight flight = detach(plan);

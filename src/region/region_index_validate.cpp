@@ -21,7 +21,7 @@ std::string broken_fields(const Region& region) {
   if (region.holder != nullptr) return at(region, "is not allocated but has a holder");
   const Owner& owner = region.owner;
   if (owner.requested != 0 || owner.timeline || !owner.other_uses.empty() || owner.capture != 0)
-    return at(region, "is not allocated but has a owner");
+    return at(region, "is not allocated but has an owner");
   return "";
 }
 

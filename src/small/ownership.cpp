@@ -1,9 +1,4 @@
 // small: from an address to the allocation around it, and its end.
-#include <algorithm>
-
-#include "base/check.hpp"
-#include "base/host_memory.hpp"
-#include "base/message.hpp"
 #include "base/race_window.hpp"
 #include "small/small_pool.hpp"
 

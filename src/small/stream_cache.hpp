@@ -80,9 +80,9 @@ class alignas(kCacheLine) StreamCache {
     return stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
            !wants_attention.load(std::memory_order_relaxed);
   }
-  // Whether the stream called since this was asked last.
+  // Whether the stream called since this was asked last, or others freed what is its own.
   bool was_active() VPMM_REQUIRES(cache_lock) {
-    const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.allocations + tally.deallocations);
+    const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.calls());
     return std::exchange(calls_seen, calls) != calls;
   }
 

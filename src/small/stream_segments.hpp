@@ -75,7 +75,7 @@ class StreamSegments {
   void detach(Segment* segment) VPMM_REQUIRES(pool_lock, cache_lock) {
     lists_.remove(segment, segment->longest());
     segment->set_cache(nullptr);  // a call that found it for a dead address sees this under the lock
-    --count_;
+    if (--count_ == 0) has_several_pages_.store(false, std::memory_order_relaxed);
     units_.add(-std::uint64_t{segment->units});
     free_units_ -= segment->units;
     free_segment_units_.add(-std::uint64_t{segment->units});
@@ -145,7 +145,7 @@ class StreamSegments {
   std::uint64_t large_units_ VPMM_GUARDED_BY(cache_lock) = 0;  // in large spans
   Sum units_;
   Sum free_segment_units_;
-  std::atomic<bool> has_several_pages_{false};  // some segment has or had
+  std::atomic<bool> has_several_pages_{false};  // some segment has, or had since there was none
   const std::uint64_t page_units_;
 };
 

@@ -27,7 +27,10 @@ struct Tally {
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
   std::int64_t requested_high = 0;  // largest `requested` since it was last noted
+  std::int64_t corrections = 0;     // how often the index counted what no user did
 
+  // How often a user allocated or freed: it never falls.
+  std::int64_t calls() const { return allocations + deallocations + corrections; }
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
     add(requested, asked);
@@ -45,12 +48,14 @@ struct Tally {
     shift(-asked);
     add(allocated, -rounded);
     add(allocations, Bytes{0} - 1);
+    ++corrections;
   }
   // The pool's index counts the end of an allocation that no user ends.
   void index_ends(Bytes asked, Bytes rounded) {
     shift(asked);
     add(allocated, rounded);
     add(deallocations, Bytes{0} - 1, std::memory_order_release);
+    ++corrections;
   }
   // The index counts so much less.
   void shift(Bytes asked) {

@@ -1,6 +1,4 @@
 // small: calls that a stream's cache serves: no lock but the cache's, no driver work.
-#include <algorithm>
-
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {

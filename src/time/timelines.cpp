@@ -93,7 +93,7 @@ void Timelines::claim(Timeline& timeline, std::uint64_t number, Bytes bytes) {
   timeline.last = std::max(timeline.last, number);
 }
 
-bool Timelines::has_cached(const Timeline& timeline) {
+bool Timelines::has_unsealed(const Timeline& timeline) {
   return timeline.next_number != nullptr && timeline.next_number->is_used();
 }
 
@@ -113,7 +113,7 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
-  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_cached(timeline)) return false;
+  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_unsealed(timeline)) return false;
   if (timeline.wanted) return true;
   // Nobody may use any-stream memory again before it is proven complete, its last user included.
   if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;

@@ -199,7 +199,7 @@ class Timelines {
   void add_incomplete(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   void pass_on_everybody(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   static void seal(Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  static bool has_cached(const Timeline& timeline);
+  static bool has_unsealed(const Timeline& timeline);
   Result<bool> is_done(const Event& event) VPMM_REQUIRES(pool_lock);
   Result<void> poll_context_closings(Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
   Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);

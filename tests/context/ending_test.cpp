@@ -28,7 +28,7 @@ WorldOptions world_with(context::SmallRequests small) {
   return options;
 }
 
-// A pool with live allocations that hold 0x5A and 0x5B, pending memory, memory in hand and outstanding events.
+// A pool with live allocations that hold 0x5A and 0x5B, pending memory, cached memory and outstanding events.
 class Reset : public ::testing::Test {
  protected:
   PoolWorld world;

@@ -72,7 +72,7 @@ TEST_P(Peers, may_use_memory_of_before_and_after_small_blocks_and_what_is_in_han
       live.emplace_back(world.allocate(bytes, a), bytes);
   };
   take();
-  world.deallocate(world.allocate(3 * kPage, a), a);  // free, or in the stream's hand
+  world.deallocate(world.allocate(3 * kPage, a), a);  // free, or in the stream's cache
   world.give_access();
   live.emplace_back(world.allocate(3 * kPage, a), 3 * kPage);
   take();

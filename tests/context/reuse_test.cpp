@@ -405,7 +405,7 @@ TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
 }
 
 // Chunks of many sizes: a stream keeps what it freed, up to eight pages at a time.
-class FreesInHand : public ::testing::Test {
+class CachedFrees : public ::testing::Test {
  protected:
   PoolWorld world{adaptive_world()};
   StreamHandle stream = world.stream();
@@ -416,16 +416,16 @@ class FreesInHand : public ::testing::Test {
   }
 };
 
-TEST_F(FreesInHand, are_of_up_to_eight_pages) {
+TEST_F(CachedFrees, are_of_up_to_eight_pages) {
   EXPECT_EQ(pending_once_freed(8), 0u);
   EXPECT_EQ(world.statistics().free_bytes, 8 * kPage);
 }
 
-TEST_F(FreesInHand, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(9), 9 * kPage); }
+TEST_F(CachedFrees, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(9), 9 * kPage); }
 
-// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in hand is not what the program
+// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in the cache is not what the program
 // uses.
-TEST_F(FreesInHand, are_no_reason_to_grow) {
+TEST_F(CachedFrees, are_no_reason_to_grow) {
   for (const Bytes size : {14 * kMiB, 6 * kMiB, 4 * kMiB, 2 * kMiB}) {
     std::vector<DevicePtr> all;
     for (Bytes sum = 0; sum + size <= 2000 * kMiB; sum += size) {

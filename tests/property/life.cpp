@@ -40,7 +40,7 @@ void World::operator()(const BeginCapture& o) {
   (*this)(Allocate{number, index, kFirstInCapture, 0});
 }
 
-void World::end_capture(std::size_t number, Stream& stream, bool is_cached) {
+void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
   make_current(number);
   Graph made{stream.capture->key, number, {}, {}};
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
@@ -48,7 +48,7 @@ void World::end_capture(std::size_t number, Stream& stream, bool is_cached) {
     for (context::Context* const pool : pools_of(number)) expect(pool->capture_end(), "capture_end");
   stream.capture.reset();
   if (!failure_.empty()) return;
-  if (!is_cached) return destroy(made, false);
+  if (!is_kept) return destroy(made, false);
   expect(sim_.graph_instantiate(made.graph, made.exec), "instantiate");
   graphs_.push_back(made);
 }
@@ -60,7 +60,7 @@ void World::operator()(const EndCapture& o) {
       if (stream.capture) capturing.emplace_back(number, &stream);
   if (capturing.empty()) return;
   const auto [number, stream] = capturing[o.capture % capturing.size()];
-  end_capture(number, *stream, o.is_cached);
+  end_capture(number, *stream, o.is_kept);
 }
 
 void World::operator()(const Launch& o) {

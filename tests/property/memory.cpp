@@ -128,7 +128,7 @@ World::InUse World::in_use(const Device& at) const {
       cut_pages.insert(to_integer(allocation.ptr + offset) / page());
   }
   for (const Shared& shared : shared_) {
-    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_cached(shared)) continue;
+    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared)) continue;
     for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
       cut_pages.insert(to_integer(byte) / page());
   }
@@ -348,7 +348,7 @@ void World::operator()(const FreeWrongly& o) {
 void World::operator()(const FreeTwice& o) {
   std::vector<std::pair<std::size_t, DevicePtr>> freed(freed_.begin(), freed_.end());
   for (const Shared& shared : shared_)
-    if (is_cached(shared)) freed.emplace_back(shared.device, shared.range.begin);
+    if (is_kept(shared)) freed.emplace_back(shared.device, shared.range.begin);
   if (freed.empty()) return;
   const auto [number, ptr] = freed[o.freed % freed.size()];
   Device& at = devices_[number];

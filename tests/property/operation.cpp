@@ -66,7 +66,7 @@ struct Printer {
     return fmt::format("BeginCapture{{{}, {}, {}, {}}}", o.device, o.stream, code(o.mode), o.is_announced);
   }
   std::string operator()(const EndCapture& o) const {
-    return fmt::format("EndCapture{{{}, {}}}", o.capture, o.is_cached);
+    return fmt::format("EndCapture{{{}, {}}}", o.capture, o.is_kept);
   }
   std::string operator()(const Launch& o) const { return fmt::format("Launch{{{}, {}}}", o.graph, o.stream); }
   std::string operator()(const DestroyGraph& o) const {

@@ -95,7 +95,7 @@ struct BeginCapture {
 };
 struct EndCapture {
   std::uint64_t capture = 0;
-  bool is_cached = true;  // a graph is made of it
+  bool is_kept = true;  // a graph is made of it
 };
 struct Launch {
   std::uint64_t graph = 0;

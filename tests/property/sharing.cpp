@@ -67,7 +67,7 @@ void World::check_shared() {
     if (devices_[number].pool == nullptr) continue;
     Bytes kept = 0;
     for (const Shared& shared : shared_) {
-      if (shared.device != number || !is_cached(shared)) continue;
+      if (shared.device != number || !is_kept(shared)) continue;
       kept += shared.range.size;
       if (devices_[number].pool->query(shared.range.begin).ok())
         fail("memory that was freed is live again while another process holds it");

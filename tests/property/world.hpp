@@ -188,7 +188,7 @@ class World {
   bool make_room_for_shared();
   void note_freed(const Allocation& allocation, Shared::Freed how);
   bool is_freed(const Shared& shared) const;
-  bool is_cached(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
+  bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
   void read(const Shared& shared, AddressRange part);
   const Stream& other_process(Device& device);
   void end_leases(std::size_t one_in);
@@ -197,7 +197,7 @@ class World {
   void check_shared();
 
   // life.cpp
-  void end_capture(std::size_t device, Stream& stream, bool is_cached);
+  void end_capture(std::size_t device, Stream& stream, bool is_kept);
   void destroy(const Graph& graph, bool frees_first);
   void destroy_graphs(std::size_t device);
   void settle_captures(std::size_t device);

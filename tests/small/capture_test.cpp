@@ -16,7 +16,7 @@ class SmallCapture : public SmallTest {
 
 TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_stays_with_the_graph) {
   for (const Bytes bytes : {Bytes{100}, 100 * kKiB, kMiB}) {
-    for (const Bytes warm_bytes : {bytes, kPage}) warm(warm_bytes, a);  // in hand, and not for a graph
+    for (const Bytes warm_bytes : {bytes, kPage}) warm(warm_bytes, a);  // cached, and not for a graph
     begin(a);
     const DevicePtr ptr = world.allocate(bytes, a);
     EXPECT_TRUE(is_aligned(ptr, kPage));
@@ -105,7 +105,7 @@ TEST_P(SmallCapture, other_streams_stay_warm_and_break_nothing) {
   world.deallocate(captured, a);
 }
 
-// The memory of a capture can be freed after it, by any stream: never by keeping it in hand.
+// The memory of a capture can be freed after it, by any stream: never by keeping it in a cache.
 TEST_P(SmallCapture, captured_memory_freed_after_the_capture_is_not_kept_in_hand) {
   warm(kPage, a);
   begin(a);

@@ -72,7 +72,7 @@ TEST_P(Ownership, a_freed_address_is_nobodys_wherever_it_is_kept) {
   for (const Bytes bytes : kSizes) {
     const DevicePtr ptr = world.allocate(bytes, a);
     world.deallocate(ptr, a);
-    expect_unknown(ptr);  // in hand
+    expect_unknown(ptr);  // cached
     expect_unknown(ptr + bytes / 2);
     world.wait();
     expect_unknown(ptr);  // recalled

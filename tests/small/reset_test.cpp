@@ -1,4 +1,4 @@
-// small: memory in hand when the CUDA context is reset.
+// small: cached memory when the CUDA context is reset.
 #include "small/small_world.hpp"
 
 namespace vpmm::testing {

@@ -245,7 +245,7 @@ TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
-// Of ten allocations that A freed and is done with, B's miss brings one and half of the others into B's hand.
+// Of ten allocations that A freed and is done with, B's miss brings one and half of the others into B's cache.
 TEST(SharingPages, who_takes_one_takes_half) {
   PoolWorld world(adaptive_world());
   const StreamHandle a = world.stream();

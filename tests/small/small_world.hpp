@@ -63,7 +63,7 @@ class SmallTest : public ::testing::TestWithParam<bool> {
   StreamHandle a = world.stream();
   StreamHandle b = world.stream();
 
-  // Leaves one allocation of the size in hand of the stream, so that the next call is warm.
+  // Leaves one allocation of the size in the cache of the stream, so that the next call is warm.
   void warm(Bytes bytes, StreamHandle stream) {
     world.deallocate(world.allocate(bytes, stream), stream);
     world.deallocate(world.allocate(bytes, stream), stream);

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "small/small_world.hpp"
+#include "small/tally.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -154,7 +155,7 @@ TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
   world.use(blocks[1], 1000, a, kLongNs);
   world.use(shorter, 150 * kKiB, a, kLongNs);
   ASSERT_TRUE(world.pool().record_use(span, b).ok()) << "its mark is no part of its size";
-  world.deallocate(blocks[0], a);  // in hand
+  world.deallocate(blocks[0], a);  // cached
   world.deallocate(blocks[1], b);  // these wait for both streams
   world.deallocate(shorter, b);
   const observe::PoolSnapshot snapshot = world.pool().snapshot();
@@ -233,7 +234,7 @@ TEST_P(Figures, small_pages_and_what_is_nobodys_of_them_are_told) {
   EXPECT_EQ(world.statistics().small_free_bytes, kPage - 5120 - 208 * kKiB);
   world.deallocate(span, a);
   world.deallocate(block, a);
-  EXPECT_EQ(world.statistics().small_free_bytes, kPage) << "in hand";
+  EXPECT_EQ(world.statistics().small_free_bytes, kPage) << "cached";
   world.wait();
   EXPECT_EQ(world.statistics().small_bytes, 0u) << "a page of which nothing is live is the pool's again";
   EXPECT_EQ(world.statistics().small_free_bytes, 0u);
@@ -250,6 +251,18 @@ TEST_P(Figures, memory_that_waits_for_other_streams_is_nobodys_too) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Figures, ::testing::Bool(), name_of_policy);
+
+// Whether a stream is idle goes by it, so what others take from its cache may not count backwards.
+TEST(Tally, counts_calls_of_users_alone_and_never_backwards) {
+  vpmm::small::Tally tally;
+  tally.begin(100, 256);
+  tally.end(100, 256);
+  EXPECT_EQ(tally.calls(), 2);
+  tally.index_ends(kPage, kPage);
+  tally.index_begins(kPage, kPage);
+  EXPECT_EQ(tally.live(), 0);
+  EXPECT_EQ(tally.calls(), 2);
+}
 
 }  // namespace
 }  // namespace vpmm::testing

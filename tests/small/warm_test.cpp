@@ -6,9 +6,9 @@
 namespace vpmm::testing {
 namespace {
 
-// In hand whatever the policy: below a page.
+// Cached whatever the policy: below a page.
 constexpr std::array<Bytes, 5> kSmall{256, 5000, 100 * kKiB, 200 * kKiB, kMiB};
-// Besides: whole pages, in hand where chunks are of many sizes.
+// Besides: whole pages, cached where chunks are of many sizes.
 constexpr std::array<Bytes, 2> kPages{kPage, 8 * kPage};
 
 class Warm : public SmallTest {
@@ -185,7 +185,7 @@ TEST_P(Warm, an_event_is_recorded_behind_a_bound_free_too_and_the_memory_stays_i
 
 INSTANTIATE_TEST_SUITE_P(Policies, Warm, ::testing::Bool(), name_of_policy);
 
-// Whole pages of the specification's policy are closed at every free; they are in nobody's hand.
+// Whole pages of the specification's policy are closed at every free; they are in nobody's cache.
 TEST(WarmPages, with_a_chunk_per_page_go_through_the_pool) {
   PoolWorld world(page_world());
   const StreamHandle a = world.stream();
