@@ -24,9 +24,7 @@ class StreamFront {
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
   // Whether calls may be served from what their streams have cached.
-  bool is_open() const {
-    return is_open_.load(std::memory_order_relaxed) && !device_.primary.is_poisoned() && !process_is_ending();
-  }
+  bool is_open() const { return is_open_.load(std::memory_order_relaxed) && !process_is_ending(); }
   Client client_of(driver::StreamHandle stream) const;
   // Whoever has changed what decides that says so.
   void refresh() VPMM_REQUIRES(pool_lock);
@@ -66,8 +64,8 @@ inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) c
 }
 
 inline void StreamFront::refresh() {
-  const bool is_open =
-      device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} && !recorder_.is_recording();
+  const bool is_open = device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
+                       !device_.primary.is_poisoned() && !recorder_.is_recording();
   // Only a change is written: every other thread reads it at every call.
   if (is_open_.load(std::memory_order_relaxed) != is_open) is_open_.store(is_open);
 }
