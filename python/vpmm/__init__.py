@@ -46,6 +46,7 @@ __all__ = [
     "stats",
     "trim",
     "use_for_numba",
+    "use_for_torch",
 ]
 
 Setting = int | str | bool | None
@@ -198,6 +199,15 @@ def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes 
     The options are those of vpmm.plugins.numba.use_for_numba.
     """
     _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
+
+
+def use_for_torch() -> None:
+    """Makes PyTorch draw its CUDA memory from the process-wide pools. Call it before PyTorch's first CUDA call.
+
+    Builds the allocator for the PyTorch that is here when this is its first use (about twenty seconds). The variable
+    VPMM_TORCH=1 does the same at ``import torch``, in child processes, too. Raises vpmm.Error when it cannot be done.
+    """
+    importlib.import_module("vpmm.plugins.torch").install()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  what Numba asks for, when it does
