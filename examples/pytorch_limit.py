@@ -1,0 +1,36 @@
+"""A program that runs out of memory with PyTorch's own allocator and not with VPMM. Needs a GPU and PyTorch 2.11.
+
+python examples/pytorch_limit.py                 # out of memory, with memory reserved but unallocated
+VPMM_TORCH=1 python examples/pytorch_limit.py    # runs
+"""
+
+import sys
+
+import torch
+
+GIB = 1 << 30
+LIMIT = 4 * GIB
+
+free, total = torch.cuda.mem_get_info()
+torch.cuda.set_per_process_memory_fraction(LIMIT / total)
+
+
+def batch(size_mib: int) -> list[torch.Tensor]:
+    """The activations of one batch: 16 tensors, as long as its longest sequence makes them."""
+    return [torch.zeros(size_mib << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]
+
+
+weights = [torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]  # 1 GiB
+results = []
+try:
+    # Every batch needs at most 2.75 GiB beside the weights and leaves 12 MiB. PyTorch's allocator cuts those from the
+    # pieces that the batch left, and what is left of a piece is too small for the next, longer batch: it stays idle.
+    for longest in (100, 110, 120, 131, 142, 153, 164, 176):
+        activations = batch(longest)
+        del activations
+        results.append(torch.zeros(12 << 20, dtype=torch.uint8, device="cuda"))
+except torch.OutOfMemoryError as error:
+    print(f"{torch.cuda.get_allocator_backend()}: {error}")
+    sys.exit(1)
+reserved = torch.cuda.max_memory_reserved()
+print(f"{torch.cuda.get_allocator_backend()}: all batches ran in {reserved / GIB:.2f} GiB of {LIMIT / GIB:.0f}")

@@ -1,0 +1,454 @@
+"""Cases for PyTorch on VPMM, run inside a process where it is installed: on the simulated GPU or on a real one.
+
+What PyTorch's own tests check of its allocator, in our words: counts, snapshots, history, running out of memory, private
+pools, checkpoints, streams, threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MIB = 1 << 20
+MOST_BLOCK = 4 * MIB
+
+
+def empty(size: int, device: int = 0) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def stats(device: int = 0) -> dict[str, int]:
+    return torch.cuda.memory_stats(device)
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.before = torch.cuda.memory_allocated()
+
+    def allocated(self) -> int:
+        """Bytes since the test began."""
+        return torch.cuda.memory_allocated() - self.before
+
+
+class Allocating(Case):
+    def test_the_backend_is_vpmm_and_both_ways_to_it_are_the_same(self) -> None:
+        self.assertEqual(torch.cuda.get_allocator_backend(), "vpmm")
+        tensor = empty(MIB)
+        self.assertEqual(torch.accelerator.memory_allocated(), torch.cuda.memory_allocated())
+        del tensor
+
+    def test_no_bytes_are_no_allocation(self) -> None:
+        tensor = empty(0)
+        self.assertEqual((tensor.data_ptr(), self.allocated()), (0, 0))
+        self.assertEqual(str(tensor.device), "cuda:0")
+
+    def test_every_size_is_aligned_to_512_bytes_and_counted_in_512(self) -> None:
+        for size in [*range(1, 9000, 97), 2**14 + 1, 100_000, MIB + 1, 2 * MIB - 1, 5 * MIB + 3]:
+            tensor = empty(size)
+            self.assertEqual(tensor.data_ptr() % 512, 0, size)
+            self.assertEqual(self.allocated(), (size + 511) // 512 * 512, size)
+            del tensor
+        self.assertEqual(self.allocated(), 0)
+
+    def test_a_freed_block_serves_the_same_stream_again_at_once(self) -> None:
+        for size in (100, 70_000, 3 * MIB, 40 * MIB):
+            first = empty(size)
+            address = first.data_ptr()
+            del first
+            again = empty(size)
+            self.assertEqual(again.data_ptr(), address, size)
+            del again
+
+    def test_contents_survive_copies(self) -> None:
+        source = torch.arange(100_000, dtype=torch.int32)
+        on_gpu = source.to("cuda")
+        self.assertTrue(torch.equal(on_gpu.cpu(), source))
+
+    def test_raw_memory_for_other_libraries_is_counted_and_freed(self) -> None:
+        stream = torch.cuda.Stream()
+        pointer = torch.cuda.caching_allocator_alloc(3 * MIB, 0, stream)
+        self.assertEqual(self.allocated(), 3 * MIB)
+        torch.cuda.caching_allocator_delete(pointer)
+        self.assertEqual(self.allocated(), 0)
+
+    def test_memory_of_a_foreign_stream_outlives_it(self) -> None:
+        mine = torch.cuda.Stream()
+        with torch.cuda.stream(torch.cuda.ExternalStream(mine.cuda_stream)):
+            tensor = empty(MIB)
+        del tensor
+        self.assertEqual(self.allocated(), 0)
+
+    def test_memory_goes_back_to_the_device(self) -> None:
+        tensors = [empty(random.Random(i).randrange(1, 8 * MIB)) for i in range(30)]
+        self.assertGreater(torch.cuda.memory_reserved(), 30 * MIB)
+        del tensors
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_threads_allocate_and_free_each_others_memory(self) -> None:
+        made: list[torch.Tensor] = []
+        lock = threading.Lock()
+
+        def work(seed: int) -> None:
+            chance = random.Random(seed)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(200):
+                    tensor = empty(chance.randrange(1, MIB))
+                    with lock:
+                        made.append(tensor)
+                        if len(made) > 20:
+                            made.pop(chance.randrange(len(made)))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        made.clear()
+        gc.collect()
+        self.assertEqual(self.allocated(), 0)
+
+
+class Counting(Case):
+    def test_current_peak_and_requested_are_exact(self) -> None:
+        first, second = empty(1000), empty(3 * MIB + 1)
+        figures = stats()
+        self.assertEqual(self.allocated(), 1024 + 3 * MIB + 512)
+        self.assertEqual(figures["allocation.small_pool.current"], 1)
+        self.assertEqual(figures["requested_bytes.all.current"], 1000 + 3 * MIB + 1)
+        del first, second
+        self.assertEqual(torch.cuda.max_memory_allocated() - self.before, 1024 + 3 * MIB + 512)
+        torch.cuda.reset_peak_memory_stats()
+        self.assertEqual(torch.cuda.max_memory_allocated(), self.before)
+
+    def test_accumulated_figures_go_back_to_zero(self) -> None:
+        tensor = empty(MIB)
+        del tensor
+        self.assertGreaterEqual(stats()["allocated_bytes.all.freed"], MIB)
+        torch.cuda.reset_accumulated_memory_stats()
+        self.assertEqual(stats()["allocated_bytes.all.freed"], 0)
+        self.assertEqual(stats()["allocated_bytes.all.allocated"], 0)
+
+    def test_figures_agree_with_the_snapshot_at_every_step(self) -> None:
+        chance = random.Random(7)
+        live: list[torch.Tensor] = []
+        for step in range(120):
+            if live and chance.random() < 0.45:
+                live.pop(chance.randrange(len(live)))
+            else:
+                live.append(empty(int(2 ** chance.uniform(0, 25))))
+            if step % 10 == 0:
+                torch.cuda.empty_cache()
+            self.check_against_snapshot()
+
+    def check_against_snapshot(self) -> None:
+        wanted: dict[str, int] = {}
+
+        def add(name: str, kind: str, amount: int) -> None:
+            for pool in ("all", f"{kind}_pool"):
+                key = f"{name}.{pool}.current"
+                wanted[key] = wanted.get(key, 0) + amount
+
+        for segment in torch.cuda.memory_snapshot():
+            kind = segment["segment_type"]
+            add("segment", kind, 1)
+            add("reserved_bytes", kind, segment["total_size"])
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    add("allocation", kind, 1)
+                    add("allocated_bytes", kind, block["size"])
+                    add("requested_bytes", kind, block["requested_size"])
+                if block["state"].startswith("active"):
+                    add("active", kind, 1)
+                    add("active_bytes", kind, block["size"])
+        figures = stats()
+        for key, amount in wanted.items():
+            self.assertEqual(figures[key], amount, key)
+
+    def test_the_summary_is_printed(self) -> None:
+        self.assertIn("Allocated memory", torch.cuda.memory_summary())
+        self.assertIn("MB allocated", torch.cuda.list_gpu_processes() + "MB allocated")
+
+    def test_free_and_total_are_the_devices(self) -> None:
+        free, total = torch.cuda.mem_get_info()
+        self.assertTrue(0 < free <= total)
+
+
+class Snapshots(Case):
+    def test_blocks_tile_their_segments(self) -> None:
+        keep = [empty(size) for size in (10, 700, 50_000, MIB, 3 * MIB, 30 * MIB)]
+        found = {}
+        last_end = 0
+        for segment in torch.cuda.memory_snapshot():
+            self.assertGreaterEqual(segment["address"], last_end)
+            at = segment["address"]
+            for block in segment["blocks"]:
+                self.assertEqual(block["address"], at)
+                at += block["size"]
+                if block["state"] == "active_allocated":
+                    found[block["address"]] = block["requested_size"]
+            self.assertEqual(at, segment["address"] + segment["total_size"])
+            last_end = at
+            self.assertEqual(segment["allocated_size"], segment["active_size"])
+        for tensor in keep:
+            self.assertEqual(found[tensor.data_ptr()], tensor.numel())
+
+    def test_history_has_events_in_order_with_stacks(self) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=10_000)
+        try:
+            tensor = empty(12 * MIB + 5)
+            address = tensor.data_ptr()
+            inside = torch.cuda.memory._snapshot()
+            del tensor
+            torch.cuda.empty_cache()
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        block = next(b for s in inside["segments"] for b in s["blocks"] if b["address"] == address)
+        self.assertTrue(any("with_stacks" in frame["name"] for frame in block["frames"]))
+        mine = [e["action"] for e in events if e["addr"] == address and e["action"] in ("alloc", "free_requested")]
+        self.assertEqual(mine, ["alloc", "free_requested"])
+        alloc = next(i for i, e in enumerate(events) if e["addr"] == address and e["action"] == "alloc")
+        self.assertEqual(events[alloc]["size"], 12 * MIB + 5)
+        self.assertTrue(any("with_stacks" in frame["name"] for frame in events[alloc]["frames"]))
+        self.check_events_lie_in_mapped_memory(events, address, address + 12 * MIB + 5)
+
+    def check_events_lie_in_mapped_memory(self, events: list[dict[str, Any]], begin: int, end: int) -> None:
+        """At the allocation all of it is mapped, by events that came before; afterwards it is unmapped."""
+        mapped: list[tuple[int, int]] = []
+        seen = False
+        for event in events:
+            first, last = event["addr"], event["addr"] + event["size"]
+            if event["action"] == "segment_map":
+                mapped.append((first, last))
+            if event["action"] == "alloc" and first == begin:
+                seen = True
+                covered = sum(max(0, min(b, end) - max(a, begin)) for a, b in mapped)
+                self.assertEqual(covered, end - begin)
+        self.assertTrue(seen)
+        self.assertTrue(any(e["action"] == "segment_unmap" and e["addr"] <= begin for e in events))
+
+    def test_history_is_a_ring_of_the_size_that_was_asked_for(self) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=8, stacks="python", context=None)
+        try:
+            for _ in range(30):
+                empty(1000)
+            self.assertEqual(len(torch.cuda.memory._snapshot()["device_traces"][0]), 8)
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    def test_a_dump_opens_in_pytorchs_own_viewer(self) -> None:
+        from torch.cuda import _memory_viz
+
+        torch.cuda.memory._record_memory_history(max_entries=1000)
+        try:
+            keep = [empty(size) for size in (1000, 3 * MIB)]
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "dump.pickle"
+                torch.cuda.memory._dump_snapshot(str(path))
+                dump = pickle.loads(path.read_bytes())
+            del keep
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self.assertIn("allocated", _memory_viz.segsum(dump))
+        self.assertIn("alloc", _memory_viz.trace(dump))
+        self.assertIn("html", _memory_viz.trace_plot(dump))
+
+    def test_the_profiler_sees_memory(self) -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            tensor = empty(5 * MIB)
+            del tensor
+        memory = [event.device_memory_usage for event in profile.events()]
+        self.assertIn(5 * MIB, memory)
+
+
+class RunningOut(Case):
+    def tearDown(self) -> None:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def limit(self, size: int) -> None:
+        torch.cuda.set_per_process_memory_fraction(size / torch.cuda.mem_get_info()[1])
+
+    def test_the_error_has_pytorchs_type_and_words_and_leaves_all_usable(self) -> None:
+        self.limit(64 * MIB)
+        keep = empty(40 * MIB)
+        retries, failures = stats()["num_alloc_retries"], stats()["num_ooms"]
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
+            empty(30 * MIB)
+        words = str(caught.exception)
+        self.assertRegex(words, r"^CUDA out of memory\. Tried to allocate 30\.00 MiB\. GPU 0 has a total capacity of ")
+        self.assertRegex(words, r"of which .* is free\. 64\.00 MiB allowed; Of the allocated memory 4\d\.\d\d MiB is")
+        self.assertIn("is reserved by PyTorch but unallocated", words)
+        self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (retries + 1, failures + 1))
+        del keep
+        self.assertEqual(empty(60 * MIB).numel(), 60 * MIB)
+
+    def test_what_nobody_has_is_an_error_not_a_crash(self) -> None:
+        with self.assertRaises(torch.OutOfMemoryError):
+            empty(1 << 50)
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "more than 1EB"):
+            torch.empty(1 << 61, dtype=torch.uint8, device="cuda")
+
+    def test_observers_hear_of_it(self) -> None:
+        heard: list[tuple[int, ...]] = []
+        torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
+        self.limit(64 * MIB)
+        with self.assertRaises(torch.OutOfMemoryError):
+            empty(100 * MIB)
+        self.assertEqual(heard[-1][:3], (0, 100 * MIB, 64 * MIB))
+
+    def test_the_fraction_is_what_was_set_and_wrong_ones_are_refused(self) -> None:
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        self.assertEqual(torch.cuda.get_per_process_memory_fraction(), 0.25)
+        for wrong in (-0.1, 1.5):
+            with self.assertRaises((ValueError, RuntimeError)):
+                torch.cuda.set_per_process_memory_fraction(wrong)
+
+    def test_idle_memory_of_another_shape_is_no_reason_to_run_out(self) -> None:
+        self.limit(128 * MIB)
+        small = [empty(6 * MIB) for _ in range(20)]
+        del small[::2]
+        small = []
+        self.assertEqual(empty(120 * MIB).numel(), 120 * MIB)
+
+
+class PrivatePools(Case):
+    def pool_segments(self, pool: torch.cuda.MemPool) -> list[dict[str, Any]]:
+        return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool.id]
+
+    def test_what_is_allocated_inside_lies_in_the_pools_segments(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            inside = [empty(1000), empty(3 * MIB)]
+        outside = empty(1000)
+        addresses = {b["address"] for s in self.pool_segments(pool) for b in s["blocks"]}
+        self.assertTrue({t.data_ptr() for t in inside} <= addresses)
+        self.assertNotIn(outside.data_ptr(), addresses)
+        self.assertEqual(pool.use_count(), 1)
+        self.assertEqual(len(pool.snapshot()), len(self.pool_segments(pool)))
+
+    def test_what_is_freed_inside_serves_the_pool_again_and_goes_back_with_it(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            first = empty(3 * MIB)
+            address = first.data_ptr()
+            del first
+        outside = empty(3 * MIB)
+        self.assertNotEqual(outside.data_ptr(), address)
+        with torch.cuda.use_mem_pool(pool):
+            again = empty(3 * MIB)
+        self.assertEqual(again.data_ptr(), address)
+        del again, pool, outside
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_tensors_outlive_their_pool(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.arange(1000, dtype=torch.int32).to("cuda")
+        del pool
+        self.assertTrue(torch.equal(tensor.cpu(), torch.arange(1000, dtype=torch.int32)))
+        del tensor
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_only_the_thread_that_opened_it_is_routed(self) -> None:
+        pool = torch.cuda.MemPool()
+        other: list[torch.Tensor] = []
+        with torch.cuda.use_mem_pool(pool):
+            thread = threading.Thread(target=lambda: other.append(empty(MIB)))
+            thread.start()
+            thread.join()
+        self.assertEqual(self.pool_segments(pool), [])
+
+    def test_idle_memory_of_a_pool_is_no_reason_to_run_out(self) -> None:
+        pool = torch.cuda.MemPool()
+        torch.cuda.set_per_process_memory_fraction(128 * MIB / torch.cuda.mem_get_info()[1])
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                tensor = empty(100 * MIB)
+                del tensor
+            self.assertEqual(empty(100 * MIB).numel(), 100 * MIB)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def test_a_checkpoint_brings_the_same_addresses_back(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        kept = [empty(1000), empty(3 * MIB)]
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        addresses = [t.data_ptr() for t in kept]
+        later = [empty(500), empty(8 * MIB)]
+        storages = [t.untyped_storage()._weak_ref() for t in kept]
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, {t.data_ptr() for t in kept + later}))
+        self.assertFalse(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        stale = [t.untyped_storage()._cdata for t in later]
+        torch._C._cuda_setCheckpointPoolState(0, state, stale, [t.untyped_storage()._cdata for t in kept])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
+        del storages, later, kept
+        gc.collect()
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set()))
+        torch._C._cuda_releasePool(0, pool_id)
+        self.assertEqual(self.allocated(), 0)
+
+    def test_a_pool_is_not_opened_twice_and_not_closed_without_being_open(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        with self.assertRaisesRegex(RuntimeError, "already recording"):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        with self.assertRaisesRegex(RuntimeError, "not currently recording"):
+            torch._C._cuda_endAllocateToPool(0, pool_id)
+        for _ in range(2):
+            torch._C._cuda_releasePool(0, pool_id)
+
+
+class Streams(Case):
+    def test_record_stream_takes_any_stream_and_foreign_memory(self) -> None:
+        tensor = empty(3 * MIB)
+        tensor.record_stream(torch.cuda.Stream())
+        tensor.record_stream(torch.cuda.current_stream())
+        view = tensor[MIB:]
+        view.record_stream(torch.cuda.Stream())
+        del tensor, view
+        self.assertEqual(self.allocated(), 0)
+
+    def test_many_streams_strand_no_memory(self) -> None:
+        for _ in range(40):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                tensor = empty(32 * MIB)
+                del tensor
+            torch.cuda.synchronize()
+        self.assertLess(torch.cuda.max_memory_reserved(), 128 * MIB)
+
+
+class Devices(Case):
+    @unittest.skipIf(torch.cuda.device_count() < 2, "there is one GPU")
+    def test_tensors_go_from_one_gpu_to_another(self) -> None:
+        source = torch.arange(1 << 20, dtype=torch.int32)
+        first = source.to("cuda:0")
+        second = first.to("cuda:1")
+        self.assertTrue(torch.equal(second.cpu(), source))
+        self.assertEqual(torch.cuda.memory_allocated(1), second.numel() * 4)
+        with torch.cuda.device(0):
+            del second  # while another device is current
+        self.assertEqual(torch.cuda.memory_allocated(1), 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("VPMM_TORCH", "1")
+    unittest.main()
