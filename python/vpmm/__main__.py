@@ -20,7 +20,7 @@ def recording_path(path: Path, device: int) -> str:
     return str(path.with_name(f"{path.name.removesuffix(suffixes)}.device{device}{suffixes}"))
 
 
-def run(script: str, arguments: list[str], recording: Path | None, torch: bool) -> None:  # noqa: FBT001
+def run(script: str, arguments: list[str], recording: Path | None, torch: bool) -> None:
     """Runs the script as `python script` would, with NUMBA_CUDA_MEMORY_MANAGER=vpmm; `torch`: and VPMM_TORCH=1."""
     if torch:
         run_on_torch()

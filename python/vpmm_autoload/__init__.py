@@ -20,6 +20,6 @@ def autoload() -> None:
         from vpmm.plugins.torch import install
 
         install()
-    except Exception as error:  # noqa: BLE001  whatever it is, PyTorch is to be imported
+    except Exception as error:
         message = f"VPMM_TORCH is set, but PyTorch keeps its own CUDA allocator: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)

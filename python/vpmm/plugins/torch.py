@@ -14,6 +14,7 @@ here, once: with g++ and the headers of PyTorch's package, in about twenty secon
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -44,9 +45,9 @@ def install() -> None:
     """Makes PyTorch allocate all CUDA memory from the process-wide pools, for the life of the process.
 
     Call it before the first CUDA call of PyTorch; calling it again does nothing. A pool is opened by the first
-    allocation on its device, with the settings of the VPMM_ variables or of ``vpmm.configure()``. Raises vpmm.Error when
-    PyTorch is missing, is older than 2.11 or has no CUDA, when CUDA is initialized already, and when the allocator
-    cannot be built.
+    allocation on its device, with the settings of the VPMM_ variables or of ``vpmm.configure()``. Raises vpmm.Error
+    when PyTorch is missing, is older than 2.11 or has no CUDA, when CUDA is initialized already, and when the
+    allocator cannot be built.
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
@@ -122,10 +123,8 @@ def _cache_folders() -> Iterator[Path]:
     if named:
         yield Path(named)
         return
-    try:
+    with contextlib.suppress(RuntimeError):  # there is no home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm"
-    except RuntimeError:  # there is no home
-        pass
     yield Path(tempfile.mkdtemp(prefix="vpmm-"))  # of this process alone: nobody else can put a library there
 
 

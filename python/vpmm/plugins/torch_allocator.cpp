@@ -113,6 +113,7 @@ class History {
   void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
               MempoolId_t pool, Context context = nullptr) {
     if (!is_listening()) return;
+    if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
     TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, stream, pool, c10::getApproximateTime(),
                      std::move(context), compile_contexts.empty() ? std::string() : compile_contexts.back());
     const std::lock_guard<std::mutex> lock(mutex_);
