@@ -505,7 +505,8 @@ void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return allocate_on(device, bytes, {stream, true});
+  const Stream current = Stream::current(device);
+  return allocate_on(device, bytes, stream == current.handle ? current : Stream{stream, true});
 }
 
 void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
