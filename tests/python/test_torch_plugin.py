@@ -47,7 +47,8 @@ class Switch(unittest.TestCase):
 
     def test_without_the_variable_nothing_is_loaded(self) -> None:
         for value in ("", "0", "no"):
-            code = "import sys, vpmm_autoload\nvpmm_autoload.autoload()\nprint('vpmm' in sys.modules, 'torch' in sys.modules)"
+            code = "import sys, vpmm_autoload\nvpmm_autoload.autoload()\n"
+            code += "print('vpmm' in sys.modules, 'torch' in sys.modules)"
             self.assertEqual(output_of(code, VPMM_TORCH=value), "False False\n")
 
     def test_what_goes_wrong_at_import_is_a_warning(self) -> None:
