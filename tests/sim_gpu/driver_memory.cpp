@@ -42,6 +42,10 @@ CUresult give_address(CUdeviceptr* out, Call&& call) {
   return to_cuda(result);
 }
 
+// The attributes of a pool about reuse are ints, the others 64 bits. Two of them the simulator's pools do not have.
+bool is_int(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; }
+bool changes_nothing(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC; }
+
 bool is_pinned(CUdeviceptr ptr) {
   DevicePtr mapped{};
   return machine().mem_host_get_device_pointer(reinterpret_cast<void*>(ptr), mapped) == CuResult::success;
@@ -153,13 +157,26 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return to_cuda(machine().mem_pool_set_attribute(handle<MemPoolHandle>(pool), static_cast<MemPoolAttribute>(attribute),
-                                                  *static_cast<std::uint64_t*>(value)));
+  if (changes_nothing(attribute)) return CUDA_SUCCESS;
+  const std::uint64_t number =
+      is_int(attribute) ? static_cast<std::uint64_t>(*static_cast<int*>(value)) : *static_cast<std::uint64_t*>(value);
+  return to_cuda(
+      machine().mem_pool_set_attribute(handle<MemPoolHandle>(pool), static_cast<MemPoolAttribute>(attribute), number));
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return to_cuda(machine().mem_pool_get_attribute(handle<MemPoolHandle>(pool), static_cast<MemPoolAttribute>(attribute),
-                                                  *static_cast<std::uint64_t*>(value)));
+  std::uint64_t number = 1;
+  const CuResult result = changes_nothing(attribute)
+                              ? CuResult::success
+                              : machine().mem_pool_get_attribute(handle<MemPoolHandle>(pool),
+                                                                 static_cast<MemPoolAttribute>(attribute), number);
+  if (result != CuResult::success) return to_cuda(result);
+  if (is_int(attribute)) {
+    *static_cast<int*>(value) = static_cast<int>(number);
+  } else {
+    *static_cast<std::uint64_t*>(value) = number;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes_to_keep) {
