@@ -3,8 +3,8 @@
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
-the simulator; what one of them lacks is no skip if another has it. With VPMM_REQUIRE_GPU=1 a skipped case counts as
-failed.
+the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch, run with the one
+that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli"]
 PACKAGE_SUITE = "tests/python"
+TORCH_SUITE = "tests/torch"
+TORCH_LAUNCHER = [str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2"]
 PACKAGE_SECONDS = 1200
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
@@ -138,22 +141,29 @@ def run_python(suites: list[str]) -> Tally:
     return tally
 
 
-def run_package(interpreter: Path, build: Path) -> Tally:
-    """The package's suite in a process of that interpreter, which finds the package in the build folder."""
+def run_package(interpreter: Path, build: Path, suite: str = PACKAGE_SUITE, launcher: Sequence[str] = ()) -> Tally:
+    """A suite that needs the package, in a process of that interpreter, which finds the package in the build folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "tally.json")
         environment = {"VPMM_DRIVER": "sim"} | os.environ | {"PYTHONPATH": str(build.resolve() / "python")}
-        command = [str(interpreter), str(Path(__file__)), "--only", PACKAGE_SUITE, "--tally", str(path)]
+        command = [str(interpreter), *launcher, str(Path(__file__)), "--only", suite, "--tally", str(path)]
         try:
             code: object = subprocess.run(command, env=environment, timeout=PACKAGE_SECONDS, check=False).returncode
         except subprocess.TimeoutExpired:
             code = f"more than {PACKAGE_SECONDS} seconds"
         if not path.exists():
-            return Tally(failed={PACKAGE_SUITE: f"{interpreter} ended with {code} and wrote no result"})
+            return Tally(failed={suite: f"{interpreter} ended with {code} and wrote no result"})
         tally = Tally(**json.loads(path.read_text()))
         if code not in (0, 1):  # after the last case: how the interpreter ends is tested, too
-            tally.failed[PACKAGE_SUITE] = f"{interpreter} ended with {code}"
+            tally.failed[suite] = f"{interpreter} ended with {code}"
         return tally
+
+
+def run_torch(interpreter: Path | None, build: Path, missing: str) -> Tally:
+    """The suite with PyTorch, whose every process runs on the simulated GPU."""
+    if interpreter is None:
+        return Tally(skipped={TORCH_SUITE: missing})
+    return run_package(interpreter, build, TORCH_SUITE, TORCH_LAUNCHER)
 
 
 def merge(tallies: dict[str, Tally]) -> Tally:
@@ -190,6 +200,8 @@ def main() -> int:
     parser.add_argument("--no-python", action="store_true", help="only the C++ tests")
     parser.add_argument("--package", type=Path, action="append", default=[], help="interpreter for tests/python")
     parser.add_argument("--no-package", metavar="REASON", default="no interpreter was named", help="why there is none")
+    parser.add_argument("--torch", type=Path, help="interpreter with PyTorch, for tests/torch")
+    parser.add_argument("--no-torch", metavar="REASON", default="no interpreter with PyTorch was named")
     parser.add_argument("--only", help="one folder of unittest cases, and nothing else")
     parser.add_argument("--tally", type=Path, help="with --only: file for the result, as JSON")
     parser.add_argument("ctest", nargs="*", help="arguments for ctest, after --")
@@ -211,6 +223,7 @@ def main() -> int:
         tally.add(merge({path.parents[1].name: run_package(path, options.build) for path in options.package}))
         if not options.package:
             tally.skipped[PACKAGE_SUITE] = options.no_package
+        tally.add(run_torch(options.torch, options.build, options.no_torch))
     if os.environ.get("VPMM_REQUIRE_GPU") == "1":
         tally.skips_fail()
     report(tally)
