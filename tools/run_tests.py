@@ -3,8 +3,8 @@
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
-the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch, run with the one
-that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
+the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch and tests/torch_vpmm,
+run with the one that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli"]
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
+TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
 TORCH_LAUNCHER = [str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2"]
 PACKAGE_SECONDS = 1200
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
@@ -160,10 +161,12 @@ def run_package(interpreter: Path, build: Path, suite: str = PACKAGE_SUITE, laun
 
 
 def run_torch(interpreter: Path | None, build: Path, missing: str) -> Tally:
-    """The suite with PyTorch, whose every process runs on the simulated GPU."""
+    """The suites with PyTorch, whose every process runs on the simulated GPU."""
     if interpreter is None:
-        return Tally(skipped={TORCH_SUITE: missing})
-    return run_package(interpreter, build, TORCH_SUITE, TORCH_LAUNCHER)
+        return Tally(skipped={TORCH_SUITE: missing, TORCH_VPMM_SUITE: missing})
+    tally = run_package(interpreter, build, TORCH_SUITE, TORCH_LAUNCHER)
+    tally.add(run_package(interpreter, build, TORCH_VPMM_SUITE, [*TORCH_LAUNCHER, "--vpmm"]))
+    return tally
 
 
 def merge(tallies: dict[str, Tally]) -> Tally:

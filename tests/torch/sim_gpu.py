@@ -77,11 +77,13 @@ def hazards() -> tuple[int, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--vpmm", action="store_true", help="PyTorch allocates through VPMM")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="what Python is given: a script and its arguments")
     options = parser.parse_args()
     if missing():
         parser.error(missing())
-    os.execve(sys.executable, [sys.executable, *options.program], environment(options.devices))
+    variables = {"VPMM_TORCH": "1", "VPMM_CACHE_DIR": str(BUILD / "torch")} if options.vpmm else {}
+    os.execve(sys.executable, [sys.executable, *options.program], environment(options.devices, **variables))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cases for PyTorch on VPMM, run inside a process where it is installed: on the simulated GPU or on a real one.
+"""tests: PyTorch on VPMM, in a process where it is installed: on the simulated GPU or on a real one.
 
 What PyTorch's own tests check of its allocator, in our words: counts, snapshots, history, running out of memory,
 private pools, checkpoints, streams, threads.
@@ -7,7 +7,6 @@ private pools, checkpoints, streams, threads.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import random
 import tempfile
@@ -16,10 +15,12 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-import torch
+from vpmm_case import ABSENT, MIB, VpmmCase
 
-MIB = 1 << 20
-MOST_BLOCK = 4 * MIB
+if not ABSENT:
+    import torch
+
+GPUS = 0 if ABSENT else torch.cuda.device_count()
 
 
 def empty(size: int, device: int = 0) -> torch.Tensor:
@@ -30,20 +31,7 @@ def stats(device: int = 0) -> dict[str, int]:
     return torch.cuda.memory_stats(device)
 
 
-class Case(unittest.TestCase):
-    def setUp(self) -> None:
-        gc.collect()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        self.before = torch.cuda.memory_allocated()
-
-    def allocated(self) -> int:
-        """Bytes since the test began."""
-        return torch.cuda.memory_allocated() - self.before
-
-
-class Allocating(Case):
+class Allocating(VpmmCase):
     def test_the_backend_is_vpmm_and_both_ways_to_it_are_the_same(self) -> None:
         self.assertEqual(torch.cuda.get_allocator_backend(), "vpmm")
         tensor = empty(MIB)
@@ -122,7 +110,7 @@ class Allocating(Case):
         self.assertEqual(self.allocated(), 0)
 
 
-class Counting(Case):
+class Counting(VpmmCase):
     def test_current_peak_and_requested_are_exact(self) -> None:
         first, second = empty(1000), empty(3 * MIB + 1)
         figures = stats()
@@ -186,7 +174,7 @@ class Counting(Case):
         self.assertTrue(0 < free <= total)
 
 
-class Snapshots(Case):
+class Snapshots(VpmmCase):
     def test_blocks_tile_their_segments(self) -> None:
         keep = [empty(size) for size in (10, 700, 50_000, MIB, 3 * MIB, 30 * MIB)]
         found = {}
@@ -274,8 +262,9 @@ class Snapshots(Case):
         self.assertIn(5 * MIB, memory)
 
 
-class RunningOut(Case):
+class RunningOut(VpmmCase):
     def tearDown(self) -> None:
+        gc.collect()
         torch.cuda.set_per_process_memory_fraction(1.0)
 
     def limit(self, size: int) -> None:
@@ -324,7 +313,7 @@ class RunningOut(Case):
         self.assertEqual(empty(120 * MIB).numel(), 120 * MIB)
 
 
-class PrivatePools(Case):
+class PrivatePools(VpmmCase):
     def pool_segments(self, pool: torch.cuda.MemPool) -> list[dict[str, Any]]:
         return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool.id]
 
@@ -416,7 +405,7 @@ class PrivatePools(Case):
             torch._C._cuda_releasePool(0, pool_id)
 
 
-class Streams(Case):
+class Streams(VpmmCase):
     def test_record_stream_takes_any_stream_and_foreign_memory(self) -> None:
         tensor = empty(3 * MIB)
         tensor.record_stream(torch.cuda.Stream())
@@ -435,8 +424,8 @@ class Streams(Case):
         self.assertLess(torch.cuda.max_memory_reserved(), 128 * MIB)
 
 
-class Devices(Case):
-    @unittest.skipIf(torch.cuda.device_count() < 2, "there is one GPU")
+class Devices(VpmmCase):
+    @unittest.skipIf(GPUS < 2, "there is one GPU")
     def test_tensors_go_from_one_gpu_to_another(self) -> None:
         source = torch.arange(1 << 20, dtype=torch.int32)
         first = source.to("cuda:0")
@@ -449,5 +438,4 @@ class Devices(Case):
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("VPMM_TORCH", "1")
     unittest.main()

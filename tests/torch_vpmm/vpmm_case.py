@@ -1,0 +1,54 @@
+"""tests: a case that runs where PyTorch allocates through VPMM, on the simulated GPU or on a real one."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+import vpmm.torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch"))
+import sim_gpu  # noqa: E402
+
+
+def _absent() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch not installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        return sim_gpu.missing() or "no GPU: start it with tests/torch/sim_gpu.py --devices 2"
+    return "" if vpmm.torch.is_installed() else "VPMM_TORCH is not set"
+
+
+ABSENT = _absent()
+MIB = 1 << 20
+
+
+@unittest.skipIf(ABSENT, ABSENT)
+class VpmmCase(unittest.TestCase):
+    def setUp(self) -> None:
+        import torch
+
+        gc.collect()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.before = torch.cuda.memory_allocated()
+        if sim_gpu.is_here():
+            self.hazards_before, _ = sim_gpu.hazards()
+            self.addCleanup(self.check_hazards)
+
+    def allocated(self) -> int:
+        """Bytes since the test began."""
+        import torch
+
+        return torch.cuda.memory_allocated() - self.before
+
+    def check_hazards(self) -> None:
+        count, text = sim_gpu.hazards()
+        self.assertEqual(count, self.hazards_before, text)
