@@ -3,8 +3,9 @@
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
-the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch and tests/torch_vpmm,
-run with the one that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
+the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch and
+tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case
+counts as failed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 import vpmm.torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch"))
-import sim_gpu  # noqa: E402
+import sim_gpu
 
 
 def _absent() -> str:
