@@ -111,13 +111,13 @@ class History {
   }
 
   void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
-              MempoolId_t pool, Context context = nullptr) {
+              MempoolId_t pool, Context context = nullptr, const std::optional<std::string>& text = std::nullopt) {
     if (!is_listening()) return;
     if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
     TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, stream, pool, c10::getApproximateTime(),
                      std::move(context), compile_contexts.empty() ? std::string() : compile_contexts.back());
     const std::lock_guard<std::mutex> lock(mutex_);
-    entry.user_metadata_ = metadata_;
+    entry.user_metadata_ = text.value_or(metadata_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
     if (!is_recording() || std::find(skipped_.begin(), skipped_.end(), action) != skipped_.end()) return;
     if (entries_.size() == most_) entries_.pop_front();
@@ -348,6 +348,18 @@ class Allocator final : public cca::CUDAAllocator {
   std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
   cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override;
   std::string name() override { return "vpmm"; }
+#if VPMM_TORCH_MINOR >= 12
+  std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override;
+  // Of requests that an option of the native allocator refuses before it asks the driver. There is no such option here.
+  void attachOomRejectionObserver(cca::OomRejectionObserver) override {}
+#endif
+#if VPMM_TORCH_MINOR >= 13
+  c10::DataPtr allocateWithAddress(std::size_t bytes, void* at) override;
+#endif
+#if VPMM_TORCH_MINOR >= 14
+  bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void* ptr, const std::string& text) override;
+#endif
 
   void free(void* ptr);
 
@@ -916,6 +928,50 @@ struct Allocator::Checkpoint final : cca::AllocatorState {
   MempoolId_t id{};
   std::vector<Live> live;
 };
+
+#if VPMM_TORCH_MINOR >= 12
+std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* ptr) {
+  for (Device& device : devices_) {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto found = device.blocks.find(const_cast<void*>(ptr));
+    if (found != device.blocks.end()) return found->second.stack;
+  }
+  return nullptr;
+}
+#endif
+
+#if VPMM_TORCH_MINOR >= 13
+// In the memory pool that the current stream is routed to, where the address is free.
+c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
+  DeviceIndex index = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
+  Device& device = device_of(index);
+  const Stream stream = Stream::current(index);
+  ArenaPtr arena = route(device, stream.handle);
+  TORCH_CHECK(arena != nullptr && arena->handle != nullptr,
+              "an allocation at an address needs a memory pool: ", "use torch.cuda.use_mem_pool");
+  check(vpmm_arena_allocate_at(arena->handle, at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
+  note_allocated(device, at, bytes, stream, std::move(arena), history_.stack(RecordContext::STATE));
+  return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
+}
+#endif
+
+#if VPMM_TORCH_MINOR >= 14
+void Allocator::annotateMemory(const void* ptr, const std::string& text) {
+  for (Device& device : devices_) {
+    Block block;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      const auto found = device.blocks.find(const_cast<void*>(ptr));
+      if (found == device.blocks.end()) continue;
+      block = found->second;
+    }
+    const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+    history_.record(Action::ANNOTATE, device.index, ptr, block.requested, block.stream, id, nullptr, text);
+    return;
+  }
+}
+#endif
 
 std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
