@@ -3,8 +3,8 @@
 
     python3 measure.py PROGRAM [--scale 0.5] [--steps N] [--limit BYTES --limit-by fraction|ballast] [--device cpu]
 
-`held_bytes` is what the device lost since just before the program began: cudaMemGetInfo, asked every 20 ms by a thread
-and after each step, and the same for every allocator; kernels that are loaded on the way are in it. `reserved_bytes` is
+`held_bytes` is what the device lost since just before the program began: cudaMemGetInfo, asked by a thread ten times a
+second and after each step, alike for every allocator; kernels that are loaded on the way are in it. `reserved_bytes` is
 what the allocator itself says. A limit is PyTorch's set_per_process_memory_fraction, or so much memory taken with
 cuMemAlloc beforehand that no more than the limit is left.
 """
@@ -22,14 +22,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import programs
 import torch
-from programs import PROGRAMS, Machine
+from catalogue import PROGRAMS
 
 COUNTS = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms", "num_sync_all_streams")
 
 
 class Held:
-    """The most memory that the device lost since this was made; a thread looks, as CUDA's context is one per process."""
+    """The most memory that the device lost since this was made."""
 
     def __init__(self) -> None:
         torch.ones(1, device="cuda")  # the context exists
@@ -45,7 +46,7 @@ class Held:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(0.02)
+            time.sleep(0.1)
             self.look()
 
 
@@ -70,7 +71,8 @@ def set_limit(limit: int, by: str) -> None:
     if by == "fraction":
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
     elif free > limit:
-        status = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(free - limit))
+        address, size = ctypes.c_uint64(), ctypes.c_size_t(free - limit)
+        status = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(address), size)
         if status != 0:
             raise RuntimeError(f"cuMemAlloc of {free - limit} bytes, so that {limit} are left: error {status}")
 
@@ -105,11 +107,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         torch.utils.deterministic.fill_uninitialized_memory = False  # would add work to each allocation
     held = Held() if on_gpu else None
     torch.manual_seed(1)
-    program = PROGRAMS[options.program]
-    step = program.make(Machine(torch.device(options.device), options.scale))
+    make = getattr(programs, options.program)
+    step = make(programs.Machine(torch.device(options.device), options.scale))
     seconds: list[float] = []
     losses: list[float] = []
-    warmup, steps = (program.warmup, program.steps) if options.steps is None else (0, options.steps)
+    warmup, steps = PROGRAMS[options.program] if options.steps is None else (0, options.steps)
     for number in range(warmup + steps):
         began = time.perf_counter()
         loss = step(number)
@@ -132,9 +134,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="so many in all and no warm-up")
     parser.add_argument("--limit", type=int, help="bytes")
     parser.add_argument("--limit-by", choices=["fraction", "ballast"], default="fraction")
-    parser.add_argument("--deterministic", action="store_true", help="PyTorch's deterministic algorithms, which are slower")
+    parser.add_argument("--deterministic", action="store_true", help="PyTorch's deterministic algorithms; slower")
     parser.add_argument("--shim", help="the built allocator.so")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu shows that a program runs, no more")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu only shows that a program runs")
     try:
         figures = run(parser.parse_args())
     except torch.OutOfMemoryError as error:

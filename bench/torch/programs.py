@@ -347,24 +347,3 @@ def vision(machine: Machine) -> Step:
         return train(optimizer, loss)
 
     return step
-
-
-@dataclass(frozen=True)
-class Program:
-    make: Callable[[Machine], Step]
-    warmup: int  # steps before those whose time counts
-    steps: int
-
-
-PROGRAMS = {
-    "gpt": Program(gpt, 10, 40),
-    "checkpointing": Program(checkpointing, 6, 24),
-    "moe": Program(moe, 8, 32),
-    "gnn": Program(gnn, 10, 60),
-    "unet": Program(unet, 15, 60),
-    "bert": Program(bert, 10, 35),
-    "rl": Program(rl, 3, 10),
-    "serve": Program(serve, 3, 12),
-    "turns": Program(turns, 3, 12),
-    "vision": Program(vision, 10, 40),
-}
