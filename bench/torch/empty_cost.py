@@ -106,7 +106,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, object]]:
     import torch
 
     on_gpu = options.device == "cuda"
-    streams: list[object] = [torch.cuda.Stream() if on_gpu else None for _ in range(max(THREADS))]  # type: ignore[no-untyped-call]
+    make_stream: Callable[[], object] = torch.cuda.Stream if on_gpu else lambda: None
+    streams = [make_stream() for _ in range(max(THREADS))]
     samples: list[dict[str, object]] = []
     for kind, pairs in loops(options.device).items():
         wall_ns(pairs, 1000, 512, streams[:1])  # TorchScript compiles in the first calls

@@ -371,7 +371,9 @@ def fully_shard_rank(rank: int) -> Results:
         fully_shard(layer)
     fully_shard(model)
     results = train_in_parallel(model, rank)
-    return results + [(name, digest(weight.full_tensor())) for name, weight in model.named_parameters()]  # type: ignore[operator]
+    for name, weight in model.named_parameters():
+        results.append((name, digest(weight.full_tensor())))  # type: ignore[operator]
+    return results
 
 
 def collectives_rank(rank: int) -> Results:
