@@ -1,180 +1,349 @@
-#!/usr/bin/env python3
-"""One PyTorch program under one allocator: trains a model on inputs whose sizes change, prints one line of JSON.
+"""The PyTorch programs of the benchmark: a function for each, which makes a model and returns what one step does.
 
-    python3 programs.py PROGRAM ALLOCATOR STEPS [LIBRARY]
-
-PROGRAM: `moe` (a transformer with a mixture of experts), `unet` (a U-Net on images of many resolutions), `bert` (an
-encoder on batches of many lengths, with an evaluation on a second stream between). ALLOCATOR: `native`, or `vpmm` with
-LIBRARY, the built `allocator.so`. The sizes depend on the seed alone, so every run asks for the same.
+They are written as users write them and know nothing of allocators. The sizes of each step depend on its number alone,
+weights and data are random with fixed seeds, and a step returns its loss. `measure.py` runs them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import json
-import os
 import random
-import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as f
+from models import Encoder, Moe, Unet
 from torch import Tensor, nn
 
-WORDS = 30_000
+Step = Callable[[int], Tensor]
+THREADS = 4
 
 
-class Expert(nn.Sequential):
-    def __init__(self, width: int) -> None:
-        super().__init__(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+@dataclass(frozen=True)
+class Machine:
+    """Where a program runs, and its size: at scale 1 the programs fit a GPU of 80 GB, memory grows about with scale."""
+
+    device: torch.device
+    scale: float = 1.0
+
+    def count(self, at_scale_one: int) -> int:
+        """Of examples, words, nodes."""
+        return max(1, round(at_scale_one * self.scale))
+
+    def width(self, at_scale_one: int, multiple: int) -> int:
+        """Of a model."""
+        return max(1, round(at_scale_one * self.scale**0.5 / multiple)) * multiple
+
+    def length(self, on_gpu: int) -> int:
+        """Of a text, or of an image's side."""
+        return on_gpu if self.device.type == "cuda" else on_gpu // 8
+
+    def words(self, at_scale_one: int) -> int:
+        return max(128, min(at_scale_one, self.count(at_scale_one)))
+
+    def tokens(self, words: int, batch: int, length: int) -> Tensor:
+        return torch.randint(0, words, (self.count(batch), self.length(length)), device=self.device)
+
+    def stream(self) -> torch.cuda.Stream | None:
+        return torch.cuda.Stream() if self.device.type == "cuda" else None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16)
 
 
-class MoeBlock(nn.Module):
-    """Attention, then for each token the two experts that its router prefers."""
-
-    def __init__(self, width: int, experts: int) -> None:
-        super().__init__()
-        self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out, self.router = (
-            nn.Linear(width, 3 * width),
-            nn.Linear(width, width),
-            nn.Linear(width, experts),
-        )
-        self.experts = nn.ModuleList(Expert(width) for _ in range(experts))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.attention_norm(x)).view(batch, length, 3, 12, width // 12).permute(2, 0, 3, 1, 4)
-        attended = f.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        tokens = self.norm(x).reshape(-1, width)
-        weights, chosen = self.router(tokens).softmax(-1).topk(2, -1)
-        mixed = torch.zeros_like(tokens)
-        for number, expert in enumerate(self.experts):
-            rows, places = (chosen == number).nonzero(as_tuple=True)
-            mixed = mixed.index_add(0, rows, expert(tokens[rows]) * weights[rows, places, None])
-        return x + mixed.view(batch, length, width)
+def on(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+    return torch.cuda.stream(stream) if stream is not None else nullcontext()
 
 
-class Moe(nn.Module):
-    def __init__(self, width: int = 1536, experts: int = 8, layers: int = 6) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(WORDS, width), nn.Linear(width, WORDS)
-        self.blocks = nn.Sequential(*(MoeBlock(width, experts) for _ in range(layers)))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.blocks(self.embedding(tokens)))
+def sizes_of(step: int) -> random.Random:
+    """Random numbers for the sizes of a step."""
+    return random.Random(f"sizes {step}")
 
 
-class Convolutions(nn.Sequential):
-    def __init__(self, before: int, after: int) -> None:
-        layers: list[nn.Module] = []
-        for channels in (before, after):
-            layers += [nn.Conv2d(channels, after, 3, padding=1), nn.GroupNorm(8, after), nn.SiLU()]
-        super().__init__(*layers)
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), 1e-4)
 
 
-class Unet(nn.Module):
-    def __init__(self, base: int = 96) -> None:
-        super().__init__()
-        sizes = [base, 2 * base, 4 * base, 6 * base]
-        self.first, self.last = Convolutions(4, base), nn.Conv2d(base, 4, 1)
-        self.down = nn.ModuleList(Convolutions(a, b) for a, b in itertools.pairwise(sizes))
-        self.up = nn.ModuleList(Convolutions(a + b, a) for a, b in reversed(list(itertools.pairwise(sizes))))
-
-    def forward(self, image: Tensor) -> Tensor:
-        skipped = [self.first(image)]
-        for down in self.down:
-            skipped.append(down(f.avg_pool2d(skipped[-1], 2)))
-        x = skipped.pop()
-        for up in self.up:
-            beside = skipped.pop()
-            x = up(torch.cat([f.interpolate(x, size=beside.shape[-2:]), beside], 1))
-        return self.last(x)
+def train(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
-class Bert(nn.Module):
-    def __init__(self, width: int = 1024, layers: int = 16) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(WORDS, width), nn.Linear(width, WORDS)
-        layer = nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.encoder(self.embedding(tokens)))
+def prediction_loss(logits: Tensor, text: Tensor) -> Tensor:
+    return f.cross_entropy(logits.flatten(0, 1).float(), text.flatten())
 
 
-PROGRAMS: dict[str, type[nn.Module]] = {"moe": Moe, "unet": Unet, "bert": Bert}
+def gpt2(machine: Machine, layers: int, width: int, heads: int = 16) -> Any:  # noqa: ANN401  transformers is untyped
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    width = machine.width(width, heads)
+    config = GPT2Config(
+        vocab_size=machine.words(50257),
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2LMHeadModel(config).to(machine.device).train()
 
 
-def tokens(batch: int, length: int) -> Tensor:
-    return torch.randint(0, WORDS, (batch, length), device="cuda")
+def gpt(machine: Machine) -> Step:
+    """GPT-2 of medium size in mixed precision; every batch has a length of its own."""
+    model = gpt2(machine, layers=24, width=1024)
+    optimizer = adamw(model)
+
+    def step(number: int) -> Tensor:
+        text = machine.tokens(model.config.vocab_size, 16, sizes_of(number).randrange(128, 1025))
+        with machine.autocast():
+            loss = model(input_ids=text, labels=text).loss
+        return train(optimizer, loss)
+
+    return step
 
 
-def loss_of(program: str, model: nn.Module, rng: random.Random) -> Tensor:
-    """Of one step's batch."""
-    if program == "unet":
-        height = rng.choice(range(96, 321, 16))
-        shape = (rng.choice([4, 6, 8, 12]), 4, height, height + rng.choice([0, 16]))
-        image = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        return f.mse_loss(model(image), image)
-    if program == "moe":
+def checkpointing(machine: Machine) -> Step:
+    """GPT-2 of large size in mixed precision, activations recomputed; batches of many lengths."""
+    model = gpt2(machine, layers=36, width=1280, heads=20)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = adamw(model)
+
+    def step(number: int) -> Tensor:
+        text = machine.tokens(model.config.vocab_size, 24, sizes_of(number).randrange(256, 1025))
+        with machine.autocast():
+            loss = model(input_ids=text, labels=text).loss
+        return train(optimizer, loss)
+
+    return step
+
+
+def moe(machine: Machine) -> Step:
+    """A mixture of experts: how many tokens an expert gets changes with every layer and step."""
+    words = machine.words(30_000)
+    model = Moe(words, machine.width(1536, 12)).to(machine.device, torch.bfloat16)
+    optimizer = adamw(model)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
         batch, least = rng.choice([(4, 1024), (6, 768), (8, 512)])
-        text = tokens(batch, least + rng.randrange(256))
-    else:
-        text = tokens(rng.choice([8, 12, 16]), rng.randrange(128, 768))
-    return f.cross_entropy(model(text).flatten(0, 1).float(), text.flatten())
+        text = machine.tokens(words, batch, least + rng.randrange(256))
+        return train(optimizer, prediction_loss(model(text), text))
+
+    return step
 
 
-def evaluate(model: nn.Module, rng: random.Random, stream: torch.cuda.Stream) -> None:
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(stream):
+def gnn(machine: Machine) -> Step:
+    """GraphSAGE of torch_geometric on batches of a random graph, each with the neighbours sampled around its seeds."""
+    from torch_geometric.nn import GraphSAGE
+
+    nodes, device, classes = machine.count(2_000_000), machine.device, 64
+    degrees = (5 * torch.rand(nodes, device=device).pow(-0.7)).clamp(max=1000).long()
+    begins = degrees.cumsum(0) - degrees
+    ends_of_edges = torch.randint(0, nodes, (int(degrees.sum()),), device=device)
+    features = torch.randn(nodes, 128, device=device)
+    labels = torch.randint(0, classes, (nodes,), device=device)
+    model = GraphSAGE(128, machine.width(256, 8), 3, classes).to(device)
+    optimizer = adamw(model)
+
+    def neighbours(around: Tensor, count: int) -> Tensor:
+        picks = (torch.rand(len(around), count, device=device) * degrees[around, None]).long()
+        return ends_of_edges[begins[around, None] + picks]
+
+    def step(number: int) -> Tensor:
+        seeds = torch.randint(0, nodes, (machine.count(sizes_of(number).randrange(2048, 8192)),), device=device)
+        layer, sources, targets = seeds, [], []
+        for count in (10, 5, 5):
+            sampled = neighbours(layer, count).flatten()
+            sources.append(sampled)
+            targets.append(layer.repeat_interleave(count))
+            layer = sampled.unique()
+        ids, places = torch.cat([seeds, *sources, *targets]).unique(return_inverse=True)
+        edges = places[len(seeds) :].view(2, -1)
+        guessed = model(features[ids], edges)[places[: len(seeds)]]
+        return train(optimizer, f.cross_entropy(guessed, labels[seeds]))
+
+    return step
+
+
+def denoising_loss(machine: Machine, model: nn.Module, batch: int, height: int, width: int) -> Tensor:
+    shape = (machine.count(batch), 4, machine.length(height), machine.length(width))
+    image = torch.randn(shape, device=machine.device, dtype=torch.bfloat16)
+    noise, noisiness = torch.randn_like(image), torch.rand_like(image[:, 0, 0, 0])
+    share = noisiness[:, None, None, None]
+    return f.mse_loss(model((1 - share).sqrt() * image + share.sqrt() * noise, noisiness).float(), noise.float())
+
+
+def unet(machine: Machine) -> Step:
+    """A diffusion model's U-Net on latent images of many resolutions."""
+    model = Unet(machine.width(96, 8)).to(machine.device, torch.bfloat16)
+    optimizer = adamw(model)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        height = rng.choice(range(96, 321, 16))
+        loss = denoising_loss(machine, model, rng.choice([4, 6, 8, 12]), height, height + rng.choice([0, 16]))
+        return train(optimizer, loss)
+
+    return step
+
+
+def bert(machine: Machine) -> Step:
+    """An encoder on batches of many lengths; every fifth step evaluates on a second stream."""
+    words = machine.words(30_000)
+    model = Encoder(words, machine.width(1024, 16)).to(machine.device, torch.bfloat16)
+    optimizer, side = adamw(model), machine.stream()
+
+    def evaluate(rng: random.Random) -> None:
+        if side is not None:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), on(side):
+            for _ in range(3):
+                model(machine.tokens(words, 16, rng.randrange(128, 768))).float().softmax(-1).amax()
+        if side is not None:
+            torch.cuda.current_stream().wait_stream(side)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        text = machine.tokens(words, rng.choice([8, 12, 16]), rng.randrange(128, 768))
+        loss = train(optimizer, prediction_loss(model(text), text))
+        if number % 5 == 4:
+            evaluate(rng)
+        return loss
+
+    return step
+
+
+def llama(machine: Machine, layers: int, width: int) -> Any:  # noqa: ANN401  transformers is untyped
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    width = machine.width(width, 128)
+    config = LlamaConfig(
+        vocab_size=machine.words(32_000),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        max_position_embeddings=2048,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).to(machine.device, torch.bfloat16)
+
+
+def rl(machine: Machine) -> Step:
+    """Generates answers with a key-value cache, scores them with a second model, then trains on them, as in RL."""
+    actor, reference = llama(machine, 10, 1536), llama(machine, 10, 1536).eval()
+    optimizer = adamw(actor)
+
+    def log_probabilities(model: nn.Module, text: Tensor, asked: int) -> Tensor:
+        logits = model(input_ids=text, use_cache=False).logits[:, asked - 1 : -1].float()
+        return logits.log_softmax(-1).gather(-1, text[:, asked:, None]).squeeze(-1)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        asked, answered = rng.randrange(64, 512), rng.randrange(32, 80)
+        question = machine.tokens(actor.config.vocab_size - 2, 48, asked) + 2
+        asked, answered = machine.length(asked), machine.length(answered)
+        with torch.no_grad():
+            actor.eval()
+            text = actor.generate(
+                question,
+                attention_mask=torch.ones_like(question),
+                max_new_tokens=answered,
+                min_new_tokens=answered,
+                do_sample=True,
+                top_k=50,
+            )
+            before = log_probabilities(reference, text, asked)
+        score = before.mean(1)
+        advantage = ((score - score.mean()) / (score.std(correction=0) + 1e-3))[:, None]
+        actor.train()
+        now = log_probabilities(actor, text, asked)
+        return train(optimizer, (0.05 * (now - before).square() - advantage * now).mean())
+
+    return step
+
+
+def serve(machine: Machine) -> Step:
+    """Four threads, each with its stream and its requests, on one model; a step is three requests of each thread."""
+    model = llama(machine, 12, 2048).eval()
+    streams = [machine.stream() for _ in range(THREADS)]
+    pool = ThreadPoolExecutor(THREADS)
+    if streams[0] is not None:
+        torch.cuda.synchronize()  # the weights are there before other streams read them
+
+    def request(rng: random.Random) -> Tensor:
+        """A prompt, then some words more, each the most likely one."""
+        generator = torch.Generator(machine.device).manual_seed(rng.randrange(1 << 30))
+        shape = (machine.count(rng.choice([2, 4, 8, 16])), machine.length(rng.randrange(128, 1536)))
+        text = torch.randint(2, model.config.vocab_size, shape, device=machine.device, generator=generator)
+        cache, total = None, torch.zeros((), device=machine.device)
+        for _ in range(rng.randrange(4, 16)):
+            out = model(input_ids=text, past_key_values=cache, use_cache=True)
+            best, text = out.logits[:, -1].float().max(-1, keepdim=True)
+            cache, total = out.past_key_values, total + best.mean()
+        return total
+
+    def answer(thread: int, number: int) -> float:
+        rng = random.Random(f"requests {thread} {number}")
+        with torch.no_grad(), on(streams[thread]):
+            return sum(request(rng).item() for _ in range(3))
+
+    def step(number: int) -> Tensor:
+        answers = [pool.submit(answer, thread, number) for thread in range(THREADS)]
+        return torch.tensor(sum(one.result() for one in answers), dtype=torch.float64)
+
+    return step
+
+
+def turns(machine: Machine) -> Step:
+    """Two models take turns: a GPT-2 trains and is evaluated on longer texts, then a U-Net on larger images."""
+    language, images = gpt2(machine, layers=12, width=768, heads=12), Unet(machine.width(96, 8))
+    images = images.to(machine.device, torch.bfloat16)
+    language_optimizer, image_optimizer = adamw(language), adamw(images)
+
+    def read(length: int) -> Tensor:
+        text = machine.tokens(language.config.vocab_size, 24, length)
+        with machine.autocast():
+            return language(input_ids=text, labels=text).loss
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        losses = [train(language_optimizer, read(rng.randrange(128, 768))) for _ in range(3)]
+        with torch.no_grad():
+            losses += [read(1024) for _ in range(2)]
         for _ in range(3):
-            model(tokens(16, rng.randrange(128, 768))).float().softmax(-1).amax()
-    torch.cuda.current_stream().wait_stream(stream)
+            side = rng.choice(range(96, 257, 16))
+            losses.append(train(image_optimizer, denoising_loss(machine, images, 8, side, side)))
+        with torch.no_grad():
+            losses += [denoising_loss(machine, images, 24, 320, 320) for _ in range(2)]
+        return torch.stack(losses).sum()
+
+    return step
 
 
-def use_vpmm(library: str) -> ctypes.CDLL:
-    names = "vpmm_bench_torch_allocate", "vpmm_bench_torch_deallocate"
-    torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, *names))
-    return ctypes.CDLL(library)
+def vision(machine: Machine) -> Step:
+    """torchvision's ResNet-50 on images of many resolutions, in mixed precision."""
+    from torchvision.models import resnet50
 
+    model = resnet50(num_classes=1000).to(machine.device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 
-def report_of(library: ctypes.CDLL) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        library.vpmm_bench_torch_report(str(path).encode())
-        return json.loads(path.read_text())
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        batch, side = 2 * machine.count(rng.choice([32, 48, 64])), rng.choice(range(160, 353, 32))
+        image = torch.randn(batch, 3, machine.length(side), machine.length(side), device=machine.device)
+        label = torch.randint(0, 1000, (batch,), device=machine.device)
+        with machine.autocast():
+            loss = f.cross_entropy(model(image), label)
+        return train(optimizer, loss)
 
-
-def main(program: str, allocator: str, steps: int, library: str | None = None) -> None:
-    pool = use_vpmm(library) if allocator == "vpmm" and library else None
-    torch.manual_seed(1)
-    rng = random.Random(1)
-    model = PROGRAMS[program]().to("cuda", torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    side = torch.cuda.Stream()
-    seconds: list[float] = []
-    for step in range(steps):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        loss = loss_of(program, model, rng)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        del loss
-        if program == "bert" and step % 5 == 4:
-            evaluate(model, rng, side)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-    figures = report_of(pool) if pool else {"held_bytes": torch.cuda.max_memory_reserved()}
-    print(json.dumps({"seconds_second_half": sum(seconds[steps // 2 :]), **figures}), flush=True)
-    os._exit(0)  # what is left need not be freed piece by piece
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:5])
+    return step

@@ -1,0 +1,25 @@
+"""Which programs there are; free of PyTorch, so that who starts them need not load it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Steps(NamedTuple):
+    warmup: int  # before those whose time counts
+    measured: int
+
+
+# By the names of the functions in programs.py.
+PROGRAMS = {
+    "gpt": Steps(10, 40),
+    "checkpointing": Steps(6, 24),
+    "moe": Steps(8, 32),
+    "gnn": Steps(10, 60),
+    "unet": Steps(15, 60),
+    "bert": Steps(10, 35),
+    "rl": Steps(3, 10),
+    "serve": Steps(3, 12),
+    "turns": Steps(3, 12),
+    "vision": Steps(10, 40),
+}
