@@ -124,6 +124,21 @@ typedef struct vpmm_statistics {
   uint64_t leased_bytes;
 } vpmm_statistics;
 
+enum {
+  VPMM_ALLOCATE_ANY_STREAM = 1, /* as vpmm_allocate_any_stream; `stream` is not looked at */
+  VPMM_ALLOCATE_ONE_CHUNK = 2   /* backed by one physical chunk that nothing else shares: for registration, RDMA */
+};
+
+/* Set what is not needed to 0. */
+typedef struct vpmm_request {
+  size_t size;
+  size_t bytes;
+  size_t alignment; /* 0: the default */
+  vpmm_stream stream;
+  uint32_t flags; /* VPMM_ALLOCATE_ */
+  uint32_t tag;   /* what the caller calls it, for events, layouts and reports; 0: nothing */
+} vpmm_request;
+
 typedef enum vpmm_region_state {
   VPMM_REGION_HOLE = 0,
   VPMM_REGION_FREE = 1,
@@ -139,6 +154,35 @@ typedef struct vpmm_region {
   int state;          /* vpmm_region_state */
   int complete;       /* free, zombie: 1 when nothing pending stands against it */
 } vpmm_region;
+
+/* Memory in one state, docs/reference/c-abi.md. Later versions use `reserved`. */
+typedef struct vpmm_block {
+  void* begin;
+  uint64_t bytes;
+  uint64_t requested; /* allocated: as asked for */
+  uint64_t stream_id; /* cuStreamGetId. Allocated: of the allocation; free: may have it at once. 0: none, several */
+  uint64_t arena;     /* that it belongs to; 0: none */
+  uint32_t tag;       /* allocated: of the request; 0: none */
+  uint8_t state;      /* vpmm_region_state, never VPMM_REGION_HOLE */
+  uint8_t complete;   /* free, zombie: 1 when it is known that no work uses it any more */
+  uint8_t is_small;   /* 1: lies in a page that is cut for requests below a page */
+  uint8_t reserved;
+} vpmm_block;
+
+/* Where a physical chunk is mapped. */
+typedef struct vpmm_chunk {
+  void* begin;
+  uint64_t bytes;
+} vpmm_chunk;
+
+typedef struct vpmm_layout {
+  size_t size;
+  const vpmm_block* blocks; /* ascending addresses */
+  size_t block_count;
+  const vpmm_chunk* chunks; /* likewise */
+  size_t chunk_count;
+  void* owner; /* of both; for vpmm_layout_release */
+} vpmm_layout;
 
 typedef struct vpmm_allocation_info {
   size_t size;
@@ -166,6 +210,34 @@ typedef struct vpmm_ipc_handle {
 /* Called without any lock held when an allocation of `bytes` would fail; may free memory of the pool and call any vpmm
  * function. Returns nonzero: memory was freed, try again. */
 typedef int (*vpmm_out_of_memory_callback)(void* argument, int device, uint64_t bytes);
+
+typedef enum vpmm_event_kind {
+  VPMM_EVENT_ALLOCATE = 0,      /* memory was given to a caller */
+  VPMM_EVENT_FREE = 1,          /* a caller gave it back */
+  VPMM_EVENT_MAP = 2,           /* a physical chunk came to an address */
+  VPMM_EVENT_UNMAP = 3,         /* a physical chunk left it: given back to the driver, or moved */
+  VPMM_EVENT_OUT_OF_MEMORY = 4, /* a request failed; out-of-memory callbacks did not help */
+  VPMM_EVENT_RECORD_USE = 5,    /* vpmm_record_use named another stream */
+  VPMM_EVENT_TRIM = 6           /* vpmm_trim, or a release threshold, gave idle memory back: after its UNMAPs */
+} vpmm_event_kind;
+
+enum { VPMM_EVENT_NO_STREAM = 1 /* the call named no stream */ };
+
+typedef struct vpmm_event {
+  size_t size;        /* of the struct as the library has it */
+  uint32_t kind;      /* vpmm_event_kind */
+  uint32_t tag;       /* of the allocation or the request; 0: none */
+  void* ptr;          /* ALLOCATE, FREE, RECORD_USE: the allocation; MAP, UNMAP: where the chunk is or was; else null */
+  uint64_t bytes;     /* ALLOCATE, FREE, RECORD_USE, OUT_OF_MEMORY: as asked for; MAP, UNMAP: of the chunk; TRIM: all */
+  vpmm_stream stream; /* that the call named */
+  uint64_t arena;     /* that the memory belongs to; 0: none */
+  uint64_t time_ns;   /* of a clock that never goes back; the simulator's is virtual */
+  int32_t device;     /* of the pool */
+  uint32_t flags;     /* VPMM_EVENT_NO_STREAM */
+} vpmm_event;
+
+/* `event` is valid for the call. */
+typedef void (*vpmm_event_callback)(void* argument, const vpmm_event* event);
 
 /* --- versions and errors --- */
 VPMM_API const char* vpmm_version(void);    /* "0.1.0" */
@@ -197,6 +269,10 @@ VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t
                                            void** ptr);
 /* Memory that any work queued on any stream after the call may use. `alignment` 0: the default. */
 VPMM_API vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
+/* The same with all that can be said of a request. One with VPMM_ALLOCATE_ONE_CHUNK takes at least a page. It is never
+ * put together from idle chunks; where memory is short, idle chunks are given back to the driver to make the one.
+ * VPMM_ERROR_UNSUPPORTED: a flag that is not known, or one chunk where there is no virtual memory pool. */
+VPMM_API vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* request, void** ptr);
 /* The same, if it takes no driver call and no wait for a lock that others hold across one; otherwise VPMM_WOULD_BLOCK,
  * also when the request is wrong: vpmm_allocate_any_stream then does it or says why not. For callers that hold a lock
  * of their own, such as an interpreter's. */
@@ -254,8 +330,17 @@ VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* by
 VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
 /* UINT64_MAX: no limit of ours. 0 is an error, as in the settings; what is mapped stays, whatever the limit. */
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
+/* Callbacks are asked one after the other until one returns nonzero; then the request is tried again, and if that fails
+ * the first is asked again. This sets, or with null takes away, the one that is asked first; it may still be running
+ * when the call returns. */
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                                      void* argument);
+/* Others, asked in the order in which they were added. */
+VPMM_API vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
+                                                     void* argument, uint64_t* id);
+/* Once it has returned, the callback is not running and will not be called; from inside a callback, it may be the
+ * caller itself, which then goes on to its end. VPMM_ERROR_INVALID_ARGUMENT: no such id. */
+VPMM_API vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id);
 VPMM_API vpmm_status vpmm_synchronize(vpmm_pool* pool); /* waits for the device's context, and peers' */
 /* Waits, then resets the device's primary context; allocations survive, streams do not. Other threads may make calls
  * that name no stream meanwhile. On failure nothing has changed. */
@@ -300,6 +385,26 @@ VPMM_API void vpmm_ipc_close_deferred(void* ptr);
  * but perhaps a CUipcMemHandle, or it is damaged. Asks nobody. */
 VPMM_API vpmm_status vpmm_ipc_read_token(const unsigned char token[64], vpmm_ipc_handle* handle);
 
+/* --- events --- */
+/* Calls `callback` for each event of the `kinds` that are wanted, a bit (1u << kind) for each, in the order in which
+ * they happen, until it is taken away. It is called on the thread that makes the event, under the pool's lock: it must
+ * be short and call no vpmm function.
+ * MAP comes before the ALLOCATE of what lies there, UNMAP after the FREE. A chunk that moves has an UNMAP of its old
+ * place, then a MAP of the new one; the old address stays reserved until work queued before is over. A call that fails
+ * leaves no event of what was undone. The end of a pool has no events.
+ * While ALLOCATE or FREE is wanted all calls take the pool's lock. Allocations from before, and from calls at the same
+ * time, have no ALLOCATE. VPMM_ERROR_INVALID_ARGUMENT: no kind; VPMM_ERROR_UNSUPPORTED: one that is not known. */
+VPMM_API vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_callback callback,
+                                             void* argument, uint64_t* id);
+/* Once it has returned, the callback is not running and will not be called. VPMM_ERROR_INVALID_ARGUMENT: no such id. */
+VPMM_API vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id);
+
+/* --- tags --- */
+/* What reports call a tag; process-wide. The text is copied. "" takes it away. */
+VPMM_API vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name);
+/* "": none was given. Valid as long as the process. */
+VPMM_API const char* vpmm_tag_name(uint32_t tag);
+
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
 VPMM_API vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
@@ -307,6 +412,10 @@ VPMM_API vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* stati
 VPMM_API vpmm_status vpmm_reset_peaks(vpmm_pool* pool);
 /* Copies up to `capacity` regions in ascending address order; *count is how many there are. */
 VPMM_API vpmm_status vpmm_snapshot(vpmm_pool* pool, vpmm_region* regions, size_t capacity, size_t* count);
+/* Everything that lies in the pool at one moment, down to blocks below a page, and where its physical chunks are. What
+ * threads allocate and free meanwhile from what their streams keep may be in it or not. To be released. */
+VPMM_API vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout);
+VPMM_API void vpmm_layout_release(vpmm_layout* layout); /* null, and one that was released, do nothing */
 /* Text or JSON; the caller frees it with vpmm_string_free. */
 VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);

@@ -149,6 +149,12 @@ inline int device_count() {
   return count;
 }
 
+// Blocks and chunks of a pool, by address, as they were when it was taken.
+struct pool_layout {
+  std::vector<vpmm_block> blocks;
+  std::vector<vpmm_chunk> chunks;
+};
+
 // A pool owned by somebody else: a value to pass around. All methods are thread-safe.
 class pool_ref {
  public:
@@ -166,6 +172,13 @@ class pool_ref {
   void* allocate(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_any_stream(handle_, bytes, alignment, &ptr));
+    return ptr;
+  }
+  // With flags and a tag; `request.size` is set here.
+  void* allocate(vpmm_request request) const {
+    void* ptr = nullptr;
+    request.size = sizeof(request);
+    check(vpmm_allocate_with(handle_, &request, &ptr));
     return ptr;
   }
   result<void*> try_allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
@@ -239,6 +252,13 @@ class pool_ref {
   void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
     check(vpmm_set_out_of_memory_callback(handle_, callback, argument));
   }
+  // Any number of others, asked after it; the number is for taking one away, which waits until it is not running.
+  std::uint64_t add_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
+    std::uint64_t id = 0;
+    check(vpmm_add_out_of_memory_callback(handle_, callback, argument, &id));
+    return id;
+  }
+  void remove_out_of_memory_callback(std::uint64_t id) const { check(vpmm_remove_out_of_memory_callback(handle_, id)); }
   // Waits for the device's context, and for those of peers.
   void synchronize() const { check(vpmm_synchronize(handle_)); }
   // Resets the device's primary context; allocations survive, streams and events do not.
@@ -268,6 +288,15 @@ class pool_ref {
     return statistics;
   }
   void reset_peaks() const { check(vpmm_reset_peaks(handle_)); }
+  // `kinds`: a bit (1u << kind) for each kind of event. The callback is short and calls nothing of this library.
+  std::uint64_t add_event_callback(std::uint32_t kinds, vpmm_event_callback callback, void* argument = nullptr) const {
+    std::uint64_t id = 0;
+    check(vpmm_add_event_callback(handle_, kinds, callback, argument, &id));
+    return id;
+  }
+  void remove_event_callback(std::uint64_t id) const { check(vpmm_remove_event_callback(handle_, id)); }
+  // What lies where at this moment.
+  pool_layout layout() const;
   // Every region in ascending address order.
   std::vector<vpmm_region> snapshot() const;
   std::string dump_text() const { return dump(vpmm_dump_text); }
@@ -286,6 +315,17 @@ class pool_ref {
 
   vpmm_pool* handle_;
 };
+
+inline pool_layout pool_ref::layout() const {
+  struct taken {
+    vpmm_layout layout{};
+    ~taken() { vpmm_layout_release(&layout); }
+  } owner;
+  owner.layout.size = sizeof(owner.layout);
+  check(vpmm_layout_take(handle_, &owner.layout));
+  return {{owner.layout.blocks, owner.layout.blocks + owner.layout.block_count},
+          {owner.layout.chunks, owner.layout.chunks + owner.layout.chunk_count}};
+}
 
 // Asks again while the pool grows between the two calls.
 inline std::vector<vpmm_region> pool_ref::snapshot() const {

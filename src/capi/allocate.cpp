@@ -10,6 +10,24 @@ namespace {
 
 constexpr std::size_t kFirstInfoVersion = offsetof(vpmm_allocation_info, usable) + sizeof(uint64_t);
 
+constexpr std::size_t kFirstRequest = offsetof(vpmm_request, tag) + sizeof(uint32_t);
+constexpr std::uint32_t kKnownFlags = VPMM_ALLOCATE_ANY_STREAM | VPMM_ALLOCATE_ONE_CHUNK;
+
+Result<context::Request> to_request(const vpmm_request* theirs) {
+  VPMM_TRY(require(theirs, "request"));
+  VPMM_TRY(check_size(theirs->size, kFirstRequest, "vpmm_request"));
+  vpmm_request known{};
+  VPMM_TRY(copy_in(theirs, known, "vpmm_request"));
+  if ((known.flags & ~kKnownFlags) != 0)
+    return Error{ErrorCode::unsupported, message_of("vpmm_request.flags is {:#x}: this version knows those of {:#x}",
+                                                    known.flags, kKnownFlags)};
+  context::Request request{known.bytes, known.alignment, to_stream(known.stream)};
+  if ((known.flags & VPMM_ALLOCATE_ANY_STREAM) != 0) request.stream.reset();
+  request.one_chunk = (known.flags & VPMM_ALLOCATE_ONE_CHUNK) != 0;
+  request.tag = known.tag;
+  return request;
+}
+
 vpmm_status allocate(vpmm_pool* pool, const context::Request& request, void** ptr) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
@@ -37,6 +55,16 @@ vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignmen
 
 vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr) {
   return allocate(pool, {bytes, alignment, std::nullopt}, ptr);
+}
+
+vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* request, void** ptr) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const context::Request known, to_request(request));
+    VPMM_TRY_ASSIGN(const DevicePtr memory, context.allocate(known));
+    *ptr = to_pointer(memory);
+    return {};
+  });
 }
 
 // Leaves the thread's last error alone, as a success does: nothing is wrong yet.

@@ -28,6 +28,12 @@ Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_p
   return {};
 }
 
+context::OutOfMemoryCallback asking(vpmm_out_of_memory_callback callback, void* argument) {
+  return [callback, argument](const context::OutOfMemory& event) {
+    return callback(argument, event.device, event.requested) != 0;
+  };
+}
+
 }  // namespace
 
 vpmm_status vpmm_device_count(int* count) {
@@ -127,15 +133,25 @@ vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
 
 vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    context::OutOfMemoryCallback function;
-    if (callback != nullptr) {
-      function = [callback, argument](const context::OutOfMemory& event) {
-        return callback(argument, event.device, event.requested) != 0;
-      };
-    }
-    context.set_out_of_memory_callback(std::move(function));
+    context.set_out_of_memory_callback(callback != nullptr ? asking(callback, argument)
+                                                           : context::OutOfMemoryCallback());
     return {};
   });
+}
+
+vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument,
+                                            uint64_t* id) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
+    VPMM_TRY(require(id, "id"));
+    *id = context.add_out_of_memory_callback(asking(callback, argument));
+    return {};
+  });
+}
+
+vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id) {
+  return with_pool(
+      pool, [&](Context& context) { return context.remove_out_of_memory_callback(id); }, WhenEnding::do_nothing);
 }
 
 vpmm_status vpmm_synchronize(vpmm_pool* pool) {

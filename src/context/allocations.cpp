@@ -95,17 +95,31 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   return {};
 }
 
+// Whole pages are not in the pagemap (Router), and what is the driver's own never is.
+void Allocations::free_through_lock(DevicePtr begin) {
+  const region::Region* const region = device_.allocated_around(begin);
+  if (region != nullptr && small::SmallPool::is_arena(*region)) device_.small->free_through_lock(*region, begin);
+}
+
 // --- a free ---------------------------------------------------------------------------------------------------------
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
   region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
+  const Bytes requested = bytes_to_tell(ptr);
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(*region, ptr));
-  recorder_.freed(ptr, caller);
+  recorder_.freed(ptr, requested, caller);
   return {};
+}
+
+// Where somebody wants to know.
+Bytes Allocations::bytes_to_tell(DevicePtr begin) const {
+  if (!recorder_.wants(EventKind::free)) return 0;
+  const Result<AllocationInfo> around = query(begin);
+  return around ? around.value().requested : 0;
 }
 
 // Note [Who ends an allocation may free it]
@@ -142,13 +156,13 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
   if (block->begin != ptr) return not_live(ptr, range);
-  recorder_.freed(ptr, caller);
+  const std::uint32_t tag = recorder_.freed(ptr, range.size, caller);
   const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))
     return device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
-  if (!freed) recorder_.observe_begin(range, stream);  // it is the caller's still
+  if (!freed) recorder_.free_failed(range, tag, caller);  // it is the caller's still
   return freed;
 }
 
@@ -159,14 +173,14 @@ void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, cons
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
 }
 
-std::string Allocations::report_of_freed() const {
-  std::string text;
+std::string Allocations::report() const {
+  std::string freed;
   const auto add = [&](std::string_view what, Bytes bytes) {
-    if (bytes > 0) text += message_of("{} {} {}", text.empty() ? "; freed, but" : ",", what, bytes);
+    if (bytes > 0) freed += message_of("{} {} {}", freed.empty() ? "; freed, but" : ",", what, bytes);
   };
   add("leased to other processes", shares_.freed_bytes());
   add("kept for captured graphs", captures_.parked_bytes());
-  return text;
+  return recorder_.tags().report() + freed;
 }
 
 void Allocations::release_capture(std::uint64_t capture) {

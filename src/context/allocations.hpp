@@ -26,13 +26,15 @@ class Allocations {
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // Work of `user` uses what starts at `ptr`, too.
   Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
+  // The new allocation's free will come here, whoever makes it.
+  void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // The same of what is in the pool and not shared any more; nobody is told. False: no live allocation starts there.
   bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // "; freed, but leased to other processes 4096, kept for captured graphs 8192": bytes that are nobody's, and that no
-  // request can get. Empty: there are none.
-  std::string report_of_freed() const VPMM_REQUIRES(pool_lock);
+  // What is live by its tags, and then "; freed, but leased to other processes 4096, kept for captured graphs 8192":
+  // bytes that are nobody's, and that no request can get. Empty: there are none.
+  std::string report() const VPMM_REQUIRES(pool_lock);
   // The memory of that capture is free: its graph is gone.
   void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
 
@@ -52,6 +54,7 @@ class Allocations {
  private:
   bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  Bytes bytes_to_tell(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
   void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

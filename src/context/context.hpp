@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,9 @@
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
 #include "context/config.hpp"
+#include "context/events.hpp"
+#include "context/layout.hpp"
+#include "context/out_of_memory.hpp"
 #include "driver/driver.hpp"
 #include "observe/snapshot.hpp"
 #include "observe/statistics.hpp"
@@ -25,6 +27,11 @@ struct Request {
   Bytes bytes = 0;
   Bytes alignment = 0;  // power of two; 0: the default (256 below a page, a page from there up)
   Stream stream;
+  std::uint32_t tag = 0;   // for events, layouts and reports; 0: none
+  bool one_chunk = false;  // whole pages, backed by one physical chunk that nothing else uses
+
+  // Whether what its stream keeps may serve it.
+  bool is_plain() const { return tag == 0 && !one_chunk; }
 };
 
 struct AllocationInfo {
@@ -55,13 +62,6 @@ struct SharedChunks {
 
 // Who keeps shared memory from being used again.
 enum class Holder { handle, importer };
-
-struct OutOfMemory {
-  Bytes requested = 0;
-  int device = 0;
-};
-// May free memory of this pool (it runs without any lock). Returns true: try again.
-using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 
 // A stream that the pool knows by its object instead of asking the driver at each call: the fastest way in. Any thread
 // may use it. It must not outlive its stream or the context, and captures on the stream must be announced with
@@ -135,7 +135,16 @@ class Context {
   virtual Result<Bytes> trim(Bytes bytes_to_keep) = 0;
   virtual Result<void> preallocate(Bytes bytes) = 0;  // maps at least this much in all
   virtual void set_capacity(std::optional<Bytes> bytes) = 0;
+  // The one that is asked first; empty takes it away.
   virtual void set_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
+  // Others, asked in the order in which they were added until one helps. Once one is removed nobody calls it any more.
+  virtual std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
+  virtual Result<void> remove_out_of_memory_callback(std::uint64_t id) = 0;
+  // Tells of events of these kinds from now on, in the order in which they happen; returns a number for taking it away.
+  // While allocations or frees are asked for, every call takes the pool's lock.
+  virtual std::uint64_t add_event_callback(EventKinds kinds, EventCallback callback) = 0;
+  // Once it has returned, nobody calls it any more. Not to be called by an event callback.
+  virtual Result<void> remove_event_callback(std::uint64_t id) = 0;
   // Waits for all work of the device's context, and of other contexts that may use the pool's memory (those of peers,
   // and those whose streams called), and settles what it frees.
   virtual Result<void> synchronize() = 0;
@@ -158,6 +167,8 @@ class Context {
   virtual observe::Statistics statistics() const = 0;
   virtual void reset_peaks() = 0;
   virtual observe::PoolSnapshot snapshot() const = 0;
+  // As at one moment; what streams are served from their caches meanwhile may be in it or not.
+  virtual Layout layout() const = 0;
   virtual const Config& config() const = 0;  // as in force
   virtual driver::DeviceOrdinal device() const = 0;
   virtual driver::Driver& driver() = 0;

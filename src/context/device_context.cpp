@@ -23,6 +23,7 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const t
   if (result) return result;
   const PoolLock lock(mutex_);
   ++failed_allocations_;
+  if (result.error().code == ErrorCode::out_of_memory) recorder_.out_of_memory(request);
   return result;
 }
 
@@ -36,13 +37,8 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, c
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
     if (!std::exchange(has_asked, true) && ask_for_idle(request.bytes) > 0) continue;
-    OutOfMemoryCallback callback;
-    {
-      const PoolLock lock(mutex_);
-      callback = out_of_memory_;
-    }
-    if (!callback || !callback({request.bytes, device_.primary.device()})) return result;
-    has_asked = false;  // it may have freed memory of theirs
+    if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return result;
+    has_asked = false;  // they may have freed memory of theirs
   }
 }
 
@@ -62,6 +58,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   if (!result) return result;
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
+    if (request.tag != 0) allocations_.free_through_lock(result.value());
     recorder_.allocated(result.value(), request, caller);
     leave(caller);
     footprint_.note_peaks(caller);
@@ -102,6 +99,9 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : prover_.all_streams();
   VPMM_TRY(allocations_.record_use(ptr, user));
+  if (recorder_.wants(EventKind::record_use))
+    if (const Result<AllocationInfo> info = allocations_.query(ptr))
+      recorder_.used(ptr, info.value().requested, stream);
   leave(caller);
   return {};
 }

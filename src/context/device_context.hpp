@@ -51,7 +51,13 @@ class DeviceContext final : public Context {
   Result<Bytes> trim(Bytes bytes_to_keep) override;
   Result<void> preallocate(Bytes bytes) override;
   void set_capacity(std::optional<Bytes> bytes) override;
-  void set_out_of_memory_callback(OutOfMemoryCallback callback) override;
+  void set_out_of_memory_callback(OutOfMemoryCallback callback) override { out_of_memory_.set(std::move(callback)); }
+  std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback) override {
+    return out_of_memory_.add(std::move(callback));
+  }
+  Result<void> remove_out_of_memory_callback(std::uint64_t id) override;
+  std::uint64_t add_event_callback(EventKinds kinds, EventCallback callback) override;
+  Result<void> remove_event_callback(std::uint64_t id) override;
   Result<void> synchronize() override;
   Result<void> wait_for_work() override;
   bool is_capturing() override;
@@ -61,6 +67,7 @@ class DeviceContext final : public Context {
   observe::Statistics statistics() const override;
   void reset_peaks() override;
   observe::PoolSnapshot snapshot() const override;
+  Layout layout() const override;
   const Config& config() const override { return device_.config; }
   driver::DeviceOrdinal device() const override { return device_.primary.device(); }
   driver::Driver& driver() override { return device_.inner; }
@@ -105,6 +112,12 @@ class DeviceContext final : public Context {
   Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
   Error mistake(Error error);
+  // layout.cpp
+  std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const VPMM_REQUIRES(pool_lock);
+  std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
+  Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
+  Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
+  Block block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
   // observing.cpp
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
@@ -129,7 +142,7 @@ class DeviceContext final : public Context {
   Visits visits_;
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
-  OutOfMemoryCallback out_of_memory_ VPMM_GUARDED_BY(pool_lock);
+  OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own
 };
 
 }  // namespace vpmm::context

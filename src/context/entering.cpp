@@ -172,6 +172,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   forget_work_of(dead);
   for (const std::uint64_t capture : captures_.all()) allocations_.release_capture(capture);
   footprint_.forget_driver_pool();
+  recorder_.forget_lost();
   captures_.forget_streams();
   has_noticed_reset_ = true;
 }

@@ -43,7 +43,8 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && device_.small != nullptr && device_.small->may_be_cached(request.bytes, request.alignment)) {
+  if (request.stream && request.is_plain() && device_.small != nullptr &&
+      device_.small->may_be_cached(request.bytes, request.alignment)) {
     const Client client = front_.client_of(*request.stream);
     if (client.cache != nullptr) {
       const DevicePtr begin = device_.small->try_allocate(client, request.bytes);
@@ -76,7 +77,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
-  if (!router_.has_preallocated() || recorder_.is_recording() || !promise.is_kept()) return {};
+  if (!router_.has_preallocated() || recorder_.wants_all_calls() || !promise.is_kept()) return {};
   const pool::Caller caller;
   allocations_.provide();  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found = pool.find({bytes, round_up(bytes, pool.page_size()), natural}, caller);

@@ -55,9 +55,12 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   if (footprint_.held() > bytes_to_keep) {
     VPMM_TRY_ASSIGN(released, footprint_.trim_driver_pool(lock));
   }
-  if (device_.pool == nullptr) return released;
-  VPMM_TRY_ASSIGN(const Bytes from_pool, device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
-  return released + from_pool;
+  if (device_.pool != nullptr) {
+    VPMM_TRY_ASSIGN(const Bytes from_pool, device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
+    released += from_pool;
+  }
+  recorder_.trimmed(released);
+  return released;
 }
 
 // Nobody asked for this, so nobody is told how it went.
@@ -65,7 +68,8 @@ void DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (!footprint_.is_above_threshold()) return;
   footprint_.flush_caches();
   if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(prover_.settle(lock))) return;
-  static_cast<void>(device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold)));
+  const Result<Bytes> released = device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
+  if (released && released.value() > 0) recorder_.trimmed(released.value());
 }
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
@@ -124,9 +128,26 @@ void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
   footprint_.set_capacity(bytes);
 }
 
-void DeviceContext::set_out_of_memory_callback(OutOfMemoryCallback callback) {
+Result<void> DeviceContext::remove_out_of_memory_callback(std::uint64_t id) {
+  if (out_of_memory_.remove(id)) return {};
+  return Error{ErrorCode::invalid_argument, message_of("no out-of-memory callback of this pool has the number {}", id)};
+}
+
+// --- listeners ------------------------------------------------------------------------------------------------------
+
+std::uint64_t DeviceContext::add_event_callback(EventKinds kinds, EventCallback callback) {
   const PoolLock lock(mutex_);
-  out_of_memory_ = std::move(callback);
+  const std::uint64_t id = recorder_.add_listener(kinds, std::move(callback));
+  front_.refresh();
+  return id;
+}
+
+Result<void> DeviceContext::remove_event_callback(std::uint64_t id) {
+  const PoolLock lock(mutex_);
+  const bool is_there = recorder_.remove_listener(id);
+  front_.refresh();
+  if (is_there) return {};
+  return Error{ErrorCode::invalid_argument, message_of("no event callback of this pool has the number {}", id)};
 }
 
 // --- figures --------------------------------------------------------------------------------------------------------

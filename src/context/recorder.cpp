@@ -1,4 +1,4 @@
-// context: telling of allocations and frees.
+// context: telling of allocations, frees and what else happens.
 #include "context/recorder.hpp"
 
 namespace vpmm::context {
@@ -11,7 +11,46 @@ std::optional<std::uint64_t> stream_key(const pool::Caller& caller) {
 
 }  // namespace
 
+// --- listeners ------------------------------------------------------------------------------------------------------
+
+std::uint64_t Recorder::add_listener(EventKinds kinds, EventCallback callback) {
+  listeners_.push_back({last_listener_ + 1, kinds, std::move(callback)});
+  listen();
+  return ++last_listener_;
+}
+
+bool Recorder::remove_listener(std::uint64_t id) {
+  const bool is_there = std::erase_if(listeners_, [&](const Listener& listener) { return listener.id == id; }) != 0;
+  listen();
+  return is_there;
+}
+
+void Recorder::listen() {
+  wanted_ = 0;
+  for (const Listener& listener : listeners_) wanted_ |= listener.kinds;
+  const bool wants_mappings = wants(EventKind::map) || wants(EventKind::unmap);
+  if (device_.pool != nullptr) device_.pool->set_mapping_observer(wants_mappings ? this : nullptr);
+}
+
+// The pool is in the middle of its work, so nothing that is thrown may pass.
+void Recorder::tell(Event event) noexcept {
+  if (!wants(event.kind)) return;
+  event.time_ns = device_.driver.now_ns();
+  event.device = device_.primary.device();
+  for (const Listener& listener : listeners_) {
+    if ((listener.kinds & bit_of(event.kind)) == 0) continue;
+    try {
+      listener.callback(event);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): said to be lost
+    }
+  }
+}
+
+// --- what happens ---------------------------------------------------------------------------------------------------
+
 void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) {
+  if (request.tag != 0) tags_.add(begin, request.bytes, request.tag);
+  tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag});
   if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), device_.driver.now_ns() / 1000);
   if (observer_ == nullptr) return;
   const region::Region* const region = device_.allocated_around(begin);
@@ -21,8 +60,39 @@ void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Ca
   observe_begin(range, request.stream);
 }
 
-void Recorder::freed(DevicePtr ptr, const pool::Caller& caller) {
+std::uint32_t Recorder::freed(DevicePtr ptr, Bytes requested, const pool::Caller& caller) {
+  const std::uint32_t tag = tags_.empty() ? 0 : tags_.take(ptr);
+  tell({EventKind::free, ptr, requested, caller.stream, tag});
   if (writer_) writer_->record_deallocate(ptr, stream_key(caller), device_.driver.now_ns() / 1000);
+  return tag;
+}
+
+void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) {
+  if (tag != 0) tags_.add(range.begin, range.size, tag);
+  tell({EventKind::allocate, range.begin, range.size, caller.stream, tag});
+  observe_begin(range, caller.stream);
+}
+
+void Recorder::used(DevicePtr ptr, Bytes requested, driver::StreamHandle stream) {
+  tell({EventKind::record_use, ptr, requested, stream, tags_.of(ptr)});
+}
+
+void Recorder::out_of_memory(const Request& request) {
+  tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
+}
+
+void Recorder::trimmed(Bytes released) { tell({EventKind::trim, DevicePtr{}, released, std::nullopt}); }
+
+void Recorder::on_map(AddressRange chunk) noexcept { tell({EventKind::map, chunk.begin, chunk.size, std::nullopt}); }
+
+void Recorder::on_unmap(AddressRange chunk) noexcept {
+  tell({EventKind::unmap, chunk.begin, chunk.size, std::nullopt});
+}
+
+void Recorder::forget_lost() {
+  tags_.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr;
+  });
 }
 
 void Recorder::observe_begin(AddressRange range, const Stream& stream) const {

@@ -1,16 +1,25 @@
-// context: who is told of every allocation and free: a recording, and the driver's observer of memory.
+// context: who is told of what happens: a recording, listeners for events, the driver's observer of memory; and what is
+// known of allocations for them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "context/context.hpp"
 #include "context/device.hpp"
+#include "context/events.hpp"
+#include "context/tags.hpp"
 #include "observe/trace_file.hpp"
 
 namespace vpmm::context {
 
-class Recorder {
+// Note [Listeners are told under the lock]
+// Events are told where they happen, under the pool's lock, so listeners hear them in the order in which they are true,
+// and none that was undone. Chunks are told of as they enter and leave the table of mappings, so before the allocation
+// that they were mapped for. Whoever takes a listener away takes the lock, so nobody calls it afterwards.
+class Recorder final : public pool::MappingObserver {
  public:
   explicit Recorder(Device& device) : device_(device), observer_(device.driver.memory_observer()) {}
 
@@ -18,16 +27,51 @@ class Recorder {
   void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock) { writer_ = std::move(writer); }
   std::shared_ptr<observe::TraceWriter> stop() VPMM_REQUIRES(pool_lock) { return std::move(writer_); }
 
+  // --- listeners ---
+  // The number of this one, which no other of the pool ever has.
+  std::uint64_t add_listener(EventKinds kinds, EventCallback callback) VPMM_REQUIRES(pool_lock);
+  // False: there is none with this number.
+  bool remove_listener(std::uint64_t id) VPMM_REQUIRES(pool_lock);
+  bool wants(EventKind kind) const VPMM_REQUIRES(pool_lock) { return (wanted_ & bit_of(kind)) != 0; }
+  // Whether every allocation and every free has to come through the pool's lock.
+  bool wants_all_calls() const VPMM_REQUIRES(pool_lock) {
+    return is_recording() || wants(EventKind::allocate) || wants(EventKind::free);
+  }
+
+  // --- what happens ---
   void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void freed(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // To the observer alone. `last`: whose work is the last to use it; none: any stream's.
+  // `requested`: what its user asked for, where wants(free). Returns what it was tagged with.
+  std::uint32_t freed(DevicePtr ptr, Bytes requested, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // It was said to be freed, which then failed.
+  void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void used(DevicePtr ptr, Bytes requested, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
+  void out_of_memory(const Request& request) VPMM_REQUIRES(pool_lock);
+  void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);
+  void on_map(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
+  void on_unmap(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
+  const Tags& tags() const VPMM_REQUIRES(pool_lock) { return tags_; }
+  // Memory is gone that nobody freed.
+  void forget_lost() VPMM_REQUIRES(pool_lock);
+  // To the driver's observer alone. `last`: whose work is the last to use it; none: any stream's.
   void observe_begin(AddressRange range, const Stream& stream) const;
   void observe_end(AddressRange range, const Stream& last) const;
 
  private:
+  struct Listener {
+    std::uint64_t id = 0;
+    EventKinds kinds = 0;
+    EventCallback callback;
+  };
+  void listen() VPMM_REQUIRES(pool_lock);
+  void tell(Event event) noexcept VPMM_REQUIRES(pool_lock);
+
   Device& device_;
   driver::MemoryObserver* const observer_;
   std::shared_ptr<observe::TraceWriter> writer_ VPMM_GUARDED_BY(pool_lock);  // null: nothing is recorded
+  Tags tags_ VPMM_GUARDED_BY(pool_lock);
+  EventKinds wanted_ VPMM_GUARDED_BY(pool_lock) = 0;  // by any listener
+  std::uint64_t last_listener_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Vector<Listener> listeners_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::context

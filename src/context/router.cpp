@@ -25,6 +25,7 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
   if (device_.pool != nullptr)
     server = caller.standing == Standing::ordinary ? device_.small->server_of(request.bytes, request.alignment)
                                                    : Server::pages;
+  if (request.one_chunk) return allocate_one_chunk(lock, request, caller);
   if (server == Server::pages) return allocate_pages(lock, request, caller);
   if (server != Server::driver_pool) return slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
   if (caller.standing != Standing::ordinary)
@@ -37,6 +38,12 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
   return allocate_stream_ordered(lock, request, caller);
 }
 
+Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (device_.pool != nullptr) return allocate_pages(lock, request, caller);
+  return Error{ErrorCode::unsupported,
+               "one physical chunk needs the virtual memory pool, which is off or not supported here"};
+}
+
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
   const Bytes page = device_.pool->page_size();
   const Bytes natural = device_.pool->page_alignment();
@@ -44,8 +51,9 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
     return Error{ErrorCode::unsupported,
                  message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
                             request.alignment, page)};
-  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural)};
-  if (caller.standing == Standing::capturing) {
+  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural),
+                                std::nullopt, request.one_chunk};
+  if (caller.standing == Standing::capturing && !request.one_chunk) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {
       // Nobody was told when it was parked, for launches of the graph still use it.
@@ -54,7 +62,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
-  if (caller.own())
+  // Frees of what is not plain take the lock: a tag is to be forgotten, and a chunk shall be found again.
+  if (caller.own() && request.is_plain())
     device_.small->enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
                           device_.small->cache_of(*caller.timeline));
   return placed.begin;

@@ -33,6 +33,8 @@ class Router {
  private:
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)

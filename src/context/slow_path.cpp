@@ -63,7 +63,7 @@ Result<Placed> SlowPath::place(const Job& job) {
   if (!is_shortage(result)) return result;
   Error error{ErrorCode::out_of_memory,
               message_of("out of device memory: {}{}; {}", device_.pool->shortage_report(job.request),
-                         allocations_.report_of_freed(), result.error().message)};
+                         allocations_.report(), result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
 }
@@ -73,6 +73,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
   bool has_paused = false;
+  bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);
@@ -84,8 +85,14 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     VPMM_TRY_ASSIGN(const pool::Answer answer, pool.map(job.lock, job.request, job.caller, effort, began_ns));
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
     const pool::Needs& needs = std::get<pool::Needs>(answer);
-    if (needs.what == pool::Needs::What::memory)
+    if (needs.what == pool::Needs::What::memory) {
+      // Idle chunks cannot be put together to one, only given back for it.
+      if (job.request.in_one_chunk && effort != Effort::by_policy && !std::exchange(has_made_room, true)) {
+        VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
+        if (has_room) continue;
+      }
       return Error{ErrorCode::out_of_memory, message_of("{} bytes are missing", needs.missing)};
+    }
     if (!std::exchange(has_paused, true)) ++pauses_;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
   }
@@ -95,6 +102,8 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 // trouble, or, when memory runs out, everything. True: something came back, so it may be asked again.
 bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
+  // What comes back is hardly ever one chunk of just that size.
+  if (job.request.in_one_chunk && effort == Effort::by_policy) return false;
   if (small.flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
   small.want_events(job.caller.timeline);

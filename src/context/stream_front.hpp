@@ -65,7 +65,7 @@ inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) c
 
 inline void StreamFront::refresh() {
   const bool is_open = device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
-                       !device_.primary.is_poisoned() && !recorder_.is_recording();
+                       !device_.primary.is_poisoned() && !recorder_.wants_all_calls();
   // Only a change is written: every other thread reads it at every call.
   if (is_open_.load(std::memory_order_relaxed) != is_open) is_open_.store(is_open);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
@@ -52,6 +53,9 @@ class DriverPool {
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return blocks_.size(); }
   std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }
   std::uint64_t deallocations() const VPMM_REQUIRES(pool_lock) { return deallocations_; }
+  void for_each_block(FunctionRef<void(const Block&)> visit) const VPMM_REQUIRES(pool_lock) {
+    for (const auto& [begin, block] : blocks_) visit(block);
+  }
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:

@@ -39,6 +39,10 @@ std::string Memory::validate() const {
       if (mapping.at != reached)
         broken = message_of("a chunk at {:#x} begins or ends inside a region of {} bytes at {:#x}",
                             to_integer(mapping.at), region.range.size, to_integer(region.range.begin));
+      const bool counts = region.state != RegionState::zombie;
+      if (counts != (mapping.chunk->place == mapping.at))
+        broken = message_of("the chunk at {:#x} is said to be at {:#x}", to_integer(mapping.at),
+                            to_integer(mapping.chunk->place));
       reached = mapping.range().end();
       mapped += mapping.chunk->size;
     });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "base/host_memory.hpp"
 #include "base/line_allocator.hpp"
@@ -10,6 +11,7 @@
 #include "observe/statistics.hpp"
 #include "pool/config.hpp"
 #include "pool/flights.hpp"
+#include "pool/mapping_observer.hpp"
 #include "pool/tuning.hpp"
 #include "pool/view.hpp"
 #include "region/region_index.hpp"
@@ -54,6 +56,7 @@ struct Memory {
   Flights flights VPMM_GUARDED_BY(pool_lock);
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
+  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;       // null: nobody wants to know
   Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;                             // mapped elsewhere on the same account
   Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;                            // that flights are about to create
   alignas(kCacheLine) observe::Statistics counters VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
@@ -65,6 +68,15 @@ struct Memory {
   Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes() + other_bytes; }
   // What is mapped, or is about to be.
   Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) { return held_bytes() + coming_bytes; }
+  // What is mapped there is what counts from now on, until the chunk leaves.
+  void enter_place(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock) {
+    chunk.place = at;
+    if (mapping_observer != nullptr) mapping_observer->on_map({at, chunk.size});
+  }
+  void leave_place(vm::Chunk& chunk) VPMM_REQUIRES(pool_lock) {
+    const DevicePtr left = std::exchange(chunk.place, DevicePtr{});
+    if (mapping_observer != nullptr) mapping_observer->on_unmap({left, chunk.size});
+  }
   // A chunk counts while it exists, so those of a plan that was undone count, too.
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);

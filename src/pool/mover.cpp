@@ -233,6 +233,7 @@ void Mover::settle_split(Flight& flight) {
     return;
   }
   vm::Chunk* const chunk = split.chunk.chunk;
+  memory_.leave_place(*chunk);
   memory_.chunks.unmap(split.chunk.range());
   if (flight.is_split_released) {
     ++memory_.counters.chunks_released;
@@ -306,11 +307,14 @@ void Mover::enter_chunks(Run& run) {
       memory_.counters.bytes_moved += piece.chunk->size;
     }
     memory_.chunks.map(piece.chunk, piece.placement.range.begin);
+    memory_.enter_place(*piece.chunk, piece.placement.range.begin);
   }
 }
 
 // Returns the span in flight, joined with what was kept.
 Region* Mover::publish(Flight& flight) {
+  for (const Move& move : flight.plan->moves)
+    for (const vm::Mapping& mapping : move.chunks) memory_.leave_place(*mapping.chunk);
   enter_chunks(flight.span);
   for (Region* source : flight.sources) memory_.index.attach_zombie(source, memory_.timelines.reduce(source->stamp));
   Region* span = flight.span.region;

@@ -51,7 +51,7 @@ Pool::~Pool() = default;
 // the one that is too large can be split. So the pool grows by what all that is idle together lacks, and a request
 // fails only where it lacks that.
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
-  const Decision decision = fit(memory_.view(), ask_of(request, caller));
+  const Decision decision = window(ask_of(request, caller));
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::nullopt;
   return take(*plan, request, caller);
@@ -61,7 +61,7 @@ Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, con
   if (!takes_waiting(caller, effort)) return std::optional<Placed>();
   Ask ask = ask_of(request, caller);
   ask.takes_waiting = true;
-  const Decision decision = fit(memory_.view(), ask);
+  const Decision decision = window(ask);
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::optional<Placed>();
   VPMM_TRY(queue_waits(*plan, caller));
@@ -69,7 +69,11 @@ Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, con
 }
 
 bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
-  return std::holds_alternative<Plan>(fit(memory_.view(), ask_of(request, caller)));
+  return std::holds_alternative<Plan>(window(ask_of(request, caller)));
+}
+
+Decision Pool::window(const Ask& ask) const {
+  return ask.in_one_chunk ? fit_one_chunk(memory_.view(), ask) : fit(memory_.view(), ask);
 }
 
 Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
@@ -84,7 +88,7 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     }
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
-    if (effort == Effort::by_policy) {
+    if (effort == Effort::by_policy && !request.in_one_chunk) {  // which what is pending would hardly spare
       VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, caller, began_ns));
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
@@ -130,6 +134,7 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.slack = round_down(std::min(slack_room(peak), request.size / kSlackOfRequest), page);
   ask.growth_room = round_down(room_.below_capacity(held), page);
   ask.early_growth = round_down(early_growth(peak), page);
+  ask.in_one_chunk = request.in_one_chunk;
   return ask;
 }
 
@@ -151,10 +156,12 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
   static constexpr std::array<Strategy, 2> kMapping{grow, stitch};
   static constexpr std::array<Strategy, 2> kMoving{fit, stitch};
   static constexpr std::array<Strategy, 1> kFewMappings{grow_in_one_chunk};
+  static constexpr std::array<Strategy, 2> kOneChunk{fit_one_chunk, grow_in_one_chunk};
   const View view = memory_.view();
   if (effort == Effort::few_mappings) return cheapest(kFewMappings, view, ask);
   Ask within = ask;
   within.takes_waiting = takes_waiting(caller, effort);
+  if (ask.in_one_chunk) return cheapest(kOneChunk, view, within);
   if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::after_moves && caller.may_queue()) {
     Ask without_growth = ask;
     without_growth.growth_room = without_growth.early_growth = 0;
@@ -438,6 +445,12 @@ Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
   Vector<vm::Mapping> mappings;
   memory_.chunks.for_each_around(range, [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
   return mappings;
+}
+
+void Pool::for_each_place(FunctionRef<void(AddressRange)> visit) const {
+  memory_.chunks.for_each_chunk([&](const vm::Chunk& chunk) {
+    if (!is_null(chunk.place)) visit({chunk.place, chunk.size});
+  });
 }
 
 Bytes Pool::slack_of(const Region& region) const {

@@ -16,6 +16,7 @@
 #include "observe/statistics.hpp"
 #include "pool/config.hpp"
 #include "pool/gpu_room.hpp"
+#include "pool/mapping_observer.hpp"
 #include "pool/memory.hpp"
 #include "pool/mover.hpp"
 #include "pool/page_line.hpp"
@@ -119,6 +120,8 @@ class Pool {
   void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) {
     memory_.other_bytes = bytes;
   }  // mapped elsewhere on the same account
+  // Null: nobody is told. It must outlive the pool, or be taken away.
+  void set_mapping_observer(MappingObserver* observer) VPMM_REQUIRES(pool_lock) { memory_.mapping_observer = observer; }
   // While held: no sweep, no delay and no smaller caches, unless memory runs out.
   void hold_cleanup(bool is_held) VPMM_REQUIRES(pool_lock) { is_cleanup_held_ = is_held; }
 
@@ -149,6 +152,8 @@ class Pool {
   Vector<AddressRange> reservations() const VPMM_REQUIRES(pool_lock) { return memory_.reservations; }
   // Whether chunks can be handed to other processes.
   bool can_export() { return memory_.mapper.can_export(); }
+  // Where each chunk is, in no order; of those that the driver would not take back, none.
+  void for_each_place(FunctionRef<void(AddressRange)> visit) const VPMM_REQUIRES(pool_lock);
   // The chunks behind `range`, by address.
   Vector<vm::Mapping> mappings_around(AddressRange range) const VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
@@ -171,6 +176,8 @@ class Pool {
   // The same without slack.
   Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
 
+  // What needs no mapping.
+  Decision window(const Ask& ask) const VPMM_REQUIRES(pool_lock);
   bool has_complete_zombie() const VPMM_REQUIRES(pool_lock);
   Result<void> unpin(MutexLock& lock, Effort effort) VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);

@@ -161,6 +161,7 @@ Result<Bytes> Reclaimer::release_idle(MutexLock& lock, AddressRange idle, Region
     return std::move(unmapped.error());
   }
   Bytes released = 0;
+  for (const vm::Mapping& mapping : mappings) memory_.leave_place(*mapping.chunk);
   memory_.chunks.unmap(idle);
   for (std::size_t i = 0; i < mappings.size(); ++i) {
     if (!is_released[i]) {

@@ -37,6 +37,7 @@ struct PageRequest {
   Bytes alignment = 0;  // at least Pool::page_alignment()
   // A page to cut small requests from: the bytes of the one that finds no room in those that are cut already.
   std::optional<Bytes> small{};
+  bool in_one_chunk = false;  // one physical chunk of just that size, which nothing else uses
 };
 
 }  // namespace vpmm::pool

@@ -416,6 +416,25 @@ Decision grow(const View& view, const Ask& ask) {
   return laid_out(view, ask, kept, std::move(plan));
 }
 
+Decision fit_one_chunk(const View& view, const Ask& ask) {
+  std::optional<Plan> found;
+  view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
+    if (!view.admits(free, ask)) return true;
+    view.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) VPMM_REQUIRES(pool_lock) {
+      if (mapping.chunk->size != ask.size || !is_multiple(to_integer(mapping.at), ask.alignment)) return true;
+      found.emplace();
+      found->request = ask.size;
+      found->allocation = mapping.at;
+      found->kept = {{free, mapping.range(), free->stamp}};
+      View::add_waits(free->stamp, ask.own, found->waits);
+      return false;
+    });
+    return !found;
+  });
+  if (found) return std::move(*found);
+  return NoPlan{NoPlan::Reason::memory, ask.size};
+}
+
 Decision grow_in_one_chunk(const View& view, const Ask& ask) {
   if (ask.size > ask.growth_room) return NoPlan{NoPlan::Reason::memory, ask.size - ask.growth_room};
   Plan plan;

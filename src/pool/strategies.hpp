@@ -18,7 +18,9 @@ Decision fit(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 Decision stitch(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // New memory behind a kept end of a stretch, within early growth.
 Decision grow(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
-// One new chunk: where the number of mappings is at its limit.
+// One idle chunk of just that size. No driver call.
+Decision fit_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
+// One new chunk: where the number of mappings is at its limit, or one is asked for.
 Decision grow_in_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 
 // The first that costs no driver call; else the one whose price is least. Where none has a plan, the least that any

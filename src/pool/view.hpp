@@ -22,6 +22,7 @@ struct Ask {
   Bytes slack = 0;                      // most that the allocation may be larger than the request
   Bytes growth_room = 0;                // most new memory
   Bytes early_growth = 0;               // of it, although idle chunks could be moved
+  bool in_one_chunk = false;            // one chunk of just that size
 };
 
 // Reads only. A stretch is a maximal run of neighbouring free regions all of which the caller may use: what one caller

@@ -62,6 +62,8 @@ class CutPages {
   }
   // Those that caches have, and others.
   const Vector<Segment*>& segments() const VPMM_REQUIRES(pool_lock) { return segments_.all(); }
+  // Units that are in no segment.
+  void for_each_free(FunctionRef<void(const region::Region&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
   // Whether the segment is what was cut for it, and its pages say so.
   bool is_cut(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);

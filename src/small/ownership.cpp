@@ -63,6 +63,14 @@ std::optional<Allocation> visit_live(const Arena& arena, DevicePtr p, Visit&& vi
   return live;
 }
 
+// Which no warm call ends.
+void mark_used_elsewhere(const Allocation& live) VPMM_REQUIRES(cache_lock) {
+  if (live.slab != nullptr)
+    live.slab->set_used_elsewhere(live.index, true);
+  else
+    live.segment->set_used_elsewhere(live.index);
+}
+
 }  // namespace
 
 bool SmallPool::is_arena(const Region& page) { return arena_in(page) != nullptr; }
@@ -72,16 +80,14 @@ std::optional<Allocation> SmallPool::find(const Region& page, DevicePtr p) const
 }
 
 bool SmallPool::record_use(const Region& page, DevicePtr p, time::Timeline& timeline) {
-  const auto mark = [](const Allocation& live) VPMM_REQUIRES(cache_lock) {
-    if (live.slab != nullptr)
-      live.slab->set_used_elsewhere(live.index, true);
-    else
-      live.segment->set_used_elsewhere(live.index);
-  };
-  const std::optional<Allocation> live = visit_live(*arena_in(page), p, mark);
+  const std::optional<Allocation> live = visit_live(*arena_in(page), p, mark_used_elsewhere);
   if (!live) return false;
   uses_.add(live->range.begin, timeline);  // no warm call ends it any more
   return true;
+}
+
+void SmallPool::free_through_lock(const Region& page, DevicePtr begin) {
+  visit_live(*arena_in(page), begin, mark_used_elsewhere);
 }
 
 std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {

@@ -116,6 +116,8 @@ class SmallPool {
   }
   // Of the live allocation around `p`. False: nothing live is there.
   bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  // No warm call ends it any more. Requires: a live allocation begins there.
+  void free_through_lock(const region::Region& page, DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // Note [Who ends an allocation may free it]. None: no live allocation begins there.
   std::optional<Allocation> end(const region::Region& page, DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // What end() gave. May be used again on its own stream at once if nothing but that stream's work is in `stamp`,
@@ -174,6 +176,16 @@ class SmallPool {
     Bytes requested = 0;
   };
   HashMap<const region::Region*, Live> live_by_page() const VPMM_REQUIRES(pool_lock);
+  // What the pages that are cut are divided into: all of them, in no order, neighbours that are not live joined.
+  struct Part {
+    AddressRange range;
+    bool is_live = false;
+    Bytes requested = 0;                       // live: by its user
+    std::optional<time::TimelineId> timeline;  // of the stream that uses it or keeps it
+    bool is_kept = false;                      // not live: some stream keeps it for its own next requests
+    time::Stamp stamp{};                       // not live and not kept
+  };
+  void for_each_part(FunctionRef<void(const Part&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() VPMM_REQUIRES(pool_lock);
 
  private:

@@ -389,6 +389,11 @@ void Timelines::destroy_events() {
   events_.destroy_spares();
 }
 
+std::optional<driver::StreamId> Timelines::stream_of(TimelineId timeline) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
+  return found == by_id_.end() ? std::nullopt : found->second->stream;
+}
+
 std::string Timelines::describe_stream(TimelineId timeline) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
   if (found == by_id_.end()) return "a past stream";

@@ -175,7 +175,9 @@ class Timelines {
   void retire_idle(std::size_t keep) VPMM_REQUIRES(pool_lock);
   // Destroys all events (while the driver may still be called); what they would have proven needs new ones.
   void destroy_events() VPMM_REQUIRES(pool_lock);
-  std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);       // "stream 9 up to 17"
+  std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
+  // None: any stream, or one of the past.
+  std::optional<driver::StreamId> stream_of(TimelineId timeline) const VPMM_REQUIRES(pool_lock);
   std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
   std::string validate() const VPMM_REQUIRES(pool_lock);
 

@@ -94,7 +94,7 @@ void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapp
     if (mapping->first + mapping->second->size > range.begin) visit({mapping->first, mapping->second});
 }
 
-void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) {
+void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) const {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }
 

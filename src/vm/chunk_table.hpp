@@ -19,6 +19,7 @@ struct Chunk : FromHostMemory {
   Bytes size = 0;
   std::uint32_t mappings = 0;  // one where it is used, and one for each zombie of it
   bool handle_held = true;     // false: released, alive only through its mappings
+  DevicePtr place{};           // its mapping that counts, others are zombies; null: none of them
 };
 
 // A chunk at an address. Mappings are whole chunks and never overlap.
@@ -55,7 +56,7 @@ class ChunkTable {
   Bytes chunk_bytes() const VPMM_REQUIRES(pool_lock) { return chunk_bytes_; }
   std::uint64_t chunk_count() const VPMM_REQUIRES(pool_lock) { return chunks_.size(); }
   std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) { return mappings_.size(); }
-  void for_each_chunk(FunctionRef<void(Chunk&)> visit) VPMM_REQUIRES(pool_lock);
+  void for_each_chunk(FunctionRef<void(Chunk&)> visit) const VPMM_REQUIRES(pool_lock);
   void for_each_mapping(FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 

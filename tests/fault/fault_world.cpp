@@ -81,9 +81,14 @@ void FaultWorld::open() {
 }
 
 std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {
+  return allocate(context::Request{bytes, 0, stream});
+}
+
+std::size_t FaultWorld::allocate(const context::Request& request) {
   allocations_.emplace_back();
   if (pool_ == nullptr) return allocations_.size() - 1;
-  return take_over(within([&] { return pool_->allocate({bytes, 0, stream}); }), bytes, stream.value_or(streams_[1]));
+  return take_over(within([&] { return pool_->allocate(request); }), request.bytes,
+                   request.stream.value_or(streams_[1]));
 }
 
 std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes, StreamHandle stream) {
@@ -263,13 +268,22 @@ void FaultWorld::look() {
   const auto dumped = within([&]() -> Result<std::size_t> {
     static_cast<void>(pool_->statistics());
     const observe::PoolSnapshot snapshot = pool_->snapshot();
-    return observe::to_json(snapshot).size() + observe::to_text(snapshot).size();
+    return observe::to_json(snapshot).size() + observe::to_text(snapshot).size() + pool_->layout().blocks.size();
   });
   if (done(dumped, "dump") && dumped.value() == 0) fail("an empty dump");
 }
 
 void FaultWorld::record() {
   if (pool_ != nullptr) done(within([&] { return pool_->start_recording("/dev/null"); }), "start_recording");
+}
+
+void FaultWorld::listen() {
+  if (pool_ == nullptr) return;
+  const context::EventKinds all = (context::EventKinds{1} << context::kEventKinds) - 1;
+  done(within([&]() -> Result<std::uint64_t> {
+         return pool_->add_event_callback(all, [this](const context::Event&) { ++events_; });
+       }),
+       "add_event_callback");
 }
 
 // After a reset that failed half-way the context may be gone or not.

@@ -35,6 +35,7 @@ class FaultWorld {
   void open();  // creates the pool; others do nothing without one
   driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
   std::size_t allocate(Bytes bytes, context::Stream stream);  // a number for the calls below; it may have failed
+  std::size_t allocate(const context::Request& request);
   DevicePtr address(std::size_t number) const { return allocations_[number]->ptr; }  // of one that did not fail
   std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   void deallocate(std::size_t number, context::Stream stream);
@@ -51,7 +52,8 @@ class FaultWorld {
   void trim(Bytes bytes_to_keep);
   void preallocate(Bytes bytes);
   void synchronize();
-  void look();    // figures, and the dumps that the C ABI makes of a snapshot
+  void look();    // figures, the dumps that the C ABI makes of a snapshot, and the layout
+  void listen();  // to all events, from here on
   void record();  // from here on, into nowhere
   void reset();
   void reset_by_others();
@@ -128,6 +130,7 @@ class FaultWorld {
   std::optional<driver::StreamHandle> peer_stream_;
   bool has_peer_access_ = false;
   std::uint64_t deferred_ = 0;
+  std::uint64_t events_ = 0;  // heard
   std::uint8_t next_content_ = 1;
   bool is_poisoned_ = false;
   std::string failure_;

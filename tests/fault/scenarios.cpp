@@ -72,6 +72,38 @@ void without_streams(FaultWorld& w) {
   w.allocate(10 * kMiB, kAny);
 }
 
+// Tags, one chunk each, and somebody who hears of everything.
+void told_and_tagged(FaultWorld& w) {
+  const auto request = [&](Bytes bytes, bool one_chunk) {
+    context::Request made{bytes, 0, w.stream(1)};
+    made.tag = 7;
+    made.one_chunk = one_chunk;
+    return made;
+  };
+  w.listen();
+  std::vector<std::size_t> tagged;
+  for (const Bytes bytes : {Bytes{3000}, 4 * kMiB, 24 * kMiB}) tagged.push_back(w.allocate(request(bytes, false)));
+  w.deallocate(w.allocate(request(10 * kMiB, true)), w.stream(1));
+  moving(w);
+  w.allocate(request(10 * kMiB, true));
+  w.look();
+  w.record_use(tagged[0], w.stream(2));
+  for (const std::size_t number : tagged) w.deallocate(number, w.stream(1));
+  w.pass(1'000'000);
+  w.trim(0);
+}
+
+// Idle chunks that are given back for it.
+void making_one_chunk(FaultWorld& w) {
+  std::vector<std::size_t> pages;
+  for (int i = 0; i < 12; ++i) pages.push_back(w.allocate(2 * kMiB, w.stream(1)));
+  for (const std::size_t number : pages) w.deallocate(number, w.stream(1));
+  w.pass(1'000'000);
+  context::Request request{20 * kMiB, 0, w.stream(2)};
+  request.one_chunk = true;
+  w.allocate(request);
+}
+
 void looked_at(FaultWorld& w) {
   w.record();
   moving(w);
@@ -286,6 +318,8 @@ std::vector<Scenario> scenarios() {
       {"crossing_streams", crossing_streams},
       {"without_streams", without_streams},
       {"looked_at", looked_at},
+      {"told_and_tagged", told_and_tagged},
+      {"making_one_chunk", making_one_chunk, 32 * kMiB},
       {"unannounced_capture", unannounced_capture},
       {"announced_capture", announced_capture},
       {"trimming", trimming},

@@ -1,0 +1,66 @@
+// capi: callbacks for what happens in a pool.
+#include "context/events.hpp"
+#include "base/message.hpp"
+#include "capi/call.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+using context::EventKind;
+
+namespace {
+
+constexpr context::EventKinds kAllKinds = (context::EventKinds{1} << context::kEventKinds) - 1;
+
+constexpr bool mirrors(EventKind kind, vpmm_event_kind public_kind) {
+  return static_cast<int>(kind) == static_cast<int>(public_kind);
+}
+static_assert(mirrors(EventKind::allocate, VPMM_EVENT_ALLOCATE));
+static_assert(mirrors(EventKind::free, VPMM_EVENT_FREE));
+static_assert(mirrors(EventKind::map, VPMM_EVENT_MAP));
+static_assert(mirrors(EventKind::unmap, VPMM_EVENT_UNMAP));
+static_assert(mirrors(EventKind::out_of_memory, VPMM_EVENT_OUT_OF_MEMORY));
+static_assert(mirrors(EventKind::record_use, VPMM_EVENT_RECORD_USE));
+static_assert(mirrors(EventKind::trim, VPMM_EVENT_TRIM));
+
+vpmm_event to_struct(const context::Event& event) {
+  vpmm_event out{};
+  out.size = sizeof(out);
+  out.kind = static_cast<std::uint32_t>(event.kind);
+  out.tag = event.tag;
+  out.ptr = to_pointer(event.ptr);
+  out.bytes = event.bytes;
+  if (event.stream) out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(*event.stream));
+  out.arena = event.arena;
+  out.time_ns = event.time_ns;
+  out.device = event.device;
+  out.flags = event.stream ? 0 : VPMM_EVENT_NO_STREAM;
+  return out;
+}
+
+Result<void> check_kinds(std::uint32_t kinds) {
+  if (kinds == 0) return Error{ErrorCode::invalid_argument, "`kinds` is 0: it names no kind of event"};
+  if ((kinds & ~kAllKinds) == 0) return {};
+  return Error{ErrorCode::unsupported, message_of("kinds {:#x}: this version knows those of {:#x}", kinds, kAllKinds)};
+}
+
+}  // namespace
+
+vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_callback callback, void* argument,
+                                    uint64_t* id) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(check_kinds(kinds));
+    VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
+    VPMM_TRY(require(id, "id"));
+    *id = context.add_event_callback(kinds, [callback, argument](const context::Event& event) {
+      const vpmm_event told = to_struct(event);
+      callback(argument, &told);
+    });
+    return {};
+  });
+}
+
+vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id) {
+  return with_pool(
+      pool, [&](Context& context) { return context.remove_event_callback(id); }, WhenEnding::do_nothing);
+}

@@ -1,0 +1,35 @@
+// context: what happens in a pool, as listeners are told of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "base/address.hpp"
+#include "driver/types.hpp"
+
+namespace vpmm::context {
+
+enum class EventKind : std::uint32_t { allocate, free, map, unmap, out_of_memory, record_use, trim };
+constexpr std::uint32_t kEventKinds = 7;
+
+// Some of the kinds, a bit for each.
+using EventKinds = std::uint32_t;
+constexpr EventKinds bit_of(EventKind kind) { return EventKinds{1} << static_cast<std::uint32_t>(kind); }
+
+struct Event {
+  EventKind kind{};
+  DevicePtr ptr{};  // null: of no address
+  Bytes bytes =
+      0;  // allocate, free, record_use, out_of_memory: as asked for; map, unmap: of the chunk; trim: given back
+  std::optional<driver::StreamHandle> stream;  // that the call named; none: it named none
+  std::uint32_t tag = 0;
+  std::uint64_t arena = 0;  // 0: of no arena
+  std::uint64_t time_ns = 0;
+  driver::DeviceOrdinal device = 0;
+};
+
+// Called under the pool's lock: calls nothing of the pool. What it throws is lost.
+using EventCallback = std::function<void(const Event&)>;
+
+}  // namespace vpmm::context

@@ -1,0 +1,31 @@
+// context: what lies where in a pool at one moment.
+#pragma once
+
+#include <cstdint>
+
+#include "base/address.hpp"
+#include "base/host_memory.hpp"
+#include "region/region.hpp"
+
+namespace vpmm::context {
+
+struct Block {
+  AddressRange range;
+  region::RegionState state{};  // never a hole
+  Bytes requested = 0;          // allocated: as asked for
+  // Allocated: the stream that it was allocated on. Free: the one stream that may have it now. 0: none, or several.
+  std::uint64_t stream_id = 0;
+  std::uint64_t arena = 0;  // 0: of no arena
+  std::uint32_t tag = 0;
+  bool is_complete = false;  // free, zombie: nobody uses it any more
+  bool is_small = false;     // lies in a page that is cut for requests below a page
+};
+
+// By address. Chunks do not overlap, nor do blocks; where nothing is in flight, what is free or allocated lies in
+// chunks, and fills them, but for memory of the driver's own pool, which has none.
+struct Layout {
+  Vector<Block> blocks;
+  Vector<AddressRange> chunks;
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,54 @@
+// context: what users call their allocations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/address.hpp"
+#include "base/host_memory.hpp"
+#include "base/mutex.hpp"
+
+namespace vpmm::context {
+
+// Of the live allocations that have one. Their frees take the pool's lock, so that none outlives its allocation; others
+// pay nothing.
+class Tags {
+ public:
+  bool empty() const VPMM_REQUIRES(pool_lock) { return tagged_.empty(); }
+  // Requires: the allocation has none.
+  void add(DevicePtr begin, Bytes requested, std::uint32_t tag) VPMM_REQUIRES(pool_lock) {
+    tagged_[begin] = {tag, requested};
+  }
+  // 0: it has none.
+  std::uint32_t of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
+    const auto found = tagged_.find(begin);
+    return found == tagged_.end() ? 0 : found->second.tag;
+  }
+  // The same, and it has none from then on.
+  std::uint32_t take(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+    const std::uint32_t tag = of(begin);
+    if (tag != 0) tagged_.erase(begin);
+    return tag;
+  }
+  // Keeps those of which `is_live(begin)`.
+  template <typename IsLive>
+  void forget_unless(IsLive&& is_live) VPMM_REQUIRES(pool_lock) {
+    std::erase_if(tagged_, [&](const auto& entry) { return !is_live(entry.first); });
+  }
+  // "; of what lives, tagged weights 4096, 7 8192": bytes asked for. Empty: nothing is tagged, or the process has no
+  // memory for the text.
+  std::string report() const noexcept VPMM_REQUIRES(pool_lock);
+
+ private:
+  struct Tagged {
+    std::uint32_t tag = 0;
+    Bytes requested = 0;
+  };
+  Map<DevicePtr, Tagged> tagged_ VPMM_GUARDED_BY(pool_lock);
+};
+
+// Names are the process's, and their texts live for ever. "": it has none. Any thread.
+void set_tag_name(std::uint32_t tag, const char* name);
+const char* tag_name(std::uint32_t tag);
+
+}  // namespace vpmm::context

@@ -1,0 +1,274 @@
+// context: what lies where in a pool: blocks down to those below a page, and chunks.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "observe/log_level.hpp"
+#include "support/event_log.hpp"
+#include "support/pool_world_captures.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using context::bit_of;
+using context::Block;
+using region::RegionState;
+
+std::vector<Block> in_state(const context::Layout& layout, RegionState state) {
+  std::vector<Block> found;
+  for (const Block& block : layout.blocks)
+    if (block.state == state) found.push_back(block);
+  return found;
+}
+
+Block at(const context::Layout& layout, DevicePtr begin) {
+  for (const Block& block : layout.blocks)
+    if (block.range.begin == begin) return block;
+  ADD_FAILURE() << "no block begins at " << hex(begin);
+  return {};
+}
+
+std::uint64_t id_of(PoolWorld& world, StreamHandle stream) {
+  driver::StreamId id{};
+  EXPECT_EQ(world.sim().stream_get_id(stream, id), driver::CuResult::success);
+  return static_cast<std::uint64_t>(id);
+}
+
+// Blocks and chunks ascend and do not overlap, and what is free or allocated is what chunks back, to the byte.
+void expect_tiled(const context::Layout& layout) {
+  DevicePtr reached{};
+  for (const Block& block : layout.blocks) {
+    EXPECT_GE(block.range.begin, reached);
+    reached = block.range.end();
+  }
+  std::map<DevicePtr, DevicePtr> backed;  // begin to end, of runs side by side
+  std::map<DevicePtr, DevicePtr> used;
+  const auto add = [](std::map<DevicePtr, DevicePtr>& runs, AddressRange range) {
+    if (!runs.empty() && runs.rbegin()->second == range.begin)
+      runs.rbegin()->second = range.end();
+    else
+      runs[range.begin] = range.end();
+  };
+  for (const AddressRange& chunk : layout.chunks) add(backed, chunk);
+  for (const Block& block : layout.blocks)
+    if (block.state == RegionState::free || block.state == RegionState::allocated) add(used, block.range);
+  EXPECT_EQ(used, backed);
+}
+
+TEST(Layout, of_a_pool_that_has_nothing_is_empty) {
+  PoolWorld world(adaptive_world());
+  const context::Layout layout = world.pool().layout();
+  EXPECT_TRUE(layout.blocks.empty());
+  EXPECT_TRUE(layout.chunks.empty());
+}
+
+TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(4 * kPage - 100, stream);
+  const DevicePtr any = world.allocate(6 * kPage, std::nullopt);
+  const context::Layout layout = world.pool().layout();
+  expect_tiled(layout);
+  const Block block = at(layout, ptr);
+  EXPECT_EQ(block.state, RegionState::allocated);
+  EXPECT_EQ(block.range.size, 4 * kPage);
+  EXPECT_EQ(block.requested, 4 * kPage - 100);
+  EXPECT_EQ(block.stream_id, id_of(world, stream));
+  EXPECT_FALSE(block.is_small);
+  EXPECT_EQ(at(layout, any).stream_id, 0u);
+}
+
+TEST(Layout, shows_where_chunks_end_inside_an_allocation) {
+  PoolWorld world(page_world());
+  const DevicePtr ptr = world.allocate(3 * kPage, world.stream());
+  const context::Layout layout = world.pool().layout();
+  ASSERT_EQ(layout.chunks.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(layout.chunks[i], (AddressRange{ptr + i * kPage, kPage}));
+}
+
+TEST(Layout, says_which_stream_may_have_what_is_free_until_it_is_complete) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(20 * kPage, stream);
+  world.use(ptr, 20 * kPage, stream);
+  world.deallocate(ptr, stream);
+  Block block = at(world.pool().layout(), ptr);
+  EXPECT_EQ(block.state, RegionState::free);
+  EXPECT_FALSE(block.is_complete);
+  EXPECT_EQ(block.stream_id, id_of(world, stream));
+  EXPECT_EQ(block.requested, 0u);
+  world.wait();
+  block = at(world.pool().layout(), ptr);
+  EXPECT_TRUE(block.is_complete);
+  EXPECT_EQ(block.stream_id, 0u);
+}
+
+TEST(Layout, what_a_stream_keeps_for_its_next_requests_is_free_for_that_stream) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(2 * kPage, stream);
+  world.deallocate(ptr, stream);
+  ASSERT_EQ(world.statistics().live_allocations, 0u);
+  const Block block = at(world.pool().layout(), ptr);
+  EXPECT_EQ(block.state, RegionState::free);
+  EXPECT_EQ(block.stream_id, id_of(world, stream));
+}
+
+TEST(Layout, shows_each_block_and_span_of_a_page_that_is_cut_and_what_is_idle_between) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const StreamHandle other = world.stream();
+  std::map<DevicePtr, Bytes> live;
+  std::vector<DevicePtr> blocks;
+  for (const Bytes bytes : {Bytes{1}, Bytes{1000}, Bytes{1024}, 40 * kKiB, 119 * kKiB, 300 * kKiB, 700 * kKiB}) {
+    for (const StreamHandle on : {stream, other, stream}) {
+      const DevicePtr ptr = world.allocate(bytes, on);
+      live[ptr] = bytes;
+      blocks.push_back(ptr);
+    }
+  }
+  for (std::size_t i = 0; i < blocks.size(); i += 3) {
+    world.deallocate(blocks[i], stream);
+    live.erase(blocks[i]);
+  }
+  const context::Layout layout = world.pool().layout();
+  expect_tiled(layout);
+  std::map<DevicePtr, Bytes> shown;
+  for (const Block& block : in_state(layout, RegionState::allocated)) {
+    EXPECT_TRUE(block.is_small);
+    EXPECT_GE(block.range.size, block.requested);
+    EXPECT_NE(block.stream_id, 0u);
+    shown[block.range.begin] = block.requested;
+  }
+  EXPECT_EQ(shown, live);
+}
+
+TEST(Layout, a_block_that_waits_for_another_stream_is_free_and_not_complete) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const StreamHandle other = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const DevicePtr next = world.allocate(1000, stream);
+  ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
+  world.deallocate(ptr, stream);
+  const context::Layout layout = world.pool().layout();
+  expect_tiled(layout);
+  const std::vector<Block> live = in_state(layout, RegionState::allocated);
+  ASSERT_EQ(live.size(), 1u);
+  EXPECT_EQ(live[0].range.begin, next);
+  for (const Block& block : in_state(layout, RegionState::free)) {
+    if (block.range.contains(ptr)) {
+      EXPECT_FALSE(block.is_complete);
+    }
+  }
+}
+
+TEST(Layout, what_was_freed_and_is_kept_for_a_captured_graph_is_free_for_nobody_yet) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  begin_capture(world, stream, driver::CaptureMode::global);
+  const DevicePtr ptr = world.allocate(4 * kPage, stream);
+  EXPECT_EQ(at(world.pool().layout(), ptr).state, RegionState::allocated);
+  world.deallocate(ptr, stream);
+  const Block block = at(world.pool().layout(), ptr);
+  EXPECT_EQ(block.state, RegionState::free);
+  EXPECT_FALSE(block.is_complete);
+  EXPECT_EQ(block.stream_id, 0u);
+  const driver::GraphHandle graph = end_capture(world, stream);
+  EXPECT_EQ(world.sim().graph_destroy(graph), driver::CuResult::success);
+}
+
+TEST(Layout, memory_of_the_drivers_own_pool_is_shown_and_has_no_chunk) {
+  WorldOptions options = adaptive_world();
+  options.config.small = context::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const context::Layout layout = world.pool().layout();
+  EXPECT_TRUE(layout.chunks.empty());
+  EXPECT_EQ(at(layout, ptr).requested, 1000u);
+  EXPECT_EQ(at(layout, ptr).stream_id, id_of(world, stream));
+  world.deallocate(ptr, stream);
+}
+
+TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.pool().set_capacity(4 * kPage);
+  std::vector<DevicePtr> pages;
+  for (int i = 0; i < 4; ++i) pages.push_back(world.allocate(kPage, stream));
+  for (const std::size_t i : {0, 2}) {
+    world.use(pages[i], kPage, stream, kLongNs);
+    world.deallocate(pages[i], stream);
+  }
+  const DevicePtr two = world.allocate(2 * kPage, stream);
+  const context::Layout layout = world.pool().layout();
+  EXPECT_FALSE(in_state(layout, RegionState::zombie).empty());
+  EXPECT_EQ(layout.chunks.size(), 4u);
+  EXPECT_EQ(at(layout, two).range.size, 2 * kPage);
+  expect_tiled(layout);
+}
+
+// Sizes below and around pages on three streams, with uses of others, trims and calls that fail.
+class RandomLayout : public ::testing::TestWithParam<bool> {};
+
+TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
+  using driver::Call;
+  WorldOptions options = GetParam() ? page_world() : adaptive_world();
+  options.sim.capacity = 64 * kPage;
+  options.config.log = observe::LogLevel::quiet;
+  for (std::uint32_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    PoolWorld world(options);
+    EventLog log(world.pool(), bit_of(EventKind::map) | bit_of(EventKind::unmap));
+    std::mt19937 random(seed);
+    const auto pick = [&](std::uint32_t below) { return random() % below; };
+    const std::vector<StreamHandle> streams{world.stream(), world.stream(), world.stream()};
+    std::map<DevicePtr, Bytes> live;
+    for (int step = 0; step < 150; ++step) {
+      const StreamHandle stream = streams[pick(3)];
+      if (pick(4) == 0)
+        world.faults().set_plan(
+            {{Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap, Call::mem_release},
+             1 + pick(4),
+             driver::CuResult::out_of_memory,
+             driver::FaultPlan::Repeat::once});
+      if (pick(20) == 0) {
+        static_cast<void>(world.pool().trim(0));
+      } else if (pick(3) != 0 || live.empty()) {
+        const Bytes bytes = pick(3) != 0 ? 1 + pick(1'900'000) : kPage * (1 + pick(12)) - pick(2);
+        const auto made = world.pool().allocate({bytes, 0, stream});
+        if (made) live[made.value()] = bytes;
+        if (made) world.use(made.value(), bytes, stream, 1 + pick(100'000));
+        if (made && pick(4) == 0) {
+          ASSERT_TRUE(world.pool().record_use(made.value(), streams[pick(3)]).ok());
+        }
+      } else {
+        const auto freed = std::next(live.begin(), pick(static_cast<std::uint32_t>(live.size())));
+        ASSERT_TRUE(world.pool().deallocate(freed->first, pick(2) ? context::Stream(stream) : std::nullopt).ok());
+        live.erase(freed);
+      }
+      world.faults().clear_plan();
+      ASSERT_EQ(world.pool().validate(), "");
+      const context::Layout layout = world.pool().layout();
+      expect_tiled(layout);
+      std::map<DevicePtr, Bytes> shown;
+      for (const Block& block : in_state(layout, RegionState::allocated)) shown[block.range.begin] = block.requested;
+      ASSERT_EQ(shown, live);
+      std::map<DevicePtr, Bytes> chunks;
+      for (const AddressRange& chunk : layout.chunks) chunks[chunk.begin] = chunk.size;
+      ASSERT_EQ(chunks, log.chunks());
+      if (::testing::Test::HasFailure()) return;
+    }
+    for (const auto& [ptr, bytes] : live) world.deallocate(ptr, std::nullopt);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, RandomLayout, ::testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "pages" : "adaptive"; });
+
+}  // namespace
+}  // namespace vpmm::testing

@@ -1,0 +1,133 @@
+// context: tags of allocations: where they are seen, and that none outlives its allocation.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context/tags.hpp"
+#include "support/event_log.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using context::bit_of;
+
+DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, context::Stream stream, std::uint32_t tag) {
+  context::Request request{bytes, 0, stream};
+  request.tag = tag;
+  const auto result = world.pool().allocate(request);
+  EXPECT_TRUE(result.ok()) << message_of(result);
+  EXPECT_EQ(world.pool().validate(), "");
+  return result ? result.value() : DevicePtr{};
+}
+
+// None: nothing live begins there.
+std::optional<std::uint32_t> tag_at(PoolWorld& world, DevicePtr ptr) {
+  for (const context::Block& block : world.pool().layout().blocks)
+    if (block.range.begin == ptr && block.state == region::RegionState::allocated) return block.tag;
+  return std::nullopt;
+}
+
+// Of a block, a span, a page that streams keep, and pages that they do not.
+class Tags : public ::testing::TestWithParam<Bytes> {};
+
+TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  std::vector<Event> told;
+  const context::EventKinds kinds =
+      bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
+  const auto id = world.pool().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
+  const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
+  ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
+  EXPECT_EQ(tag_at(world, ptr), 7u);
+  world.deallocate(ptr, stream);
+  ASSERT_EQ(told.size(), 3u);
+  for (const Event& event : told) EXPECT_EQ(event.tag, 7u);
+  EXPECT_TRUE(world.pool().remove_event_callback(id).ok());
+}
+
+TEST_P(Tags, do_not_outlive_their_allocation_whoever_frees_it) {
+  for (const bool is_named : {true, false}) {
+    PoolWorld world(adaptive_world());
+    const StreamHandle stream = world.stream();
+    world.deallocate(world.allocate(GetParam(), stream), stream);  // what a cache could serve from now on
+    const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
+    EXPECT_EQ(tag_at(world, ptr), 7u);
+    world.deallocate(ptr, is_named ? context::Stream(stream) : std::nullopt);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(tag_at(world, world.allocate(GetParam(), stream)), 0u);
+  }
+}
+
+TEST_P(Tags, of_a_bound_streams_frees_and_of_finalizers_end_too) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  const DevicePtr first = allocate_tagged(world, GetParam(), stream, 7);
+  ASSERT_TRUE(bound.value()->deallocate(first).ok());
+  const DevicePtr second = allocate_tagged(world, GetParam(), stream, 8);
+  world.pool().deallocate_deferred(second);
+  world.wait();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(tag_at(world, world.allocate(GetParam(), stream)), 0u);
+}
+
+TEST_P(Tags, cost_the_stream_no_proof_of_its_own_frees) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = allocate_tagged(world, GetParam(), stream, 7);
+  world.use(first, GetParam(), stream, kLongNs);
+  world.deallocate(first, stream);
+  EXPECT_EQ(allocate_tagged(world, GetParam(), stream, 8), first);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Tags, ::testing::Values(1000, 300'000, kPage, 12 * kPage));
+
+TEST(Tag, of_memory_that_a_reset_took_away_is_forgotten) {
+  WorldOptions options = adaptive_world();
+  options.config.small = context::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const DevicePtr lost = allocate_tagged(world, 1000, world.stream(), 7);
+  EXPECT_EQ(tag_at(world, lost), 7u);
+  const DevicePtr kept = allocate_tagged(world, 4 * kPage, std::nullopt, 8);
+  ASSERT_TRUE(world.pool().reset().ok());
+  EXPECT_EQ(tag_at(world, lost), std::nullopt);
+  EXPECT_EQ(tag_at(world, kept), 8u);
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(tag_at(world, world.allocate(1000, stream)), 0u);
+}
+
+TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.pool().set_capacity(8 * kPage);
+  context::set_tag_name(41, "weights");
+  allocate_tagged(world, 2 * kPage, stream, 41);
+  allocate_tagged(world, 1 * kPage, stream, 41);
+  allocate_tagged(world, 1000, stream, 42);
+  context::Request request{8 * kPage, 0, stream};
+  request.tag = 43;
+  const EventLog log(world.pool(), bit_of(EventKind::out_of_memory));
+  expect_error(world.pool().allocate(request), ErrorCode::out_of_memory,
+               {"; of what lives, tagged weights " + std::to_string(3 * kPage) + ", 42 1000"});
+  ASSERT_EQ(log.events().size(), 1u);
+  EXPECT_EQ(log.events()[0].tag, 43u);
+}
+
+TEST(Tag, names_are_the_processs_and_their_texts_stay) {
+  EXPECT_STREQ(context::tag_name(1001), "");
+  context::set_tag_name(1001, "cache");
+  const char* const first = context::tag_name(1001);
+  EXPECT_STREQ(first, "cache");
+  context::set_tag_name(1001, "other");
+  EXPECT_STREQ(first, "cache");
+  EXPECT_STREQ(context::tag_name(1001), "other");
+  context::set_tag_name(1001, "");
+  EXPECT_STREQ(context::tag_name(1001), "");
+}
+
+}  // namespace
+}  // namespace vpmm::testing

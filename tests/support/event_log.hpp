@@ -1,0 +1,105 @@
+// tests: a listener that keeps what it was told, and holds each event against those before it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "context/context.hpp"
+
+namespace vpmm::testing {
+
+using context::Event;
+using context::EventKind;
+
+constexpr context::EventKinds kEveryKind = (context::EventKinds{1} << context::kEventKinds) - 1;
+
+// From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, and is freed as it was
+// allocated.
+class EventLog {
+ public:
+  explicit EventLog(context::Context& pool, context::EventKinds kinds = kEveryKind) : pool_(pool) {
+    id_ = pool.add_event_callback(kinds, [this](const Event& event) { note(event); });
+  }
+  ~EventLog() { EXPECT_TRUE(pool_.remove_event_callback(id_).ok()); }
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  std::uint64_t id() const { return id_; }
+  const std::vector<Event>& events() const { return events_; }
+  std::vector<Event> of(EventKind kind) const {
+    std::vector<Event> found;
+    for (const Event& event : events_)
+      if (event.kind == kind) found.push_back(event);
+    return found;
+  }
+  std::vector<EventKind> kinds() const {
+    std::vector<EventKind> kinds;
+    for (const Event& event : events_) kinds.push_back(event.kind);
+    return kinds;
+  }
+  void clear() { events_.clear(); }  // what is mapped and live stays known
+
+  const std::map<DevicePtr, Bytes>& chunks() const { return chunks_; }
+  const std::map<DevicePtr, Bytes>& live() const { return live_; }
+  Bytes mapped_bytes() const {
+    Bytes sum = 0;
+    for (const auto& [begin, bytes] : chunks_) sum += bytes;
+    return sum;
+  }
+
+ private:
+  void note(const Event& event) {
+    events_.push_back(event);
+    EXPECT_GE(event.time_ns, last_ns_);
+    last_ns_ = event.time_ns;
+    switch (event.kind) {
+      case EventKind::map:
+        EXPECT_FALSE(is_any_mapped({event.ptr, event.bytes})) << "mapped twice";
+        chunks_[event.ptr] = event.bytes;
+        break;
+      case EventKind::unmap:
+        EXPECT_EQ(chunks_.count(event.ptr) == 0 ? 0 : chunks_[event.ptr], event.bytes) << "no such chunk";
+        EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "unmapped before it was freed";
+        chunks_.erase(event.ptr);
+        break;
+      case EventKind::allocate:
+        EXPECT_TRUE(is_mapped({event.ptr, event.bytes})) << "allocated before it was mapped";
+        EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "allocated twice";
+        live_[event.ptr] = event.bytes;
+        break;
+      case EventKind::free:
+        EXPECT_EQ(live_.count(event.ptr) == 0 ? 0 : live_[event.ptr], event.bytes) << "no such allocation";
+        live_.erase(event.ptr);
+        break;
+      default: break;
+    }
+  }
+  static bool has_any(const std::map<DevicePtr, Bytes>& ranges, AddressRange around) {
+    auto next = ranges.lower_bound(around.end());
+    if (next == ranges.begin()) return false;
+    --next;
+    return next->first + next->second > around.begin;
+  }
+  bool is_any_mapped(AddressRange range) const { return has_any(chunks_, range); }
+  bool is_any_live(AddressRange range) const { return has_any(live_, range); }
+  bool is_mapped(AddressRange range) const {
+    auto chunk = chunks_.upper_bound(range.begin);
+    if (chunk == chunks_.begin()) return false;
+    DevicePtr reached = range.begin;
+    for (--chunk; chunk != chunks_.end() && chunk->first <= reached && reached < range.end(); ++chunk)
+      reached = chunk->first + chunk->second;
+    return reached >= range.end();
+  }
+
+  context::Context& pool_;
+  std::uint64_t id_ = 0;
+  std::vector<Event> events_;
+  std::uint64_t last_ns_ = 0;
+  std::map<DevicePtr, Bytes> chunks_;
+  std::map<DevicePtr, Bytes> live_;
+};
+
+}  // namespace vpmm::testing
