@@ -163,11 +163,12 @@ bool Arena::is_used_by(StreamKey key) const {
   return std::any_of(blocks_.begin(), blocks_.end(), [&](const auto& block) { return block.second.key == key; });
 }
 
-Bytes Arena::idle_stretch_bytes() const {
-  Bytes bytes = 0;
-  for (const auto& [begin, stretch] : stretches_)
-    if (stretch.live == 0) bytes += stretch.range.size;
-  return bytes;
+const Stretch* Arena::idle_stretch() const {
+  if (idle_ == 0) return nullptr;
+  const auto idle =
+      std::find_if(stretches_.begin(), stretches_.end(), [](const auto& stretch) { return stretch.second.live == 0; });
+  VPMM_CHECK(idle != stretches_.end(), picture(kGrain));
+  return &idle->second;
 }
 
 Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
@@ -257,6 +258,7 @@ void Arena::add(AddressRange range, StreamKey key) {
   blocks_.emplace(range.begin, std::move(block));
   free_.insert({false, key, range.size, range.begin});
   held_ += range.size;
+  idle_ += range.size;
 }
 
 void Arena::remove(const Stretch& idle) {
@@ -267,6 +269,7 @@ void Arena::remove(const Stretch& idle) {
     block = blocks_.erase(block);
   }
   held_ -= range.size;
+  idle_ -= range.size;
   stretches_.erase(range.begin);
 }
 
@@ -287,7 +290,7 @@ const Block& Arena::take(AddressRange part, const Use& use) {
   taken.requested = use.requested;
   taken.timeline = use.timeline;
   taken.stamp = {};
-  ++taken.stretch->live;
+  if (taken.stretch->live++ == 0) idle_ -= taken.stretch->range.size;
   ++live_;
   allocated_ += part.size;
   return taken;
@@ -305,7 +308,7 @@ void Arena::end(DevicePtr begin, const End& end) {
   block.requested = 0;
   block.timeline.reset();
   block.other_uses.clear();
-  --block.stretch->live;
+  if (--block.stretch->live == 0) idle_ += block.stretch->range.size;
   --live_;
   allocated_ -= block.range.size;
   merge(found);

@@ -55,6 +55,7 @@ class Arena {
   void for_each_live(FunctionRef<void(const Block&)> visit) const;  // by address
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const Block&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
+  const Stretch* idle_stretch() const;  // the lowest without a live block; null: none
   // What must have finished before the whole of a stretch that is idle may be anybody's. None: more than a stamp holds.
   std::optional<time::Stamp> stamp_of(const Stretch& idle) const;
   bool is_used_by(StreamKey key) const;
@@ -89,7 +90,7 @@ class Arena {
   Bytes held_bytes() const { return held_; }            // of its stretches
   Bytes allocated_bytes() const { return allocated_; }  // of live blocks
   std::uint64_t live() const { return live_; }
-  Bytes idle_stretch_bytes() const;  // of those without a live block
+  Bytes idle_stretch_bytes() const { return idle_; }  // of stretches without a live block
   // Of free blocks whose stamp `reduce` does not make complete.
   Bytes pending_bytes(FunctionRef<time::Stamp(const time::Stamp&)> reduce) const;
 
@@ -138,6 +139,7 @@ class Arena {
   Set<Place> free_;  // those that wait last
   Bytes held_ = 0;
   Bytes allocated_ = 0;
+  Bytes idle_ = 0;
   std::uint64_t live_ = 0;
 };
 

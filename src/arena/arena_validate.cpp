@@ -7,7 +7,7 @@
 namespace vpmm::arena {
 
 std::string Arena::validate() const {
-  Bytes held = 0, allocated = 0;
+  Bytes held = 0, allocated = 0, idle = 0;
   std::uint64_t live = 0, free = 0;
   for (const auto& [begin, stretch] : stretches_) {
     held += stretch.range.size;
@@ -32,10 +32,12 @@ std::string Arena::validate() const {
     }
     if (at != stretch.range.end()) return message_of("blocks end before their stretch: {}", picture(kGrain));
     if (stretch.live != live_in_it) return message_of("{} live blocks, {} counted", live_in_it, stretch.live);
+    if (live_in_it == 0) idle += stretch.range.size;
     live += live_in_it;
   }
   if (live + free != blocks_.size()) return message_of("{} blocks, {} in stretches", blocks_.size(), live + free);
   if (free != free_.size()) return message_of("{} free blocks, {} filed", free, free_.size());
+  if (idle != idle_) return message_of("{} bytes are idle, {} counted", idle, idle_);
   if (live != live_ || held != held_ || allocated != allocated_)
     return message_of("{} live of {} bytes in {} bytes, counted {} of {} in {}", live, allocated, held, live_,
                       allocated_, held_);

@@ -62,7 +62,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   if (!result) return result;
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    recorder_.allocated(result.value(), request, caller);
+    recorder_.allocated(result.value(), request, caller, arenas_.range_of(result.value()));
     leave(caller);
     footprint_.note_peaks(caller);
     bound_any_stream(lock);

@@ -11,12 +11,15 @@ std::optional<std::uint64_t> stream_key(const pool::Caller& caller) {
 
 }  // namespace
 
-void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) {
+void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
+                         std::optional<AddressRange> block) {
   if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), device_.driver.now_ns() / 1000);
   if (observer_ == nullptr) return;
   const region::Region* const region = device_.allocated_around(begin);
   AddressRange range{begin, request.bytes};
-  if (region != nullptr)
+  if (block)
+    range = *block;
+  else if (region != nullptr)
     range = small::SmallPool::is_arena(*region) ? device_.small->find(*region, begin)->range : region->range;
   observe_begin(range, request.stream);
 }

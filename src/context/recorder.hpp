@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "context/context.hpp"
@@ -18,7 +19,9 @@ class Recorder {
   void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock) { writer_ = std::move(writer); }
   std::shared_ptr<observe::TraceWriter> stop() VPMM_REQUIRES(pool_lock) { return std::move(writer_); }
 
-  void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // `block`: where it is part of an arena's memory.
+  void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
+                 std::optional<AddressRange> block = std::nullopt) VPMM_REQUIRES(pool_lock);
   void freed(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // To the observer alone. `last`: whose work is the last to use it; none: any stream's.
   void observe_begin(AddressRange range, const Stream& stream) const;
