@@ -54,6 +54,7 @@ typedef enum vpmm_status {
 
 typedef struct vpmm_pool vpmm_pool;                 /* opaque */
 typedef struct vpmm_bound_stream vpmm_bound_stream; /* opaque */
+typedef struct vpmm_arena vpmm_arena;               /* opaque */
 typedef void* vpmm_stream;
 
 /* Settings of a pool; vpmm_config_init fills in the defaults or the environment's values. */
@@ -218,7 +219,9 @@ typedef enum vpmm_event_kind {
   VPMM_EVENT_UNMAP = 3,         /* a physical chunk left it: given back to the driver, or moved */
   VPMM_EVENT_OUT_OF_MEMORY = 4, /* a request failed; out-of-memory callbacks did not help */
   VPMM_EVENT_RECORD_USE = 5,    /* vpmm_record_use named another stream */
-  VPMM_EVENT_TRIM = 6           /* vpmm_trim, or a release threshold, gave idle memory back: after its UNMAPs */
+  VPMM_EVENT_TRIM = 6,          /* vpmm_trim, or a release threshold, gave idle memory back: after its UNMAPs */
+  VPMM_EVENT_ARENA_GROW = 7,    /* an arena has a stretch of memory that is its own from now on: after its MAPs */
+  VPMM_EVENT_ARENA_SHRINK = 8   /* it gives the stretch back: after the last FREE in it */
 } vpmm_event_kind;
 
 enum { VPMM_EVENT_NO_STREAM = 1 /* the call named no stream */ };
@@ -308,6 +311,51 @@ VPMM_API void vpmm_stream_unbind(vpmm_bound_stream* bound); /* null does nothing
 /* `alignment` 0: the default. */
 VPMM_API vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr);
 VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
+
+/* --- arenas ---
+ * Memory that a program keeps together: for captured graphs, for a phase of the program, for registration. An arena
+ * takes stretches of whole pages from its pool, and divides them by itself into blocks of whole multiples of 512 bytes.
+ * What it hands out is freed, used on other streams, queried and exported by the functions above, like all memory of
+ * the pool; what is freed goes back to the arena. Requests of half a page and less share pages.
+ *
+ * Who may have what was freed: the stream that it was allocated for and freed on, at once, also while it is captured.
+ * Others, once the pool knows that the work is over, as long as the arena is not pinned. What vpmm_record_use named
+ * other streams for, or what was freed on another stream or on none, serves nobody before all of that work is over;
+ * then first of all the stream that it was allocated for. Idle stretches of an arena that is not pinned go back to the
+ * pool in a shortage, by vpmm_trim, and above release_threshold.
+ *
+ * Captures: a request or a free of a capturing stream pins the arena, and nothing is queued or asked of the GPU for it.
+ * Graphs that use one arena may use the same memory, so they may not run at the same time, and a graph may not run
+ * beside what its stream had queued before the capture, where it uses memory that was freed then. A capturing stream is
+ * known by its handle: it is the stream that called last with that handle outside a capture. */
+enum {
+  VPMM_ARENA_ONE_CHUNK = 1, /* each stretch that it takes from the pool is one physical chunk: for registration */
+  VPMM_ARENA_NO_SPLIT = 2   /* each allocation has a stretch of its own */
+};
+/* `flags`: bits of the above. `tag` is yours, and reports name it. The arena ends with vpmm_arena_release, before its
+ * pool. VPMM_ERROR_UNSUPPORTED: there is no virtual memory pool. */
+VPMM_API vpmm_status vpmm_arena_create(vpmm_pool* pool, uint32_t flags, uint32_t tag, vpmm_arena** arena);
+VPMM_API vpmm_status vpmm_arena_id(vpmm_arena* arena, uint64_t* id); /* never 0, never used twice in a process */
+/* Memory inside the arena that work queued on `stream` after the call may use. `alignment` 0: 512 bytes. Zero bytes
+ * give null. */
+VPMM_API vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment, vpmm_stream stream,
+                                         void** ptr);
+/* [ptr, ptr + bytes) inside the arena, where it is free, whoever freed it: you know that nothing uses it. `ptr` is a
+ * whole multiple of 512 bytes from where the pool's memory begins, as all that an arena hands out.
+ * VPMM_ERROR_INVALID_POINTER: not of this arena. VPMM_ERROR_INVALID_ARGUMENT: not free, or, with VPMM_ARENA_NO_SPLIT,
+ * not at the begin of a stretch. */
+VPMM_API vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, vpmm_stream stream);
+/* From now on all that the arena has, and gets, keeps its address and its memory until it is released, and what a
+ * stream freed serves that stream alone. May be called again. */
+VPMM_API vpmm_status vpmm_arena_pin(vpmm_arena* arena);
+/* Idle stretches go back to the pool; nothing while it is pinned. `released` may be null. */
+VPMM_API vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released);
+/* Copies up to `capacity` of the live allocations, in ascending order; *count is how many there are. */
+VPMM_API vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, size_t* count);
+/* No more requests. Its memory is everybody's again: what is idle now (of a pinned arena behind all work that is queued
+ * on any stream by now: its graphs are not launched again), the rest when what is live in it is freed. The arena
+ * pointer is dead. Null does nothing. */
+VPMM_API vpmm_status vpmm_arena_release(vpmm_arena* arena);
 
 /* --- stream capture --- */
 /* Bracket captures on streams that are never passed to the pool. */

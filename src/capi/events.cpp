@@ -22,6 +22,8 @@ static_assert(mirrors(EventKind::unmap, VPMM_EVENT_UNMAP));
 static_assert(mirrors(EventKind::out_of_memory, VPMM_EVENT_OUT_OF_MEMORY));
 static_assert(mirrors(EventKind::record_use, VPMM_EVENT_RECORD_USE));
 static_assert(mirrors(EventKind::trim, VPMM_EVENT_TRIM));
+static_assert(mirrors(EventKind::arena_grow, VPMM_EVENT_ARENA_GROW));
+static_assert(mirrors(EventKind::arena_shrink, VPMM_EVENT_ARENA_SHRINK));
 
 vpmm_event to_struct(const context::Event& event) {
   vpmm_event out{};

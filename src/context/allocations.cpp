@@ -34,8 +34,17 @@ std::optional<small::Allocation> Allocations::find_live(const region::Region& pa
   return small;
 }
 
+const arena::Block* Allocations::block_in_arena(DevicePtr ptr) const {
+  const arena::Block* const block = arenas_.live_around(ptr);
+  return block != nullptr && !shares_.is_kept(block->range.begin) ? block : nullptr;
+}
+
 // The live allocation in it around `ptr`; empty: nothing live is there.
 AddressRange Allocations::live_around(const region::Region& region, DevicePtr ptr) const {
+  if (arenas_.has(region.range.begin)) {
+    const arena::Block* const block = block_in_arena(ptr);
+    return block != nullptr ? block->range : AddressRange{};
+  }
   if (!small::SmallPool::is_arena(region)) return is_live(region) ? region.range : AddressRange{};
   const std::optional<small::Allocation> small = find_live(region, ptr);
   return small ? small->range : AddressRange{};
@@ -43,14 +52,17 @@ AddressRange Allocations::live_around(const region::Region& region, DevicePtr pt
 
 Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
   const region::Region* const region = device_.allocated_around(ptr);
-  if (region != nullptr && small::SmallPool::is_arena(*region)) {
+  if (region != nullptr && arenas_.has(ptr)) {
+    if (const arena::Block* const block = block_in_arena(ptr))
+      return AllocationInfo{block->range.begin, block->requested, block->range.size, arenas_.arena_of(ptr)};
+  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
-      return AllocationInfo{small->range.begin, small->requested, small->range.size};
+      return AllocationInfo{small->range.begin, small->requested, small->range.size, ArenaId{}};
   } else if (region != nullptr && is_live(*region)) {
-    return AllocationInfo{region->range.begin, device_.small->requested_of(*region), region->range.size};
+    return AllocationInfo{region->range.begin, device_.small->requested_of(*region), region->range.size, ArenaId{}};
   }
   if (const driver_pool::Block* const block = device_.block_around(ptr))
-    return AllocationInfo{block->begin, block->requested, block->requested};
+    return AllocationInfo{block->begin, block->requested, block->requested, ArenaId{}};
   return not_inside(ptr);
 }
 
@@ -83,6 +95,8 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
     if (is_news(block->timeline)) device_.driver_pool->record_use(block, user);
   } else if (const AddressRange live = live_around(*region, ptr); live.empty() || live.begin != ptr) {
     return not_live(ptr, live);
+  } else if (const arena::Block* const block = arenas_.live_around(ptr)) {
+    if (is_news(block->timeline)) arenas_.record_use(ptr, user);
   } else if (small::SmallPool::is_arena(*region)) {
     const std::optional<small::Allocation> small = find_live(*region, ptr);
     VPMM_RACE_WINDOW("what is used elsewhere was found");
@@ -107,23 +121,24 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& str
   region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
-  const Bytes requested = bytes_to_tell(ptr);
+  const Recorder::Told told = what_to_tell(EventKind::free, ptr);
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(*region, ptr));
-  recorder_.freed(ptr, requested, caller);
+  recorder_.freed(ptr, told, caller);
   return {};
 }
 
 // Where somebody wants to know.
-Bytes Allocations::bytes_to_tell(DevicePtr begin) const {
-  if (!recorder_.wants(EventKind::free)) return 0;
+Recorder::Told Allocations::what_to_tell(EventKind kind, DevicePtr begin) const {
+  if (!recorder_.wants(kind)) return {};
   const Result<AllocationInfo> around = query(begin);
-  return around ? around.value().requested : 0;
+  return around ? Recorder::Told{around.value().requested, around.value().arena} : Recorder::Told{};
 }
 
 // Note [Who ends an allocation may free it]
 bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
+  if (arenas_.has(begin)) return arenas_.end(begin, stream, caller);
   region::Region* const region = device_.allocated_around(begin);
   if (!small::SmallPool::is_arena(*region)) {
     if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region)) return false;
@@ -156,7 +171,7 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
   if (block->begin != ptr) return not_live(ptr, range);
-  const std::uint32_t tag = recorder_.freed(ptr, range.size, caller);
+  const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/address.hpp"
+#include "context/arenas.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
@@ -19,8 +20,8 @@ namespace vpmm::context {
 
 class Allocations {
  public:
-  Allocations(Device& device, Captures& captures, Shares& shares, Recorder& recorder, Prover& prover)
-      : device_(device), captures_(captures), shares_(shares), recorder_(recorder), prover_(prover) {}
+  Allocations(Device& device, Captures& captures, Arenas& arenas, Shares& shares, Recorder& recorder, Prover& prover)
+      : device_(device), captures_(captures), arenas_(arenas), shares_(shares), recorder_(recorder), prover_(prover) {}
 
   // Of the live allocation around `ptr`.
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
@@ -41,7 +42,7 @@ class Allocations {
   // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
   void defer(DevicePtr ptr) noexcept { deferred_.push(to_integer(ptr)); }
   // For one allocation more than there is: whoever frees it needs no memory for that. Throws std::bad_alloc.
-  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(device_.live_allocations() + 1); }
+  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(device_.live_allocations() + arenas_.live() + 1); }
   bool has_deferred() const { return !deferred_.empty(); }
   // Whether a request may be served beside those that wait; not for ever.
   bool may_pass_deferred();
@@ -54,7 +55,9 @@ class Allocations {
  private:
   bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  Bytes bytes_to_tell(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  Recorder::Told what_to_tell(EventKind kind, DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  // The live block of an arena around `ptr` that is a user's; null: none.
+  const arena::Block* block_in_arena(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
   void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -65,6 +68,7 @@ class Allocations {
 
   Device& device_;
   Captures& captures_;
+  Arenas& arenas_;
   Shares& shares_;
   Recorder& recorder_;
   Prover& prover_;

@@ -23,10 +23,20 @@ namespace vpmm::context {
 // The stream a call is ordered by; none: any-stream (the user names no stream).
 using Stream = std::optional<driver::StreamHandle>;
 
+// Memory that is kept together, by a number that no other arena of the process ever has. 0: none.
+enum class ArenaId : std::uint64_t {};
+
+struct ArenaOptions {
+  bool one_chunk = false;  // what it takes from the pool is one physical chunk each time
+  bool splits = true;      // false: each allocation has memory of its own that nothing else is in
+  std::uint32_t tag = 0;   // for reports
+};
+
 struct Request {
   Bytes bytes = 0;
-  Bytes alignment = 0;  // power of two; 0: the default (256 below a page, a page from there up)
+  Bytes alignment = 0;  // power of two; 0: the default (256 below a page, a page from there up; 512 in an arena)
   Stream stream;
+  ArenaId arena{};
   std::uint32_t tag = 0;   // for events, layouts and reports; 0: none
   bool one_chunk = false;  // whole pages, backed by one physical chunk that nothing else uses
 
@@ -38,6 +48,7 @@ struct AllocationInfo {
   DevicePtr begin{};
   Bytes requested = 0;
   Bytes usable = 0;  // what may be used: the request rounded up
+  ArenaId arena{};
 };
 
 // An allocation that was exported, by a number that no other allocation of the process ever has.
@@ -116,6 +127,24 @@ class Context {
   virtual void deallocate_deferred(DevicePtr ptr) noexcept = 0;
   // `ptr` starts an allocation. invalid_pointer: it does not.
   virtual Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) = 0;
+
+  // --- arenas: what is allocated there is freed, used and queried like any other memory ---
+  // unsupported: there is no virtual memory pool.
+  virtual Result<ArenaId> create_arena(const ArenaOptions& options) = 0;
+  // `request` names the arena. What a stream freed in it serves that stream at once, also while it captures; others
+  // when its work is known to be over, as long as the arena is not pinned. A capturing stream pins it.
+  virtual Result<DevicePtr> allocate_in_arena(const Request& request) = 0;
+  // That place, which is free there: what has used it is the caller's business. invalid_pointer: it is not of this
+  // arena. invalid_argument: it is not free.
+  virtual Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) = 0;
+  // What it has, and will get, keeps address and memory until it is released.
+  virtual Result<void> pin_arena(ArenaId arena) = 0;
+  // What is idle goes back to the pool, unless it is pinned. Returns how much.
+  virtual Result<Bytes> trim_arena(ArenaId arena) = 0;
+  virtual Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const = 0;  // ascending
+  // No more requests. What is idle is everybody's, behind all work queued by now if the arena was pinned; the rest when
+  // what lives in it is freed.
+  virtual Result<void> release_arena(ArenaId arena) = 0;
 
   // Announce stream captures that the pool cannot see; pairs, may nest and overlap.
   virtual Result<void> capture_begin() = 0;

@@ -59,7 +59,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     if (request.tag != 0) allocations_.free_through_lock(result.value());
-    recorder_.allocated(result.value(), request, caller);
+    recorder_.allocated(result.value(), request, caller, arenas_.range_of(result.value()));
     leave(caller);
     footprint_.note_peaks(caller);
     bound_any_stream(lock);
@@ -101,7 +101,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY(allocations_.record_use(ptr, user));
   if (recorder_.wants(EventKind::record_use))
     if (const Result<AllocationInfo> info = allocations_.query(ptr))
-      recorder_.used(ptr, info.value().requested, stream);
+      recorder_.used(ptr, {info.value().requested, info.value().arena}, stream);
   leave(caller);
   return {};
 }

@@ -10,6 +10,7 @@
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "context/allocations.hpp"
+#include "context/arenas.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/device.hpp"
@@ -42,6 +43,13 @@ class DeviceContext final : public Context {
   Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) override;
   void deallocate_deferred(DevicePtr ptr) noexcept override;
   Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) override;
+  Result<ArenaId> create_arena(const ArenaOptions& options) override;
+  Result<DevicePtr> allocate_in_arena(const Request& request) override;
+  Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) override;
+  Result<void> pin_arena(ArenaId arena) override;
+  Result<Bytes> trim_arena(ArenaId arena) override;
+  Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const override;
+  Result<void> release_arena(ArenaId arena) override;
   Result<void> capture_begin() override;
   Result<void> capture_end() override;
   Result<void> capture_release(driver::CaptureId id) override;
@@ -118,12 +126,14 @@ class DeviceContext final : public Context {
   Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
   Block block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, Layout& layout) const VPMM_REQUIRES(pool_lock);
   // observing.cpp
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
   void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const VPMM_REQUIRES(pool_lock);
 
   alignas(kCacheLine) mutable Mutex mutex_;
   Device device_;
@@ -135,6 +145,7 @@ class DeviceContext final : public Context {
   Recorder recorder_;
   Footprint footprint_;
   Prover prover_;
+  Arenas arenas_;
   Shares shares_;
   Allocations allocations_;
   SlowPath slow_path_;

@@ -55,9 +55,10 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       recorder_(device_),
       footprint_(device_),
       prover_(device_, captures_, peers_),
-      shares_(device_, prover_),
-      allocations_(device_, captures_, shares_, recorder_, prover_),
-      slow_path_(device_, footprint_, prover_, allocations_),
+      arenas_(device_, captures_, recorder_, prover_),
+      shares_(device_, prover_, arenas_),
+      allocations_(device_, captures_, arenas_, shares_, recorder_, prover_),
+      slow_path_(device_, footprint_, prover_, arenas_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
@@ -174,6 +175,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   footprint_.forget_driver_pool();
   recorder_.forget_lost();
   captures_.forget_streams();
+  arenas_.forget_streams();
   has_noticed_reset_ = true;
 }
 

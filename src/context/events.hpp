@@ -10,8 +10,18 @@
 
 namespace vpmm::context {
 
-enum class EventKind : std::uint32_t { allocate, free, map, unmap, out_of_memory, record_use, trim };
-constexpr std::uint32_t kEventKinds = 7;
+enum class EventKind : std::uint32_t {
+  allocate,
+  free,
+  map,
+  unmap,
+  out_of_memory,
+  record_use,
+  trim,
+  arena_grow,
+  arena_shrink
+};
+constexpr std::uint32_t kEventKinds = 9;
 
 // Some of the kinds, a bit for each.
 using EventKinds = std::uint32_t;
@@ -20,8 +30,9 @@ constexpr EventKinds bit_of(EventKind kind) { return EventKinds{1} << static_cas
 struct Event {
   EventKind kind{};
   DevicePtr ptr{};  // null: of no address
-  Bytes bytes =
-      0;  // allocate, free, record_use, out_of_memory: as asked for; map, unmap: of the chunk; trim: given back
+  // Allocate, free, record_use, out_of_memory: as asked for. Map, unmap: of the chunk. Trim: given back. Arena_grow and
+  // arena_shrink: of the stretch.
+  Bytes bytes = 0;
   std::optional<driver::StreamHandle> stream;  // that the call named; none: it named none
   std::uint32_t tag = 0;
   std::uint64_t arena = 0;  // 0: of no arena

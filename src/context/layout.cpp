@@ -17,7 +17,9 @@ Layout DeviceContext::layout() const {
   if (device_.pool != nullptr) {
     device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
     device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
-      if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
+      if (arenas_.has(region.range.begin))
+        add_blocks_of_arena(region.range.begin, layout);
+      else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
         layout.blocks.push_back(block_of(region));
     });
     device_.small->for_each_part([&](const small::SmallPool::Part& part)
@@ -65,6 +67,26 @@ Block DeviceContext::block_of(const Region& region) const {
     block.requested = device_.small->requested_of(region);
   if (block.state == RegionState::allocated) block.tag = recorder_.tags().of(block.range.begin);
   return block;
+}
+
+void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const {
+  arenas_.for_each_block_around(stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+    Block block;
+    block.range = part.range;
+    block.arena = static_cast<std::uint64_t>(arenas_.arena_of(stretch));
+    const bool is_live = part.is_live && !shares_.is_kept(part.range.begin);
+    block.state = is_live ? RegionState::allocated : RegionState::free;
+    const time::Stamp stamp = device_.timelines.reduce(part.stamp);
+    if (is_live) {
+      block.requested = part.requested;
+      block.stream_id = stream_id_of(part.timeline);
+      block.tag = recorder_.tags().of(part.range.begin);
+    } else if (!part.is_live) {
+      block.is_complete = !is_pinned && stamp.is_complete();
+      block.stream_id = stream_id_of(stamp);
+    }
+    layout.blocks.push_back(block);
+  });
 }
 
 Block DeviceContext::block_of(const small::SmallPool::Part& part) const {

@@ -48,6 +48,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   MutexLock& lock = visit.lock();
   allocations_.drain(lock);
   footprint_.flush_caches();
+  arenas_.give_back_idle();
   // Work that is over must not keep memory because nobody asked.
   if (has_unproven(device_.timelines)) prover_.prove_everything();
   VPMM_TRY(device_.primary.noted(prover_.settle(lock)));
@@ -67,6 +68,7 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
 void DeviceContext::trim_above_threshold(MutexLock& lock) {
   if (!footprint_.is_above_threshold()) return;
   footprint_.flush_caches();
+  arenas_.give_back_idle();
   if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(prover_.settle(lock))) return;
   const Result<Bytes> released = device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
   if (released && released.value() > 0) recorder_.trimmed(released.value());
@@ -166,6 +168,8 @@ observe::Statistics DeviceContext::figures() const {
   observe::Statistics figures;
   device_.fill(figures);
   footprint_.fill(figures);
+  figures.free_bytes += arenas_.free_bytes();
+  figures.pending_bytes += arenas_.pending_bytes();
   figures.leased_bytes = shares_.freed_bytes();
   figures.timelines = device_.timelines.stream_count();
   figures.outstanding_events = device_.timelines.outstanding_events();
@@ -185,9 +189,27 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   allocations_.drain(visit.lock());
   driver::MemInfo info;
   VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
-  if (device_.pool != nullptr) info.free += device_.pool->idle_bytes() + device_.small->idle_bytes();
+  if (device_.pool != nullptr)
+    info.free += device_.pool->idle_bytes() + device_.small->idle_bytes() + arenas_.idle_bytes();
   info.free += footprint_.idle_in_driver_pool();
   return info;
+}
+
+// Each as a region of its own.
+void DeviceContext::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const {
+  arenas_.for_each_block_around(stretch, [&](const arena::Block& block, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+    observe::RegionSnapshot picture;
+    picture.range = block.range;
+    picture.kind = kind_of(block.is_live ? RegionState::allocated : RegionState::free);
+    picture.requested = block.requested;
+    const time::Stamp stamp = device_.timelines.reduce(block.stamp);
+    picture.complete = block.is_live || (!is_pinned && stamp.is_complete());
+    for (const time::StampPart& part : stamp.parts())
+      picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);
+    if (block.is_live && block.timeline) picture.stamp = device_.timelines.describe_stream(*block.timeline);
+    if (!block.is_live && is_pinned && picture.stamp.empty()) picture.stamp = "in a pinned arena";
+    snapshot.regions.push_back(std::move(picture));
+  });
 }
 
 observe::PoolSnapshot DeviceContext::snapshot() const {
@@ -205,6 +227,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = device_.small->live_by_page();
   device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+    if (arenas_.has(region.range.begin)) return add_blocks_of_arena(region.range.begin, snapshot);
     observe::RegionSnapshot picture;
     picture.range = region.range;
     picture.kind = kind_of(region.state);
@@ -231,6 +254,7 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
 std::string DeviceContext::validate() const {
   const PoolLock lock(mutex_);
   if (std::string broken = device_.timelines.validate(); !broken.empty()) return broken;
+  if (std::string broken = arenas_.validate(); !broken.empty()) return broken;
   if (std::string broken = shares_.validate(); !broken.empty()) return broken;
   return device_.validate();
 }

@@ -48,21 +48,25 @@ void Recorder::tell(Event event) noexcept {
 
 // --- what happens ---------------------------------------------------------------------------------------------------
 
-void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) {
+void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
+                         std::optional<AddressRange> block) {
   if (request.tag != 0) tags_.add(begin, request.bytes, request.tag);
-  tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag});
+  tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag,
+        static_cast<std::uint64_t>(request.arena)});
   if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), device_.driver.now_ns() / 1000);
   if (observer_ == nullptr) return;
   const region::Region* const region = device_.allocated_around(begin);
   AddressRange range{begin, request.bytes};
-  if (region != nullptr)
+  if (block)
+    range = *block;
+  else if (region != nullptr)
     range = small::SmallPool::is_arena(*region) ? device_.small->find(*region, begin)->range : region->range;
   observe_begin(range, request.stream);
 }
 
-std::uint32_t Recorder::freed(DevicePtr ptr, Bytes requested, const pool::Caller& caller) {
+std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
   const std::uint32_t tag = tags_.empty() ? 0 : tags_.take(ptr);
-  tell({EventKind::free, ptr, requested, caller.stream, tag});
+  tell({EventKind::free, ptr, told.requested, caller.stream, tag, static_cast<std::uint64_t>(told.arena)});
   if (writer_) writer_->record_deallocate(ptr, stream_key(caller), device_.driver.now_ns() / 1000);
   return tag;
 }
@@ -73,8 +77,12 @@ void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Ca
   observe_begin(range, caller.stream);
 }
 
-void Recorder::used(DevicePtr ptr, Bytes requested, driver::StreamHandle stream) {
-  tell({EventKind::record_use, ptr, requested, stream, tags_.of(ptr)});
+void Recorder::used(DevicePtr ptr, const Told& told, driver::StreamHandle stream) {
+  tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr), static_cast<std::uint64_t>(told.arena)});
+}
+
+void Recorder::arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) {
+  tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
 }
 
 void Recorder::out_of_memory(const Request& request) {

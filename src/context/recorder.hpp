@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/host_memory.hpp"
@@ -39,12 +40,21 @@ class Recorder final : public pool::MappingObserver {
   }
 
   // --- what happens ---
-  void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // `requested`: what its user asked for, where wants(free). Returns what it was tagged with.
-  std::uint32_t freed(DevicePtr ptr, Bytes requested, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // `block`: where it is part of an arena's memory.
+  void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
+                 std::optional<AddressRange> block = std::nullopt) VPMM_REQUIRES(pool_lock);
+  // What listeners are told of an allocation beside its address, where they want to know.
+  struct Told {
+    Bytes requested = 0;
+    ArenaId arena{};
+  };
+  // Returns what it was tagged with.
+  std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // It was said to be freed, which then failed.
   void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void used(DevicePtr ptr, Bytes requested, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
+  void used(DevicePtr ptr, const Told& told, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
+  // arena_grow or arena_shrink.
+  void arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) VPMM_REQUIRES(pool_lock);
   void out_of_memory(const Request& request) VPMM_REQUIRES(pool_lock);
   void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);
   void on_map(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);

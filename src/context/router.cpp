@@ -20,6 +20,7 @@ constexpr Bytes kReliefForSmall = 64 * kMiB;
 // A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation would become a node
 // of it.
 Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (request.arena != ArenaId{}) return allocate_in_arena(lock, request, caller);
   using Server = small::SmallPool::Server;
   Server server = Server::driver_pool;
   if (device_.pool != nullptr)
@@ -44,13 +45,24 @@ Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const Request& req
                "one physical chunk needs the virtual memory pool, which is off or not supported here"};
 }
 
+Result<void> Router::check_alignment(Bytes alignment) const {
+  const Bytes page = device_.pool->page_size();
+  if (alignment <= device_.pool->page_alignment() || is_power_of_two(page)) return {};
+  return Error{
+      ErrorCode::unsupported,
+      message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two", alignment, page)};
+}
+
+Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& request, const Caller& caller) {
+  if (device_.pool == nullptr) return no_arenas();
+  VPMM_TRY(check_alignment(request.alignment));
+  return slow_path_.allocate_in_arena(lock, request, caller);
+}
+
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
   const Bytes page = device_.pool->page_size();
   const Bytes natural = device_.pool->page_alignment();
-  if (request.alignment > natural && !is_power_of_two(page))
-    return Error{ErrorCode::unsupported,
-                 message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
-                            request.alignment, page)};
+  VPMM_TRY(check_alignment(request.alignment));
   const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural),
                                 std::nullopt, request.one_chunk};
   if (caller.standing == Standing::capturing && !request.one_chunk) {

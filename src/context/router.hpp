@@ -31,6 +31,9 @@ class Router {
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
 
  private:
+  Result<void> check_alignment(Bytes alignment) const;
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const Request& request, const pool::Caller& caller)

@@ -44,6 +44,7 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
 // The mark that record_use leaves: frees of it take no short cut. False: it is not live any more.
 bool Shares::mark_used_everywhere(DevicePtr begin) {
   if (find(begin) != nullptr) return true;
+  if (arenas_.has(begin)) return arenas_.record_use(begin, prover_.all_streams()), true;
   region::Region* const region = device_.allocated_around(begin);
   if (small::SmallPool::is_arena(*region)) return device_.small->record_use(*region, begin, prover_.all_streams());
   return device_.small->record_use(*region, prover_.all_streams());

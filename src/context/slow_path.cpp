@@ -62,14 +62,15 @@ Result<Placed> SlowPath::place(const Job& job) {
   }
   if (!is_shortage(result)) return result;
   Error error{ErrorCode::out_of_memory,
-              message_of("out of device memory: {}{}; {}", device_.pool->shortage_report(job.request),
-                         allocations_.report(), result.error().message)};
+              message_of("out of device memory: {}{}{}; {}", device_.pool->shortage_report(job.request),
+                         allocations_.report(), arenas_.report(), result.error().message)};
   observe::log(observe::LogLevel::warning, "{}", error.message);
   return error;
 }
 
 // Down once: what needs no mapping, with what streams keep; then what does.
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
+  if (job.request.in_one_chunk) return attempt_in_one_chunk(job);
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
   bool has_paused = false;
@@ -96,6 +97,15 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (!std::exchange(has_paused, true)) ++pauses_;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
   }
+}
+
+// Idle chunks are no help, but they make room for it (make_room).
+Result<Placed> SlowPath::attempt_in_one_chunk(const Job& job) {
+  VPMM_TRY_ASSIGN(const pool::Answer answer, device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings,
+                                                               device_.driver.now_ns()));
+  if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
+  return Error{ErrorCode::out_of_memory,
+               message_of("{} bytes are missing for one chunk", std::get<pool::Needs>(answer).missing)};
 }
 
 // Takes back what streams keep for their own next requests: what is nearest first, in the end all that is worth the
@@ -176,6 +186,26 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   }
 }
 
+// --- requests in an arena --------------------------------------------------------------------------------------------
+
+// Its stretches are asked for without a stream, so that they are complete. Where there is none, requests below a page
+// may spoil larger free blocks.
+Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& request, const Caller& caller) {
+  using Room = arena::Arena::Room;
+  VPMM_TRY(arenas_.enter(request.arena, caller));
+  for (bool has_proven = false;;) {
+    if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin)) return begin;
+    if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) && prover_.prove_now()) continue;
+    const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
+    if (!stretch) {
+      if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();
+      const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
+      return is_null(begin) ? Result<DevicePtr>(stretch.error()) : begin;
+    }
+    VPMM_TRY(arenas_.add(request.arena, stretch.value(), caller));
+  }
+}
+
 // --- when memory is short -------------------------------------------------------------------------------------------
 
 Result<bool> SlowPath::await_returning(const Job& job) {
@@ -187,13 +217,15 @@ Result<bool> SlowPath::collect_idle(const Job& job) {
   VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(device_.timelines.count()));
   VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
   const bool is_flushed = device_.small->flush();
-  return is_complete || is_swept || is_flushed || device_.pool->idle_bytes() > 0;
+  const bool is_given_back = arenas_.give_back_idle() > 0;
+  return is_complete || is_swept || is_flushed || is_given_back || device_.pool->idle_bytes() > 0;
 }
 
 Result<bool> SlowPath::make_room(const Job& job) { return device_.pool->make_room(job.lock, job.request); }
 
 Result<bool> SlowPath::give_back_caches(const Job& job) {
-  const bool is_back = footprint_.flush_caches();
+  const bool is_given_back = arenas_.give_back_idle() > 0;
+  const bool is_back = footprint_.flush_caches() || is_given_back;
   const Result<Bytes> freed = footprint_.trim_driver_pool(job.lock);
   return is_back || (freed && freed.value() > 0);
 }

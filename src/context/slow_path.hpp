@@ -13,8 +13,8 @@ namespace vpmm::context {
 // Requires, of all calls: there is a pool.
 class SlowPath {
  public:
-  SlowPath(Device& device, Footprint& footprint, Prover& prover, Allocations& allocations)
-      : device_(device), footprint_(footprint), prover_(prover), allocations_(allocations) {}
+  SlowPath(Device& device, Footprint& footprint, Prover& prover, Arenas& arenas, Allocations& allocations)
+      : device_(device), footprint_(footprint), prover_(prover), arenas_(arenas), allocations_(allocations) {}
 
   // The lock may be dropped meanwhile.
   struct Job {
@@ -26,10 +26,14 @@ class SlowPath {
   // Below a page.
   Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
+  // From what the arena has, or a stretch more.
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   std::uint64_t pauses() const VPMM_REQUIRES(pool_lock) { return pauses_; }
 
  private:
   Result<pool::Placed> attempt(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  Result<pool::Placed> attempt_in_one_chunk(const Job& job) VPMM_REQUIRES(pool_lock);
   bool flush(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
   void prepare_growth(const Job& job) VPMM_REQUIRES(pool_lock);
   enum class Urgency { usual, at_once };
@@ -48,6 +52,7 @@ class SlowPath {
   Device& device_;
   Footprint& footprint_;
   Prover& prover_;
+  Arenas& arenas_;
   Allocations& allocations_;
   std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that waited before the pool would have grown
   std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that nothing idle fitted

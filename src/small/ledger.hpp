@@ -20,6 +20,11 @@ class Ledger {
   // The pool's index counts a page that is cut as an allocation of a user.
   void page_is_cut(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(size, size); }
   void page_goes_back(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(size, size); }
+  // Pages that an arena divides, and what users have of them.
+  void stretch_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(asked, size); }
+  void stretch_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(asked, size); }
+  void block_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.begin_noted(asked, size); }
+  void block_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.end_noted(asked, size); }
   // Pages of a user, of which the index counts what their first user asked for.
   void pages_end(Bytes first, Bytes present) VPMM_REQUIRES(pool_lock) { of_pages_.shift(first - present); }
   // Correct what the pool's index counts, beside what the caches do.

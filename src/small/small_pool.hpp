@@ -136,6 +136,17 @@ class SmallPool {
   bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
   Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
 
+  // An allocation of the pool that is no user's: an arena of the program divides it. What users have of it, they begin
+  // and end there; here it is only counted.
+  void stretch_begins(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
+    ledger_.stretch_begins(pages.owner.requested, pages.range.size);
+  }
+  void stretch_ends(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
+    ledger_.stretch_ends(pages.owner.requested, pages.range.size);
+  }
+  void block_begins(Bytes requested, Bytes size) VPMM_REQUIRES(pool_lock) { ledger_.block_begins(requested, size); }
+  void block_ends(Bytes requested, Bytes size) VPMM_REQUIRES(pool_lock) { ledger_.block_ends(requested, size); }
+
   // All that caches keep comes back. True: something did.
   bool flush() VPMM_REQUIRES(pool_lock);
   // What the caller's own cache keeps comes back, or else, if it is enough, what all others keep: for whole pages, or

@@ -57,6 +57,17 @@ struct Tally {
     add(deallocations, Bytes{0} - 1, std::memory_order_release);
     ++corrections;
   }
+  // Of memory that no cache has: the most is what is noted after each of these.
+  void begin_noted(Bytes asked, Bytes rounded) {
+    shift(asked);
+    add(allocated, rounded);
+    add(allocations, 1);
+  }
+  void end_noted(Bytes asked, Bytes rounded) {
+    shift(-asked);
+    add(allocated, -rounded);
+    add(deallocations, 1, std::memory_order_release);
+  }
   // The index counts so much less.
   void shift(Bytes asked) {
     add(requested, asked);

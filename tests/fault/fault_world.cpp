@@ -91,6 +91,44 @@ std::size_t FaultWorld::allocate(const context::Request& request) {
                    request.stream.value_or(streams_[1]));
 }
 
+std::size_t FaultWorld::make_arena() {
+  arenas_.emplace_back();
+  if (pool_ == nullptr) return arenas_.size() - 1;
+  const auto made = within([&] { return pool_->create_arena({}); });
+  if (done(made, "create an arena")) arenas_.back() = made.value();
+  return arenas_.size() - 1;
+}
+
+std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, context::Stream stream) {
+  allocations_.emplace_back();
+  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return allocations_.size() - 1;
+  return take_over(within([&] {
+                     return pool_->allocate_in_arena({bytes, 0, stream, arenas_[arena]});
+                   }),
+                   bytes, stream.value_or(streams_[1]));
+}
+
+std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, context::Stream stream) {
+  allocations_.emplace_back();
+  if (pool_ == nullptr || is_null(begin) || arenas_[arena] == context::ArenaId{}) return allocations_.size() - 1;
+  must(sim_.ctx_synchronize(), "wait");
+  return take_over(within([&] {
+                     return pool_->allocate_at(arenas_[arena], {begin, bytes}, stream);
+                   }),
+                   bytes, stream.value_or(streams_[1]));
+}
+
+void FaultWorld::trim_arena(std::size_t arena) {
+  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  done(within([&] { return pool_->trim_arena(arenas_[arena]); }), "trim an arena");
+}
+
+void FaultWorld::release_arena(std::size_t arena) {
+  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  if (done(within([&] { return pool_->release_arena(arenas_[arena]); }), "release an arena"))
+    arenas_[arena] = context::ArenaId{};
+}
+
 std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes, StreamHandle stream) {
   if (done(result, "allocate")) {
     allocations_.back() = Live{result.value(), bytes, 0};
@@ -324,6 +362,16 @@ void FaultWorld::capture(StreamHandle stream, Announced announced) {
   if (announced == Announced::yes) done(within([&] { return pool_->capture_end(); }), "capture_end");
 }
 
+void FaultWorld::capture_in(std::size_t arena, StreamHandle stream) {
+  if (pool_ == nullptr) return;
+  must(sim_.ctx_synchronize(), "wait");
+  must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
+  std::vector<std::size_t> inside = {allocate_in(arena, 3000, stream), allocate_in(arena, 6 * kMiB, stream)};
+  deallocate(inside[1], stream);
+  inside.push_back(allocate_in(arena, 5 * kMiB, stream));
+  run_graph(stream, inside);
+}
+
 // A capture that faults have broken ends without a graph; its memory is free then, too.
 void FaultWorld::run_graph(StreamHandle stream, const std::vector<std::size_t>& inside) {
   driver::GraphHandle graph{};
@@ -396,6 +444,7 @@ void FaultWorld::check_use() {
   for (std::size_t number = 0; number < allocations_.size(); ++number) {
     if (allocations_[number]) deallocate(number, std::nullopt);
   }
+  for (std::size_t arena = 0; arena < arenas_.size(); ++arena) release_arena(arena);
   const std::size_t last = allocate(16 * kMiB, streams_[1]);
   if (!allocations_[last]) fail("it does not allocate, with all memory free and no more faults");
   deallocate(last, streams_[1]);

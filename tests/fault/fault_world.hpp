@@ -38,6 +38,16 @@ class FaultWorld {
   std::size_t allocate(const context::Request& request);
   DevicePtr address(std::size_t number) const { return allocations_[number]->ptr; }  // of one that did not fail
   std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
+  // By a number; it may have failed.
+  std::size_t make_arena();
+  std::size_t allocate_in(std::size_t arena, Bytes bytes, context::Stream stream);
+  // `begin`: of what was freed there, and whose work is over; null: nothing is done.
+  std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, context::Stream stream);
+  void trim_arena(std::size_t arena);
+  void release_arena(std::size_t arena);
+  DevicePtr address_of(std::size_t number) const {  // null: it failed
+    return allocations_[number] ? allocations_[number]->ptr : DevicePtr{};
+  }
   void deallocate(std::size_t number, context::Stream stream);
   void deallocate_bound(std::size_t number, std::size_t stream);
   void deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream);
@@ -58,7 +68,8 @@ class FaultWorld {
   void reset();
   void reset_by_others();
   enum class Announced { yes, no };
-  void capture(driver::StreamHandle stream, Announced announced);  // allocates, frees, allocates; a graph of it runs
+  void capture(driver::StreamHandle stream, Announced announced);   // allocates, frees, allocates; a graph of it runs
+  void capture_in(std::size_t arena, driver::StreamHandle stream);  // the same in an arena, not announced
   void pass(std::uint64_t ns) { sim_.advance_host_ns(ns); }
 
   // --- what must hold ---
@@ -126,6 +137,7 @@ class FaultWorld {
   std::unique_ptr<context::Context> pool_;
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
+  std::vector<context::ArenaId> arenas_;
   std::vector<Shared> shared_;
   std::optional<driver::StreamHandle> peer_stream_;
   bool has_peer_access_ = false;

@@ -301,6 +301,42 @@ void held_by_other_processes(FaultWorld& w) {
   w.trim(0);
 }
 
+// 32 MiB of device: what one arena has idle serves another, and the pool.
+void arenas(FaultWorld& w) {
+  const auto first = w.make_arena();
+  const auto second = w.make_arena();
+  std::vector<std::size_t> live;
+  for (const Bytes bytes : {Bytes{1000}, 12 * kMiB, Bytes{300'000}})
+    live.push_back(w.allocate_in(first, bytes, w.stream(1)));
+  w.record_use(live[2], w.stream(2));
+  const DevicePtr begin = w.address_of(live[2]);
+  w.deallocate(live[1], w.stream(1));
+  w.deallocate(live[2], w.stream(1));
+  if (is_null(w.address_of(live[2]))) w.allocate_again(first, begin, 2000, w.stream(3));
+  w.allocate_in(first, 10 * kMiB, w.stream(1));
+  live.push_back(w.allocate_in(second, 14 * kMiB, w.stream(2)));
+  w.deallocate(live[3], kAny);
+  w.allocate(16 * kMiB, w.stream(3));
+  w.trim_arena(second);
+  w.release_arena(first);
+  w.deallocate_deferred(live[0]);
+  w.allocate_in(second, 1000, kAny);
+  w.reset();
+  w.allocate_in(second, 5000, w.stream(1));
+  w.reset_by_others();
+  w.allocate_in(second, 5000, w.stream(1));
+}
+
+void captures_in_arenas(FaultWorld& w) {
+  const auto arena = w.make_arena();
+  w.deallocate(w.allocate_in(arena, 6 * kMiB, w.stream(1)), w.stream(1));
+  w.capture_in(arena, w.stream(1));
+  w.capture_in(arena, w.stream(3));
+  w.allocate_in(arena, 4 * kMiB, w.stream(1));
+  w.release_arena(arena);
+  w.allocate(6 * kMiB, w.stream(1));
+}
+
 void many_mappings(FaultWorld& w) {
   const auto first = w.allocate(20 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
@@ -338,6 +374,8 @@ std::vector<Scenario> scenarios() {
       {"beyond_the_budget", beyond_the_budget},
       {"sharing_with_a_peer", sharing_with_a_peer},
       {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
+      {"arenas", arenas, 32 * kMiB},
+      {"captures_in_arenas", captures_in_arenas},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 

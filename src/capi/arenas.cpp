@@ -1,0 +1,105 @@
+// capi: arenas.
+#include <memory>
+
+#include "capi/call.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+
+// Its memory is the pool's; this is its name.
+struct vpmm_arena {
+  Context* context = nullptr;
+  context::ArenaId id{};
+};
+
+namespace {
+
+constexpr std::uint32_t kKnownFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT;
+
+template <typename Work>
+vpmm_status with_arena(vpmm_arena* arena, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
+  if (arena == nullptr) return fail(VPMM_ERROR_INVALID_ARGUMENT, "`arena` is null");
+  return gated(when_ending, [&] { return work(*arena->context); });
+}
+
+Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vpmm_arena** arena) {
+  VPMM_TRY(require(arena, "arena"));
+  if ((flags & ~kKnownFlags) != 0)
+    return Error{ErrorCode::invalid_argument,
+                 "`flags` is " + std::to_string(flags) + ": this version of the library knows only bits 1 and 2"};
+  auto made = std::make_unique<vpmm_arena>();
+  made->context = &context;
+  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0, (flags & VPMM_ARENA_NO_SPLIT) == 0, tag};
+  VPMM_TRY_ASSIGN(made->id, context.create_arena(options));
+  *arena = made.release();
+  return {};
+}
+
+}  // namespace
+
+vpmm_status vpmm_arena_create(vpmm_pool* pool, uint32_t flags, uint32_t tag, vpmm_arena** arena) {
+  return with_pool(pool, [&](Context& context) { return create(context, flags, tag, arena); });
+}
+
+vpmm_status vpmm_arena_id(vpmm_arena* arena, uint64_t* id) {
+  return with_arena(arena, [&](Context&) -> Result<void> {
+    VPMM_TRY(require(id, "id"));
+    *id = static_cast<std::uint64_t>(arena->id);
+    return {};
+  });
+}
+
+vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const DevicePtr memory,
+                    context.allocate_in_arena({bytes, alignment, to_stream(stream), arena->id}));
+    *ptr = to_pointer(memory);
+    return {};
+  });
+}
+
+vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, vpmm_stream stream) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY(context.allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
+    return {};
+  });
+}
+
+vpmm_status vpmm_arena_pin(vpmm_arena* arena) {
+  return with_arena(arena, [&](Context& context) { return context.pin_arena(arena->id); });
+}
+
+vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY_ASSIGN(const Bytes bytes, context.trim_arena(arena->id));
+    if (released != nullptr) *released = bytes;
+    return {};
+  });
+}
+
+vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, size_t* count) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(count, "count"));
+    if (capacity != 0) VPMM_TRY(require(ptrs, "ptrs"));
+    VPMM_TRY_ASSIGN(const auto live, context.live_in_arena(arena->id));
+    for (std::size_t i = 0; i < live.size() && i < capacity; ++i) ptrs[i] = to_pointer(live[i]);
+    *count = live.size();
+    return {};
+  });
+}
+
+// While the process ends the system takes all memory back.
+vpmm_status vpmm_arena_release(vpmm_arena* arena) {
+  if (arena == nullptr) return VPMM_OK;
+  return with_arena(
+      arena,
+      [&](Context& context) -> Result<void> {
+        VPMM_TRY(context.release_arena(arena->id));
+        delete arena;
+        return {};
+      },
+      WhenEnding::do_nothing);
+}

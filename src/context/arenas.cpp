@@ -1,0 +1,380 @@
+// context: requests and frees in arenas, and what becomes of their memory.
+#include "context/arenas.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/message.hpp"
+
+namespace vpmm::context {
+
+using arena::Arena;
+using arena::Block;
+using arena::kEverybody;
+using arena::kGrain;
+using arena::StreamKey;
+using pool::Caller;
+using pool::Standing;
+
+namespace {
+
+// Over all contexts of the process.
+constinit std::atomic<std::uint64_t> last_id{0};
+
+// Streams that are not known by their id have keys of their own, beyond any id.
+constexpr std::uint64_t kUnknownStreams = std::uint64_t{1} << 63;
+// With more handles than this those that no block needs are forgotten. Each costs less than 100 bytes.
+constexpr std::size_t kNamesKept = 1024;
+
+Error no_such_arena(ArenaId id) {
+  return {ErrorCode::invalid_argument,
+          message_of("there is no arena {}, or it was released", static_cast<std::uint64_t>(id))};
+}
+
+}  // namespace
+
+Error no_arenas() {
+  return {ErrorCode::unsupported, "arenas need the virtual memory pool, which is off or not supported here"};
+}
+
+// --- which arena ----------------------------------------------------------------------------------------------------
+
+ArenaId Arenas::create(const ArenaOptions& options) {
+  const bool splits = options.splits && !device_.config.ipc_isolate;
+  const ArenaId id{last_id.fetch_add(1) + 1};
+  by_id_.emplace(static_cast<std::uint64_t>(id),
+                 std::make_unique<Entry>(id, options, device_.pool->page_size(),
+                                         splits ? Arena::Splitting::yes : Arena::Splitting::no));
+  return id;
+}
+
+Arenas::Entry* Arenas::find(ArenaId id) const {
+  const auto found = by_id_.find(static_cast<std::uint64_t>(id));
+  return found == by_id_.end() || found->second->is_released ? nullptr : found->second.get();
+}
+
+Result<Arenas::Entry*> Arenas::entry(ArenaId id) const {
+  Entry* const found = find(id);
+  if (found == nullptr) return no_such_arena(id);
+  return found;
+}
+
+Arenas::Entry* Arenas::entry_around(DevicePtr p) const {
+  const auto after = by_stretch_.upper_bound(p);
+  if (after == by_stretch_.begin()) return nullptr;
+  Entry* const before = std::prev(after)->second;
+  return before->arena.stretch_around(p) == nullptr ? nullptr : before;
+}
+
+// Note [A capturing stream goes by its handle]
+// A capturing stream has no id, and what it freed before its capture, and in earlier ones, is to serve it. So a handle
+// stands for the stream that called last with it, outside a capture. One that has only ever called in captures has a
+// key of its own, until its id is known. A stream that takes over the handle of one that is gone, and never calls
+// outside a capture, is taken for that one; calls outside captures are never mistaken.
+StreamKey Arenas::key_of(const Caller& caller) {
+  if (!caller.stream) return kEverybody;
+  const driver::StreamHandle handle = *caller.stream == driver::kNullStream ? driver::kLegacyStream : *caller.stream;
+  const Name name{handle, handle == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+  const auto known = names_.find(name);
+  if (caller.timeline == nullptr || !caller.timeline->stream) {
+    if (known != names_.end()) return known->second;
+    if (names_.size() >= kNamesKept) drop_unused_names();
+    return names_[name] = StreamKey{kUnknownStreams + ++last_unknown_};
+  }
+  const StreamKey key{static_cast<std::uint64_t>(*caller.timeline->stream)};
+  if (known != names_.end() && known->second == key) return key;
+  if (known != names_.end() && static_cast<std::uint64_t>(known->second) >= kUnknownStreams)
+    for (const auto& [id, each] : by_id_) each->arena.rename(known->second, key);
+  if (names_.size() >= kNamesKept) drop_unused_names();
+  return names_[name] = key;
+}
+
+void Arenas::drop_unused_names() {
+  std::erase_if(names_, [&](const auto& name) VPMM_REQUIRES(pool_lock) {
+    return std::none_of(by_id_.begin(), by_id_.end(),
+                        [&](const auto& each) { return each.second->arena.is_used_by(name.second); });
+  });
+}
+
+void Arenas::forget_streams() {
+  names_.clear();
+  for (const auto& [id, each] : by_id_) {
+    refresh(*each);
+    each->arena.forget_streams();
+  }
+}
+
+// --- a request ------------------------------------------------------------------------------------------------------
+
+Result<void> Arenas::enter(ArenaId id, const Caller& caller) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  if (caller.standing == Standing::capturing) in->arena.pin();
+  return {};
+}
+
+void Arenas::refresh(Entry& entry) const {
+  entry.arena.refresh([this](const time::Stamp& stamp)
+                          VPMM_REQUIRES(pool_lock) { return device_.timelines.reduce(stamp); });
+}
+
+// What has become complete is looked for where nothing else is found.
+DevicePtr Arenas::take(const Request& request, const Caller& caller, Arena::Room room) {
+  Entry* const in = find(request.arena);
+  if (in == nullptr) return {};
+  const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain), key_of(caller)};
+  std::optional<AddressRange> part = in->arena.find(wish, room);
+  if (!part) {
+    refresh(*in);
+    part = in->arena.find(wish, room);
+  }
+  return part ? begin(*in, *part, request.bytes, caller) : DevicePtr{};
+}
+
+// Where captures are known nothing is asked of the GPU for an arena's sake.
+bool Arenas::waits_for_proof(const Request& request, const Caller& caller) {
+  const Entry* const in = find(request.arena);
+  return in != nullptr && !captures_.are_known() && in->arena.has_pending_for(key_of(caller));
+}
+
+// To an observer the memory of a pinned arena is not free before somebody has it again, for graphs still use it.
+DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const Caller& caller) {
+  std::optional<time::TimelineId> timeline;
+  if (caller.timeline != nullptr) timeline = caller.timeline->id;
+  entry.arena.take(part, {requested, key_of(caller), timeline});
+  count_reference(timeline, +1);
+  device_.small->block_begins(requested, part.size);
+  if (entry.arena.is_pinned()) recorder_.observe_end(part, caller.stream);
+  return part.begin;
+}
+
+pool::PageRequest Arenas::stretch_for(const Request& request) const {
+  const Bytes page = device_.pool->page_size();
+  pool::PageRequest stretch;
+  stretch.size = round_up(request.bytes, page);
+  stretch.requested = stretch.size;
+  stretch.small = request.bytes;
+  stretch.alignment = std::max(request.alignment, device_.pool->page_alignment());
+  const Entry* const in = find(request.arena);
+  stretch.in_one_chunk = in != nullptr && in->options.one_chunk;
+  return stretch;
+}
+
+Result<void> Arenas::add(ArenaId id, const pool::Placed& stretch, const Caller& caller) {
+  region::Region* const region = device_.pool->allocated_around(stretch.begin);
+  Entry* const in = find(id);
+  if (in == nullptr) {  // the lock was dropped while the pool mapped
+    device_.pool->deallocate(region, {});
+    return no_such_arena(id);
+  }
+  by_stretch_.emplace(region->range.begin, in);
+  in->arena.add(region->range, key_of(caller));
+  device_.small->stretch_begins(*region);
+  recorder_.arena_changed(EventKind::arena_grow, region->range, id);
+  return {};
+}
+
+Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& caller) {
+  VPMM_TRY(enter(id, caller));
+  Entry& in = *find(id);
+  const arena::Stretch* const stretch = in.arena.stretch_around(part.begin);
+  if (stretch == nullptr)
+    return Error{ErrorCode::invalid_pointer, message_of("{:#x} is not in memory of arena {}", to_integer(part.begin),
+                                                        static_cast<std::uint64_t>(id))};
+  if (!is_multiple(part.begin - stretch->range.begin, kGrain))
+    return Error{ErrorCode::invalid_argument, message_of("{:#x} is no whole multiple of {} bytes from where its memory "
+                                                         "begins",
+                                                         to_integer(part.begin), kGrain)};
+  AddressRange whole{part.begin, round_up(part.size, kGrain)};
+  if (!in.arena.splits() && part.begin == stretch->range.begin && part.size <= stretch->range.size)
+    whole = stretch->range;
+  if ((!in.arena.splits() && whole != stretch->range) || !in.arena.is_free(whole))
+    return Error{ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are not free in arena {}", part.size,
+                                                         to_integer(part.begin), static_cast<std::uint64_t>(id))};
+  return begin(in, whole, part.size, caller);
+}
+
+// --- what is live ---------------------------------------------------------------------------------------------------
+
+const Block* Arenas::live_around(DevicePtr p) const {
+  const Entry* const in = entry_around(p);
+  const Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
+  return block != nullptr && block->is_live ? block : nullptr;
+}
+
+std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
+  const Block* const block = live_around(begin);
+  return block == nullptr ? std::nullopt : std::optional(block->range);
+}
+
+ArenaId Arenas::arena_of(DevicePtr p) const {
+  const Entry* const in = entry_around(p);
+  return in == nullptr ? ArenaId{} : in->id;
+}
+
+void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
+  if (entry_around(begin)->arena.record_use(begin, user.id)) ++user.references;
+}
+
+void Arenas::count_reference(std::optional<time::TimelineId> timeline, int change) {
+  time::Timeline* const counted = timeline ? device_.timelines.find(*timeline) : nullptr;
+  if (counted != nullptr) counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+}
+
+// A free is in order where it names the only stream that had the block: that stream may have it again at once. In a
+// capture the order is that of the graph, and no stamp says anything.
+bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
+  const Block* const block = live_around(begin);
+  if (block == nullptr || block->range.begin != begin) return false;
+  Entry& in = *entry_around(begin);
+  const bool captures = caller.standing == Standing::capturing;
+  const StreamKey key = key_of(caller);
+  if (captures) in.arena.pin();
+  const Prover::Uses uses{block->timeline, block->other_uses, block->range.size};
+  const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
+  const bool is_in_order = is_own && (captures || uses.are_of(caller));
+  if (!in.arena.is_pinned()) recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
+  time::Stamp stamp;
+  if (!captures || !is_in_order) stamp = device_.timelines.reduce(prover_.stamp_of(uses, caller));
+  count_reference(block->timeline, -1);
+  for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
+  device_.small->block_ends(block->requested, block->range.size);
+  in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
+  if (!in.is_released) return true;
+  give_back_idle(in);
+  drop_if_over(in);
+  return true;
+}
+
+Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
+  VPMM_TRY_ASSIGN(const Entry* const in, entry(id));
+  Vector<DevicePtr> live;
+  live.reserve(in->arena.live());
+  in->arena.for_each_live([&](const Block& block) { live.push_back(block.range.begin); });
+  return live;
+}
+
+// --- giving back ----------------------------------------------------------------------------------------------------
+
+Result<void> Arenas::pin(ArenaId id) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  in->arena.pin();
+  return {};
+}
+
+Result<Bytes> Arenas::trim(ArenaId id) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  return in->arena.is_pinned() ? Bytes{0} : give_back_idle(*in);
+}
+
+Result<void> Arenas::release(ArenaId id) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  in->is_released = true;
+  give_back_idle(*in);
+  drop_if_over(*in);
+  return {};
+}
+
+void Arenas::drop_if_over(Entry& entry) {
+  if (entry.is_released && entry.arena.held_bytes() == 0) by_id_.erase(static_cast<std::uint64_t>(entry.id));
+}
+
+Bytes Arenas::give_back_idle() {
+  Bytes bytes = 0;
+  for (const auto& [id, each] : by_id_)
+    if (!each->arena.is_pinned()) bytes += give_back_idle(*each);
+  return bytes;
+}
+
+Bytes Arenas::give_back_idle(Entry& entry) {
+  const Bytes held = entry.arena.held_bytes();
+  for (const arena::Stretch* idle = entry.arena.idle_stretch(); idle != nullptr; idle = entry.arena.idle_stretch())
+    give_back(entry, *idle);
+  return held - entry.arena.held_bytes();
+}
+
+// Note [What is pinned stays]
+void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
+  const AddressRange range = idle.range;
+  std::optional<time::Stamp> stamp;
+  if (!entry.arena.is_pinned()) stamp = entry.arena.stamp_of(idle);
+  if (entry.arena.is_pinned()) recorder_.observe_end(range, std::nullopt);
+  if (!stamp) stamp = prover_.stamp_of_all(range.size);
+  region::Region* const region = device_.pool->allocated_around(range.begin);
+  recorder_.arena_changed(EventKind::arena_shrink, range, entry.id);
+  device_.small->stretch_ends(*region);
+  by_stretch_.erase(range.begin);
+  entry.arena.remove(idle);
+  device_.pool->deallocate(region, *stamp);
+}
+
+// --- figures --------------------------------------------------------------------------------------------------------
+
+std::uint64_t Arenas::live() const {
+  std::uint64_t live = 0;
+  for (const auto& [id, each] : by_id_) live += each->arena.live();
+  return live;
+}
+
+Bytes Arenas::free_bytes() const {
+  Bytes bytes = 0;
+  for (const auto& [id, each] : by_id_) bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
+  return bytes;
+}
+
+Bytes Arenas::pending_bytes() const {
+  const auto reduce = [this](const time::Stamp& stamp)
+                          VPMM_REQUIRES(pool_lock) { return device_.timelines.reduce(stamp); };
+  Bytes bytes = 0;
+  for (const auto& [id, each] : by_id_) bytes += each->arena.pending_bytes(reduce);
+  return bytes;
+}
+
+Bytes Arenas::idle_bytes() const {
+  Bytes bytes = 0;
+  for (const auto& [id, each] : by_id_)
+    if (!each->arena.is_pinned()) bytes += each->arena.idle_stretch_bytes();
+  return bytes;
+}
+
+std::string Arenas::report() const {
+  std::string text;
+  for (const auto& [id, each] : by_id_) {
+    const Arena& arena = each->arena;
+    if (arena.held_bytes() == 0) continue;
+    text += message_of("; arena {} (tag {}{}{}) holds {}, of which live {}", id, each->options.tag,
+                       arena.is_pinned() ? ", pinned" : "", each->is_released ? ", released" : "", arena.held_bytes(),
+                       arena.allocated_bytes());
+  }
+  return text;
+}
+
+void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const Block&, bool)> visit) const {
+  const Entry* const in = entry_around(p);
+  if (in == nullptr) return;
+  in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
+                              [&](const Block& block) { visit(block, in->arena.is_pinned()); });
+}
+
+std::string Arenas::validate() const {
+  std::size_t stretches = 0;
+  std::string broken;
+  for (const auto& [id, each] : by_id_) {
+    if (broken = each->arena.validate(); !broken.empty()) return message_of("arena {}: {}", id, broken);
+    each->arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
+      ++stretches;
+      const auto filed = by_stretch_.find(stretch.range.begin);
+      const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
+      const bool is_ours = region != nullptr && region->range == stretch.range && region->holder == nullptr;
+      if (!is_ours || filed == by_stretch_.end() || filed->second != each.get())
+        broken =
+            message_of("arena {}: the pool does not have its stretch at {:#x}", id, to_integer(stretch.range.begin));
+    });
+    if (!broken.empty()) return broken;
+    if (each->is_released && each->arena.idle_stretch() != nullptr)
+      return message_of("arena {} is released and keeps an idle stretch", id);
+  }
+  if (stretches == by_stretch_.size()) return {};
+  return message_of("{} stretches of arenas, {} filed", stretches, by_stretch_.size());
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,122 @@
+// context: the arenas of a device: which memory each has, and the way of requests and frees in them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "arena/arena.hpp"
+#include "context/captures.hpp"
+#include "context/context.hpp"
+#include "context/device.hpp"
+#include "context/prover.hpp"
+#include "context/recorder.hpp"
+
+namespace vpmm::context {
+
+Error no_arenas();  // unsupported: there is no pool to take memory from
+
+// Note [Arenas take whole stretches]
+// An arena takes allocations of whole pages from the pool, without a stream: what it gets is complete, also in a
+// capture. It divides them by itself, so everything in an arena goes through the pool's lock, and neither the stream
+// caches nor the pagemap know of it. The pool's index counts a stretch as one allocation, which the ledger corrects:
+// users have the blocks. An idle stretch is given back with the stamp of its blocks.
+//
+// Note [What is pinned stays]
+// A captured graph uses the addresses it was captured with at every launch. So from the first request or free of a
+// capturing stream on an arena keeps all that it has until it is released, and then no stamp of its own counts: its
+// memory is everybody's once all work that was queued by then is done.
+//
+// Requires, of all calls but those that look: there is a pool.
+class Arenas {
+ public:
+  Arenas(Device& device, const Captures& captures, Recorder& recorder, Prover& prover)
+      : device_(device), captures_(captures), recorder_(recorder), prover_(prover) {}
+
+  ArenaId create(const ArenaOptions& options) VPMM_REQUIRES(pool_lock);
+  // --- a request ---
+  // A capturing stream pins the arena. invalid_argument: there is no such arena.
+  Result<void> enter(ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // From what the arena has; null: nothing there will do.
+  DevicePtr take(const Request& request, const pool::Caller& caller, arena::Arena::Room room) VPMM_REQUIRES(pool_lock);
+  // Whether it might, once more work is known to be over.
+  bool waits_for_proof(const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // What to ask the pool for where take() found nothing.
+  pool::PageRequest stretch_for(const Request& request) const VPMM_REQUIRES(pool_lock);
+  // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
+  Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+
+  // --- what is live ---
+  // Whether `p` is in memory of an arena.
+  bool has(DevicePtr p) const VPMM_REQUIRES(pool_lock) { return entry_around(p) != nullptr; }
+  // The live block around `p`; null: none.
+  const arena::Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
+  // Of the live block that begins there.
+  void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
+  // False: no live block begins there.
+  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<Vector<DevicePtr>> live_in(ArenaId id) const VPMM_REQUIRES(pool_lock);
+
+  // --- giving back ---
+  Result<void> pin(ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<Bytes> trim(ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<void> release(ArenaId id) VPMM_REQUIRES(pool_lock);
+  // Idle stretches of all arenas that are not pinned. How much that was.
+  Bytes give_back_idle() VPMM_REQUIRES(pool_lock);
+  // The streams of the primary context are gone; what the timelines say is complete counts.
+  void forget_streams() VPMM_REQUIRES(pool_lock);
+
+  // --- figures ---
+  std::uint64_t live() const VPMM_REQUIRES(pool_lock);
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // of their stretches, nobody's
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
+  Bytes idle_bytes() const VPMM_REQUIRES(pool_lock);     // stretches that could go back
+  // "; arenas hold 4096 bytes, of which idle 2048; arena 3 (tag 0), pinned, holds ..."; empty: they hold nothing.
+  std::string report() const VPMM_REQUIRES(pool_lock);
+  // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
+  void for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool is_pinned)> visit) const
+      VPMM_REQUIRES(pool_lock);
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+
+ private:
+  struct Entry : FromHostMemory {
+    Entry(ArenaId number, const ArenaOptions& asked, Bytes page, arena::Arena::Splitting splitting)
+        : id(number), options(asked), arena(page, splitting) {}
+    const ArenaId id;
+    const ArenaOptions options;
+    arena::Arena arena;
+    bool is_released = false;
+  };
+  // A thread's own default stream has the handle that every thread's has.
+  using Name = std::pair<driver::StreamHandle, std::thread::id>;
+
+  Entry* find(ArenaId id) const VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
+  Result<Entry*> entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Entry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  arena::StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void drop_unused_names() VPMM_REQUIRES(pool_lock);
+  void refresh(Entry& entry) const VPMM_REQUIRES(pool_lock);
+  DevicePtr begin(Entry& entry, AddressRange part, Bytes requested, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
+  void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
+  void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
+  void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
+
+  Device& device_;
+  const Captures& captures_;
+  Recorder& recorder_;
+  Prover& prover_;
+  Map<std::uint64_t, std::unique_ptr<Entry>> by_id_ VPMM_GUARDED_BY(pool_lock);
+  Map<DevicePtr, Entry*> by_stretch_ VPMM_GUARDED_BY(pool_lock);  // by its begin
+  Map<Name, arena::StreamKey> names_ VPMM_GUARDED_BY(pool_lock);  // Note [A capturing stream goes by its handle]
+  std::uint64_t last_unknown_ VPMM_GUARDED_BY(pool_lock) = 0;
+};
+
+}  // namespace vpmm::context

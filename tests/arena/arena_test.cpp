@@ -1,0 +1,227 @@
+// arena: which free block a request gets, and how blocks are cut and merged.
+#include "arena/arena.hpp"
+
+#include <gtest/gtest.h>
+
+namespace vpmm::arena {
+namespace {
+
+using time::Stamp;
+using time::StampPart;
+using time::TimelineId;
+
+constexpr Bytes kPage = 2 * kMiB;
+constexpr DevicePtr kBase{0x1000'0000};
+constexpr StreamKey kA{1};
+constexpr StreamKey kB{2};
+constexpr TimelineId kTimelineA{11};
+constexpr TimelineId kTimelineB{12};
+
+Stamp after(TimelineId timeline, std::uint64_t sequence) { return Stamp(StampPart{timeline, sequence}); }
+
+class ArenaTest : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(arena.validate(), ""); }
+
+  // Where it was put; null: nowhere.
+  DevicePtr take(Bytes size, StreamKey key, Arena::Room room = Arena::Room::by_size, Bytes alignment = kGrain) {
+    const auto part = arena.find({size, alignment, key}, room);
+    if (!part) return {};
+    arena.take(*part, {size, key, std::nullopt});
+    EXPECT_EQ(arena.validate(), "");
+    return part->begin;
+  }
+  void end(DevicePtr begin, StreamKey key, const Stamp& stamp, bool is_waiting = false) {
+    arena.end(begin, {key, stamp, is_waiting});
+    EXPECT_EQ(arena.validate(), "");
+  }
+  void complete(TimelineId timeline, std::uint64_t sequence) {
+    arena.refresh([&](const Stamp& stamp) { return stamp.without(timeline, sequence); });
+    EXPECT_EQ(arena.validate(), "");
+  }
+  std::string picture() const { return arena.picture(kGrain); }
+
+  Arena arena{kPage, Arena::Splitting::yes};
+};
+
+TEST_F(ArenaTest, a_request_is_cut_from_the_front_of_the_smallest_block_that_fits) {
+  arena.add({kBase, 4 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, 2 * kPage}, kA);
+  EXPECT_EQ(take(kPage + 512, kA), kBase + 8 * kPage);
+  EXPECT_EQ(arena.picture(512), "[-16384] [4097][-4095]");
+}
+
+TEST_F(ArenaTest, among_equals_the_lowest_address_is_taken) {
+  arena.add({kBase + 8 * kPage, 2 * kPage}, kA);
+  arena.add({kBase, 2 * kPage}, kA);
+  EXPECT_EQ(take(2 * kPage, kA), kBase);
+}
+
+TEST_F(ArenaTest, freed_neighbours_of_one_stream_become_one_block_with_the_later_number) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr first = take(512, kA), second = take(1024, kA), third = take(512, kA);
+  end(first, kA, after(kTimelineA, 1));
+  end(second, kA, after(kTimelineA, 2));
+  EXPECT_EQ(picture(), "[-3][1][-4092]");
+  EXPECT_EQ(arena.block_around(first)->stamp, after(kTimelineA, 2));
+  end(third, kA, after(kTimelineA, 3));
+  EXPECT_EQ(picture(), "[-4096]");
+}
+
+TEST_F(ArenaTest, a_stream_has_what_it_freed_at_once_and_others_when_the_work_is_over) {
+  arena.add({kBase, kPage}, kA);
+  end(take(kPage, kA), kA, after(kTimelineA, 7));
+  EXPECT_EQ(take(kPage, kB), DevicePtr{}) << "the work of the other stream may still run";
+  complete(kTimelineA, 6);
+  EXPECT_EQ(take(kPage, kB), DevicePtr{});
+  complete(kTimelineA, 7);
+  EXPECT_EQ(take(kPage, kB), kBase);
+  end(kBase, kB, after(kTimelineB, 1));
+  EXPECT_EQ(take(kPage, kB), kBase) << "at once";
+}
+
+TEST_F(ArenaTest, in_a_pinned_arena_a_stream_has_only_what_it_freed_itself) {
+  arena.add({kBase, kPage}, kA);
+  arena.pin();
+  EXPECT_EQ(take(kPage, kB), DevicePtr{}) << "it is complete, and a graph may use it";
+  const DevicePtr first = take(kPage, kA);
+  end(first, kA, {});
+  EXPECT_EQ(take(kPage, kB), DevicePtr{});
+  EXPECT_EQ(take(kPage, kA), first);
+}
+
+TEST_F(ArenaTest, what_waits_serves_nobody_before_its_stamp_is_complete) {
+  arena.add({kBase, kPage}, kA);
+  arena.pin();
+  end(take(kPage, kA), kA, Stamp({kTimelineA, 1}, {kTimelineB, 4}), true);
+  EXPECT_EQ(picture(), "[~4096]");
+  EXPECT_EQ(take(512, kA), DevicePtr{});
+  EXPECT_TRUE(arena.has_pending_for(kA));
+  EXPECT_FALSE(arena.has_pending_for(kB)) << "the arena is pinned, and it is not B's";
+  complete(kTimelineB, 4);
+  EXPECT_EQ(take(512, kA), DevicePtr{});
+  complete(kTimelineA, 1);
+  EXPECT_EQ(take(512, kB), DevicePtr{});
+  EXPECT_EQ(take(512, kA), kBase);
+}
+
+TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr first = take(512, kA), second = take(512, kA), third = take(512, kA);
+  end(first, kA, {});
+  end(third, kA, {});
+  end(second, kA, after(kTimelineB, 1), true);
+  EXPECT_EQ(picture(), "[-1][~1][-4094]");
+  complete(kTimelineB, 1);
+  EXPECT_EQ(picture(), "[-4096]");
+}
+
+TEST_F(ArenaTest, a_wait_for_nothing_is_none) {
+  arena.add({kBase, kPage}, kA);
+  end(take(kPage, kA), kA, {}, true);
+  EXPECT_EQ(take(kPage, kA), kBase);
+}
+
+TEST_F(ArenaTest, neighbours_of_several_streams_serve_together_where_none_is_enough_alone) {
+  arena.add({kBase, 4 * kPage}, kA);
+  const DevicePtr first = take(2 * kPage, kA), second = take(2 * kPage, kB);
+  end(first, kA, after(kTimelineA, 1));
+  end(second, kB, after(kTimelineB, 1));
+  EXPECT_EQ(take(3 * kPage, kA), DevicePtr{});
+  complete(kTimelineB, 1);
+  EXPECT_EQ(take(3 * kPage, kA), kBase);
+  EXPECT_EQ(arena.block_around(kBase + 3 * kPage)->key, kB) << "what is left is the other's still";
+}
+
+TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
+  arena.add({kBase, 4 * kPage}, kA);
+  EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
+  EXPECT_EQ(take(kPage / 2, kA, Arena::Room::everywhere), kBase);
+}
+
+TEST_F(ArenaTest, small_requests_use_what_large_ones_leave_of_a_page) {
+  arena.add({kBase, 2 * kPage}, kA);
+  EXPECT_EQ(take(kPage + 512, kA), kBase);
+  EXPECT_EQ(take(512, kA), kBase + kPage + 512);
+}
+
+TEST_F(ArenaTest, an_alignment_leaves_the_front_of_the_block_free) {
+  arena.add({kBase, kPage}, kA);
+  take(512, kA);
+  EXPECT_EQ(take(1024, kA, Arena::Room::by_size, 4096), kBase + 4096);
+  EXPECT_EQ(picture(), "[1][-7][2][-4086]");
+}
+
+TEST_F(ArenaTest, a_place_that_is_named_may_be_of_several_free_blocks) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr first = take(1024, kA), second = take(1024, kB);
+  end(first, kA, after(kTimelineA, 1));
+  end(second, kB, after(kTimelineB, 1), true);
+  const AddressRange named{kBase + 512, 1024};
+  ASSERT_TRUE(arena.is_free(named));
+  arena.take(named, {1024, kB, std::nullopt});
+  EXPECT_EQ(picture(), "[-1][2][~1][-4092]");
+  EXPECT_FALSE(arena.is_free({kBase, 1024}));
+  EXPECT_FALSE(arena.is_free({kBase + kPage - 512, 1024})) << "it ends outside";
+}
+
+TEST_F(ArenaTest, an_idle_stretch_goes_back_with_the_stamps_of_its_blocks) {
+  arena.add({kBase, 2 * kPage}, kA);
+  const DevicePtr first = take(kPage + 512, kA), second = take(kPage - 512, kB);
+  end(first, kA, after(kTimelineA, 3));
+  EXPECT_EQ(arena.idle_stretch_bytes(), 0u);
+  end(second, kB, after(kTimelineB, 4));
+  EXPECT_EQ(arena.idle_stretch_bytes(), 2 * kPage);
+  EXPECT_EQ(arena.stamp_of(*arena.stretch_around(kBase)), Stamp({kTimelineA, 3}, {kTimelineB, 4}));
+  arena.remove(*arena.stretch_around(kBase));
+  EXPECT_EQ(picture(), "[]");
+  EXPECT_EQ(arena.held_bytes(), 0u);
+}
+
+TEST_F(ArenaTest, a_stretch_that_three_streams_use_has_more_than_a_stamp_holds) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr blocks[] = {take(512, kA), take(512, kA), take(512, kA)};
+  for (std::uint64_t i = 0; i < 3; ++i) end(blocks[i], StreamKey{i + 1}, after(TimelineId{i + 1}, 1));
+  EXPECT_FALSE(arena.stamp_of(*arena.stretch_around(kBase)).has_value());
+}
+
+TEST_F(ArenaTest, a_stream_that_becomes_known_takes_its_blocks_along) {
+  arena.add({kBase, kPage}, kA);
+  arena.pin();
+  const DevicePtr first = take(512, kA);
+  end(first, kB, {});
+  EXPECT_EQ(picture(), "[-1][-4095]");
+  arena.rename(kB, kA);
+  EXPECT_EQ(picture(), "[-4096]");
+  EXPECT_FALSE(arena.is_used_by(kB));
+}
+
+TEST_F(ArenaTest, what_is_complete_is_everybodys_when_the_streams_are_gone) {
+  arena.add({kBase, kPage}, kA);
+  arena.pin();
+  end(take(512, kA), kA, {});
+  arena.forget_streams();
+  EXPECT_EQ(take(512, kB), kBase);
+}
+
+TEST_F(ArenaTest, a_use_is_noted_once_and_forgotten_with_the_block) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr block = take(512, kA);
+  EXPECT_TRUE(arena.record_use(block, kTimelineB));
+  EXPECT_FALSE(arena.record_use(block, kTimelineB));
+  end(block, kA, {});
+  take(512, kA);
+  EXPECT_TRUE(arena.block_around(block)->other_uses.empty());
+}
+
+TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
+  Arena arena(kPage, Arena::Splitting::no);
+  arena.add({kBase, 4 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, kPage}, kA);
+  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Room::by_size), (AddressRange{kBase + 8 * kPage, kPage}));
+  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Room::by_size), (AddressRange{kBase, 4 * kPage}));
+  EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Room::by_size).has_value());
+}
+
+}  // namespace
+}  // namespace vpmm::arena

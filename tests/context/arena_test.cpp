@@ -1,0 +1,574 @@
+// context: arenas: who may have what was freed in one, where their memory comes from, and where it goes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "support/pool_world_arenas.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using driver::Call;
+
+class ArenaOnPool : public ::testing::Test {
+ protected:
+  PoolWorld world{adaptive_world()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+  ArenaId arena = make_arena(world);
+
+  void settle() {  // the pool knows that all work is over
+    world.sim().run_until_idle();
+    world.wait();
+  }
+  context::AllocationInfo info_of(DevicePtr ptr) {
+    const auto info = world.pool().query(ptr);
+    EXPECT_TRUE(info.ok()) << message_of(info);
+    return info ? info.value() : context::AllocationInfo{};
+  }
+};
+
+// --- what is where --------------------------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, small_requests_share_a_page_and_large_ones_have_whole_pages) {
+  const DevicePtr first = allocate_in(world, arena, 1000, a);
+  const DevicePtr second = allocate_in(world, arena, 500, a);
+  EXPECT_EQ(second, first + 1024);
+  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+  const DevicePtr large = allocate_in(world, arena, 3 * kPage, a);
+  EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
+  world.use(first, 1000, a);
+  world.use(second, 500, a);
+  world.use(large, 3 * kPage, a);
+}
+
+TEST_F(ArenaOnPool, zero_bytes_are_null) { EXPECT_EQ(allocate_in(world, arena, 0, a), DevicePtr{}); }
+
+TEST_F(ArenaOnPool, an_alignment_is_kept) {
+  allocate_in(world, arena, 512, a);
+  EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4096), 4096));
+  EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4 * kPage), 4 * kPage));
+  expect_error(world.pool().allocate_in_arena({512, 384, a, arena}), ErrorCode::invalid_argument, {"384"});
+}
+
+TEST_F(ArenaOnPool, a_query_tells_the_request_and_the_arena) {
+  const DevicePtr ptr = allocate_in(world, arena, 1000, a);
+  const auto info = info_of(ptr + 700);
+  EXPECT_EQ(info.begin, ptr);
+  EXPECT_EQ(info.requested, 1000u);
+  EXPECT_EQ(info.usable, 1024u);
+  EXPECT_EQ(info.arena, arena);
+  EXPECT_EQ(info_of(world.allocate(1000, a)).arena, ArenaId{});
+  expect_error(world.pool().query(ptr + 1024), ErrorCode::invalid_pointer);  // free memory of the arena
+}
+
+TEST_F(ArenaOnPool, mistakes_change_nothing_and_say_what_is_wrong) {
+  const DevicePtr ptr = allocate_in(world, arena, 1000, a);
+  expect_error(world.pool().deallocate(ptr + 512, a), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
+  expect_error(world.pool().record_use(ptr + 512, b), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
+  world.deallocate(ptr, a);
+  expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer, {hex(ptr)});
+  expect_error(world.pool().record_use(ptr, b), ErrorCode::invalid_pointer, {hex(ptr)});
+  EXPECT_EQ(world.statistics().caller_mistakes, 4u);
+  EXPECT_EQ(world.pool().validate(), "");
+}
+
+TEST_F(ArenaOnPool, what_is_no_arena_is_refused) {
+  const ArenaId none{~std::uint64_t{0}};
+  expect_error(world.pool().allocate_in_arena({100, 0, a, none}), ErrorCode::invalid_argument, {"no arena"});
+  expect_error(world.pool().allocate_in_arena({100, 0, a, {}}), ErrorCode::invalid_argument, {"no arena"});
+  expect_error(world.pool().allocate_at(none, {DevicePtr{4096}, 100}, a), ErrorCode::invalid_argument, {"no arena"});
+  expect_error(world.pool().pin_arena(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().trim_arena(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().live_in_arena(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().release_arena(none), ErrorCode::invalid_argument);
+}
+
+TEST_F(ArenaOnPool, a_number_is_never_given_twice) {
+  const ArenaId first = make_arena(world);
+  release(world, first);
+  EXPECT_NE(make_arena(world), first);
+}
+
+TEST(ArenaWithoutPool, is_refused) {
+  WorldOptions options;
+  options.config.pool_enabled = false;
+  PoolWorld world(options);
+  expect_error(world.pool().create_arena({}), ErrorCode::unsupported);
+  expect_error(world.pool().allocate_in_arena({100, 0, world.stream(), ArenaId{1}}), ErrorCode::unsupported);
+}
+
+// --- streams --------------------------------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, what_a_stream_freed_serves_it_again_at_once) {
+  for (const Bytes bytes : {Bytes{1000}, 3 * kPage}) {
+    const DevicePtr ptr = allocate_in(world, arena, bytes, a);
+    world.use(ptr, bytes, a, kLongNs);
+    world.deallocate(ptr, a);
+    EXPECT_EQ(allocate_in(world, arena, bytes, a), ptr);
+    world.use(ptr, bytes, a);
+    world.deallocate(ptr, a);
+  }
+}
+
+TEST_F(ArenaOnPool, another_stream_has_it_when_the_work_is_over) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, a);
+  const DevicePtr other = allocate_in(world, arena, 3 * kPage, b);
+  EXPECT_NE(other, ptr);
+  settle();
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, b), ptr);
+  world.use(ptr, 3 * kPage, b);
+}
+
+TEST_F(ArenaOnPool, another_stream_has_it_at_once_where_proof_shows_that_the_work_is_over) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a);
+  world.deallocate(ptr, a);
+  world.sim().run_until_idle();
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, b), ptr) << "rather than more memory";
+  world.use(ptr, 3 * kPage, b);
+}
+
+TEST_F(ArenaOnPool, a_stream_with_the_handle_of_one_that_is_gone_is_another) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, a);
+  ASSERT_EQ(world.sim().stream_destroy(a), driver::CuResult::success);
+  const StreamHandle again = world.stream();
+  ASSERT_EQ(again, a);
+  const DevicePtr other = allocate_in(world, arena, 3 * kPage, again);
+  EXPECT_NE(other, ptr);
+  world.use(other, 3 * kPage, again);
+}
+
+TEST_F(ArenaOnPool, both_names_of_the_legacy_stream_are_one) {
+  const DevicePtr ptr = allocate_in(world, arena, 1000, driver::kNullStream);
+  world.use(ptr, 1000, driver::kNullStream, kLongNs);
+  world.deallocate(ptr, driver::kLegacyStream);
+  EXPECT_EQ(allocate_in(world, arena, 1000, driver::kNullStream), ptr);
+}
+
+TEST_F(ArenaOnPool, a_recorded_use_is_waited_for_also_by_the_own_stream) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, b, kLongNs);
+  ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
+  world.deallocate(ptr, a);
+  const DevicePtr other = allocate_in(world, arena, 3 * kPage, a);
+  EXPECT_NE(other, ptr);
+  settle();
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
+  world.use(ptr, 3 * kPage, a);
+}
+
+TEST_F(ArenaOnPool, a_free_without_a_stream_waits_for_all) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, std::nullopt);
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, a), ptr);
+  settle();
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+TEST_F(ArenaOnPool, a_free_on_another_stream_waits_for_both) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, b);
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+TEST_F(ArenaOnPool, deferred_frees_are_carried_out_by_the_next_request) {
+  const DevicePtr ptr = allocate_in(world, arena, 1000, a);
+  world.pool().deallocate_deferred(ptr);
+  allocate_in(world, arena, 500, a);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+}
+
+TEST_F(ArenaOnPool, a_bound_stream_frees_memory_of_an_arena) {
+  auto bound = world.pool().bind(a);
+  ASSERT_TRUE(bound.ok());
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  EXPECT_TRUE(bound.value()->deallocate(ptr).ok());
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+// The pagemap has known the page as an allocation of the stream's.
+TEST_F(ArenaOnPool, a_stretch_where_the_stream_had_pages_before_is_not_taken_for_them) {
+  const DevicePtr pages = world.allocate(kPage, a);
+  world.deallocate(pages, a);
+  settle();
+  const DevicePtr ptr = allocate_in(world, arena, 1000, a);
+  ASSERT_EQ(ptr, pages);
+  world.use(ptr, 1000, a);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_NE(world.allocate(kPage, a), pages) << "it is the arena's";
+}
+
+// --- where memory comes from and goes -------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, keeps_what_it_has_until_it_is_trimmed) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a);
+  world.deallocate(ptr, a);
+  settle();
+  EXPECT_NE(world.allocate(3 * kPage, b), ptr);
+  EXPECT_EQ(trim(world, arena), 3 * kPage);
+  EXPECT_EQ(world.allocate(3 * kPage, b), ptr);
+  world.use(ptr, 3 * kPage, b);
+  EXPECT_EQ(trim(world, arena), 0u);
+}
+
+TEST_F(ArenaOnPool, what_is_trimmed_has_the_stamp_that_it_had) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(trim(world, arena), 3 * kPage);
+  const DevicePtr other = world.allocate(3 * kPage, b);
+  EXPECT_NE(other, ptr);
+  world.use(other, 3 * kPage, b);
+  EXPECT_EQ(world.allocate(3 * kPage, a), ptr) << "its own stream has it at once";
+  world.use(ptr, 3 * kPage, a);
+}
+
+TEST_F(ArenaOnPool, a_trim_of_the_pool_takes_idle_stretches_along) {
+  const DevicePtr live = allocate_in(world, arena, 1000, a);
+  world.deallocate(allocate_in(world, arena, 3 * kPage, a), a);
+  settle();
+  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+  world.use(live, 1000, a);
+}
+
+TEST_F(ArenaOnPool, with_a_release_threshold_idle_stretches_go_back_by_themselves) {
+  WorldOptions options = adaptive_world();
+  options.config.release_threshold = kPage;
+  PoolWorld limited(options);
+  const StreamHandle stream = limited.stream();
+  const ArenaId other = make_arena(limited);
+  const DevicePtr ptr = allocate_in(limited, other, 4 * kPage, stream);
+  limited.wait();
+  limited.deallocate(ptr, stream);
+  limited.wait();
+  limited.deallocate(limited.allocate(kPage, stream), stream);
+  limited.wait();
+  EXPECT_LE(limited.statistics().mapped_bytes, 2 * kPage);
+}
+
+class ShortArena : public ::testing::Test {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = adaptive_world();
+    options.config.capacity = 8 * kPage;
+    return options;
+  }
+  PoolWorld world{options()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+  ArenaId arena = make_arena(world);
+};
+
+TEST_F(ShortArena, what_an_arena_has_idle_serves_a_request_of_the_pool) {
+  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
+  world.use(ptr, 6 * kPage, a);
+  world.deallocate(ptr, a);
+  world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
+}
+
+TEST_F(ShortArena, it_serves_another_arena_too) {
+  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
+  world.use(ptr, 6 * kPage, a, kLongNs);
+  world.deallocate(ptr, a);
+  world.use(allocate_in(world, make_arena(world), 7 * kPage, b), 7 * kPage, b);
+  EXPECT_GE(world.statistics().host_waits, 1u) << "the GPU was still busy with it";
+}
+
+TEST_F(ShortArena, it_serves_a_request_below_a_page) {
+  for (int i = 0; i < 8; ++i) allocate_in(world, arena, kPage, a);
+  expect_error(world.pool().allocate({1000, 0, b}), ErrorCode::out_of_memory);
+  const auto live = world.pool().live_in_arena(arena);
+  ASSERT_EQ(live.value().size(), 8u);
+  world.deallocate(live.value()[3], a);
+  world.allocate(1000, b);
+}
+
+TEST_F(ShortArena, a_small_request_spoils_a_large_block_before_it_fails) {
+  allocate_in(world, arena, 4 * kPage, a);
+  const DevicePtr second = allocate_in(world, arena, 4 * kPage, a);
+  pin(world, arena);
+  world.deallocate(second, a);
+  EXPECT_EQ(allocate_in(world, arena, 1000, a), second);
+}
+
+TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
+  world.deallocate(allocate_in(world, arena, 6 * kPage, a), a);
+  pin(world, arena);
+  EXPECT_EQ(trim(world, arena), 0u);
+  EXPECT_TRUE(world.pool().trim(0).ok());
+  expect_error(world.pool().allocate({7 * kPage, 0, b}), ErrorCode::out_of_memory,
+               {"pinned) holds " + std::to_string(6 * kPage) + ", of which live 0"});
+  release(world, arena);
+  world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
+}
+
+TEST_F(ShortArena, a_failed_request_leaves_the_arena_as_it_was) {
+  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
+  expect_error(world.pool().allocate_in_arena({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.pool().live_in_arena(arena).value(), Vector<DevicePtr>{ptr});
+  EXPECT_EQ(world.statistics().failed_allocations, 1u);
+}
+
+TEST_F(ShortArena, the_out_of_memory_callback_may_free_in_the_arena) {
+  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
+  world.pool().set_out_of_memory_callback(
+      [&](const context::OutOfMemory&) { return world.pool().deallocate(ptr, a).ok(); });
+  allocate_in(world, arena, 5 * kPage, a);
+}
+
+// --- release --------------------------------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, release_gives_back_what_is_idle_and_the_rest_when_it_is_freed) {
+  const DevicePtr live = allocate_in(world, arena, 1000, a);
+  const DevicePtr idle = allocate_in(world, arena, 3 * kPage, a);
+  world.deallocate(idle, a);
+  release(world, arena);
+  EXPECT_EQ(world.allocate(3 * kPage, a), idle);
+  EXPECT_EQ(info_of(live).requested, 1000u);
+  world.use(live, 1000, a);
+  expect_error(world.pool().allocate_in_arena({1000, 0, a, arena}), ErrorCode::invalid_argument, {"released"});
+  expect_error(world.pool().release_arena(arena), ErrorCode::invalid_argument, {"released"});
+  world.deallocate(live, a);
+  settle();
+  EXPECT_EQ(world.allocate(kPage, b), live) << "the page is the pool's again";
+}
+
+TEST_F(ArenaOnPool, memory_of_a_pinned_arena_waits_for_all_work_that_was_queued_by_its_release) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  pin(world, arena);
+  world.deallocate(ptr, a);
+  world.use(ptr, 3 * kPage, b, kLongNs);  // as a launch of a graph does
+  release(world, arena);
+  const DevicePtr other = world.allocate(3 * kPage, a);
+  EXPECT_NE(other, ptr);
+  world.use(other, 3 * kPage, a);
+  settle();
+  EXPECT_EQ(world.allocate(3 * kPage, a), ptr);
+  world.use(ptr, 3 * kPage, a);
+}
+
+TEST_F(ArenaOnPool, live_allocations_are_listed_in_ascending_order) {
+  Vector<DevicePtr> all;
+  for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{7000}}) all.push_back(allocate_in(world, arena, bytes, a));
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(world.pool().live_in_arena(arena).value(), all);
+  world.deallocate(all[1], a);
+  EXPECT_EQ(world.pool().live_in_arena(arena).value(), (Vector<DevicePtr>{all[0], all[2]}));
+}
+
+// --- at an address --------------------------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, a_place_that_is_free_can_be_asked_for) {
+  const DevicePtr ptr = allocate_in(world, arena, 8192, a);
+  world.use(ptr, 8192, a);
+  world.deallocate(ptr, a);
+  settle();
+  EXPECT_EQ(allocate_at(world, arena, {ptr + 1024, 1500}, b), ptr + 1024);
+  EXPECT_EQ(info_of(ptr + 2000).begin, ptr + 1024);
+  EXPECT_EQ(info_of(ptr + 1024).usable, 1536u);
+  world.use(ptr + 1024, 1500, b);
+  EXPECT_EQ(allocate_in(world, arena, 1024, a), ptr);
+}
+
+TEST_F(ArenaOnPool, a_place_is_refused_that_is_not_free_or_not_of_the_arena) {
+  const DevicePtr ptr = allocate_in(world, arena, 8192, a);
+  expect_error(world.pool().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument, {"not free", hex(ptr)});
+  expect_error(world.pool().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument, {"not free"});
+  expect_error(world.pool().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument, {"multiple"});
+  expect_error(world.pool().allocate_at(arena, {ptr + 8192, 0}, a), ErrorCode::invalid_argument);
+  const DevicePtr elsewhere = world.allocate(kPage, a);
+  expect_error(world.pool().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer, {hex(elsewhere)});
+  expect_error(world.pool().allocate_at(make_arena(world), {ptr + 8192, 100}, a), ErrorCode::invalid_pointer);
+}
+
+TEST_F(ArenaOnPool, a_checkpoint_is_restored_block_by_block) {
+  const std::vector<Bytes> sizes = {1000, 3 * kPage, 70'000, 600 * kKiB};
+  std::vector<AddressRange> blocks;
+  for (const Bytes bytes : sizes) blocks.push_back({allocate_in(world, arena, bytes, a), bytes});
+  pin(world, arena);
+  for (const AddressRange& block : blocks) world.deallocate(block.begin, a);
+  settle();
+  const Bytes mapped = world.statistics().mapped_bytes;
+  for (const AddressRange& block : blocks) EXPECT_EQ(allocate_at(world, arena, block, a), block.begin);
+  EXPECT_EQ(world.pool().live_in_arena(arena).value().size(), blocks.size());
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+}
+
+// --- kinds of arenas ------------------------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, without_splitting_each_allocation_has_pages_of_its_own) {
+  const ArenaId whole = make_arena(world, {false, false, 0});
+  const DevicePtr first = allocate_in(world, whole, 1000, a);
+  const DevicePtr second = allocate_in(world, whole, 1000, a);
+  EXPECT_EQ(info_of(first).usable, kPage);
+  EXPECT_GE(first < second ? second - first : first - second, kPage);
+  world.deallocate(first, a);
+  EXPECT_EQ(allocate_in(world, whole, 5000, a), first);
+  world.deallocate(first, a);
+  EXPECT_EQ(allocate_at(world, whole, {first, 3000}, a), first);
+  world.deallocate(second, a);
+  expect_error(world.pool().allocate_at(whole, {second + 512, 100}, a), ErrorCode::invalid_argument);
+}
+
+TEST_F(ArenaOnPool, one_chunk_stands_behind_each_stretch_where_that_is_asked_for) {
+  std::vector<DevicePtr> idle;  // one chunk each
+  for (int i = 0; i < 4; ++i) idle.push_back(world.allocate(kPage, a));
+  for (const DevicePtr ptr : idle) world.deallocate(ptr, a);
+  settle();
+  const ArenaId registered = make_arena(world, {true, true, 0});
+  const DevicePtr ptr = allocate_in(world, registered, 4 * kPage, a);
+  const auto range = world.pool().share({ptr, 4 * kPage});
+  ASSERT_TRUE(range.ok()) << message_of(range);
+  const auto chunks = world.pool().lease(range.value().share, 0, 4 * kPage);
+  ASSERT_TRUE(chunks.ok());
+  EXPECT_EQ(chunks.value().chunks.size(), 1u);
+  world.pool().end_lease(range.value().share, context::Holder::importer);
+  world.pool().end_lease(range.value().share, context::Holder::handle);
+}
+
+TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
+  std::vector<DevicePtr> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(world.allocate(kPage, a));
+  for (const DevicePtr ptr : idle) world.deallocate(ptr, a);
+  world.wait();
+  const DevicePtr ptr = allocate_in(world, make_arena(world, {true, true, 0}), 6 * kPage, a);
+  const auto range = world.pool().share({ptr, 6 * kPage});
+  ASSERT_TRUE(range.ok()) << message_of(range);
+  EXPECT_EQ(world.pool().lease(range.value().share, 0, 6 * kPage).value().chunks.size(), 1u);
+  world.pool().end_lease(range.value().share, context::Holder::importer);
+  world.pool().end_lease(range.value().share, context::Holder::handle);
+}
+
+TEST(IsolatedArena, allocations_that_may_be_shared_alone_have_chunks_of_their_own) {
+  WorldOptions options = adaptive_world();
+  options.config.ipc_isolate = true;
+  PoolWorld world(options);
+  const StreamHandle a = world.stream();
+  const ArenaId arena = make_arena(world);
+  allocate_in(world, arena, 1000, a);
+  allocate_in(world, arena, 1000, a);
+  EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage);
+}
+
+// --- sharing, figures, resets, threads ------------------------------------------------------------------------------
+
+TEST_F(ArenaOnPool, a_block_that_is_leased_stays_until_it_is_let_go) {
+  const DevicePtr ptr = allocate_in(world, arena, 4096, a);
+  const auto range = world.pool().share({ptr, 4096});
+  ASSERT_TRUE(range.ok()) << message_of(range);
+  ASSERT_TRUE(world.pool().lease(range.value().share, 0, 4096).ok());
+  world.pool().end_lease(range.value().share, context::Holder::handle);
+  world.deallocate(ptr, a);
+  expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer);
+  expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer);
+  EXPECT_TRUE(world.pool().live_in_arena(arena).value().empty());
+  release(world, arena);
+  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+  EXPECT_NE(world.allocate(kPage, a), ptr);
+  world.pool().end_lease(range.value().share, context::Holder::importer);
+  EXPECT_EQ(world.pool().validate(), "");
+  settle();
+  EXPECT_EQ(world.allocate(kPage, b), ptr);
+}
+
+TEST_F(ArenaOnPool, figures_count_what_users_have_and_what_lies_idle) {
+  const auto small = allocate_in(world, arena, 1000, a);
+  const auto large = allocate_in(world, arena, 3 * kPage - 100, a);
+  auto now = world.statistics();
+  EXPECT_EQ(now.live_bytes, 900 + 3 * kPage);
+  EXPECT_EQ(now.allocated_bytes, 1024 + 3 * kPage);
+  EXPECT_EQ(now.free_bytes, kPage - 1024);
+  EXPECT_EQ(now.mapped_bytes, 4 * kPage);
+  EXPECT_EQ(now.live_allocations, 2u);
+  EXPECT_EQ(now.allocations, 2u);
+  EXPECT_EQ(now.allocations, now.hits + now.plans);
+  world.deallocate(large, a);
+  now = world.statistics();
+  EXPECT_EQ(now.live_bytes, 1000u);
+  EXPECT_EQ(now.peak_live_bytes, 900 + 3 * kPage);
+  EXPECT_EQ(now.pending_bytes, 3 * kPage);
+  EXPECT_EQ(now.deallocations, 1u);
+  world.deallocate(small, a);
+  settle();
+  trim(world, arena);
+  now = world.statistics();
+  EXPECT_EQ(now.free_bytes, 4 * kPage);
+  EXPECT_EQ(now.live_allocations, 0u);
+  EXPECT_EQ(now.allocations, 2u);
+  EXPECT_EQ(now.deallocations, 2u);
+}
+
+TEST_F(ArenaOnPool, a_snapshot_shows_the_blocks) {
+  const DevicePtr first = allocate_in(world, arena, 512 * kKiB, a);
+  allocate_in(world, arena, 512 * kKiB, a);
+  world.deallocate(first, a);
+  const auto snapshot = world.pool().snapshot();
+  ASSERT_GE(snapshot.regions.size(), 3u);
+  EXPECT_EQ(snapshot.regions[0].kind, '-');
+  EXPECT_FALSE(snapshot.regions[0].complete);
+  EXPECT_EQ(snapshot.regions[1].kind, ' ');
+  EXPECT_EQ(snapshot.regions[1].requested, 512 * kKiB);
+  EXPECT_EQ(snapshot.regions[2].kind, '-');
+  EXPECT_TRUE(snapshot.regions[2].complete);
+}
+
+TEST_F(ArenaOnPool, memory_that_is_free_counts_stretches_that_are_idle_and_not_pinned) {
+  const auto free_bytes = [&] { return world.pool().memory_info().value().free; };
+  const Bytes all = free_bytes();
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  EXPECT_EQ(free_bytes(), all - 3 * kPage);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(free_bytes(), all);
+  pin(world, arena);
+  EXPECT_EQ(free_bytes(), all - 3 * kPage);
+}
+
+TEST_F(ArenaOnPool, blocks_survive_a_reset_and_serve_new_streams) {
+  const DevicePtr kept = allocate_in(world, arena, 1000, a);
+  const DevicePtr freed = allocate_in(world, arena, 3 * kPage, a);
+  pin(world, arena);
+  world.deallocate(freed, a);
+  ASSERT_TRUE(world.pool().reset().ok());
+  const StreamHandle fresh = world.stream();
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, fresh), freed) << "the stream that it was kept for is gone";
+  world.deallocate(kept, fresh);
+  allocate_in(world, arena, 1000, fresh);
+}
+
+TEST_F(ArenaOnPool, threads_may_share_an_arena) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([this, t] {
+      driver::ContextHandle context{};
+      EXPECT_EQ(world.sim().device_primary_ctx_retain(0, context), driver::CuResult::success);
+      EXPECT_EQ(world.sim().ctx_set_current(context), driver::CuResult::success);
+      StreamHandle stream{};
+      EXPECT_EQ(world.sim().stream_create(StreamFlags::non_blocking, stream), driver::CuResult::success);
+      for (int i = 0; i < 200; ++i) {
+        const Bytes bytes = static_cast<Bytes>(i % 7 + 1) * (t % 2 == 0 ? 3000 : kPage);
+        const auto ptr = world.pool().allocate_in_arena({bytes, 0, stream, arena});
+        ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+        world.use(ptr.value(), bytes, stream);
+        ASSERT_TRUE(world.pool().deallocate(ptr.value(), i % 5 == 0 ? context::Stream() : stream).ok());
+        if (i % 50 == 0) EXPECT_TRUE(world.pool().trim(0).ok());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+}  // namespace
+}  // namespace vpmm::testing
