@@ -177,6 +177,25 @@ class Graphs(SimGpuCase):
             self.assertEqual(target.cpu().unique().tolist(), [value])
 
 
+class Training(SimGpuCase):
+    def test_a_model_is_trained_without_numbers_and_its_memory_comes_back(self) -> None:
+        before = torch.cuda.memory_allocated()
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)).cuda()
+        parameters = sum(parameter.nbytes for parameter in model.parameters())
+        optimizer = torch.optim.AdamW(model.parameters())
+        held = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(32, 64).cuda()).sum().backward()
+            optimizer.step()
+            held.append(torch.cuda.memory_allocated() - before)
+        self.assertGreaterEqual(held[0], 4 * parameters)  # weights, gradients, two moments
+        self.assertEqual(held[1], held[2])
+        del model, optimizer
+        # The handle of cuBLAS keeps a workspace of its own.
+        self.assertLess(torch.cuda.memory_allocated() - before, held[2] - 3 * parameters)
+
+
 COPIES = """
 import torch
 values = torch.arange(1_000_000)
