@@ -44,7 +44,7 @@ def missing(name: str) -> str | None:
 
 
 # Without a GPU their processes talk over gloo.
-ON_GLOO = ("distributed_data_parallel", "fully_sharded_data_parallel", "fully_shard_by_parameter", "nccl_collectives")
+ON_GLOO = ("distributed_data_parallel", "fully_shard_by_parameter", "nccl_collectives")
 
 
 def run(name: str, folder: str, **more: str) -> dict[str, Any]:
