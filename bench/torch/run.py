@@ -122,7 +122,9 @@ class Results:
             self.rows = before["results"]
 
     def missing(self, program: str, allocator: str) -> bool:
-        return allocator not in self.rows.get(program, {})
+        """Not measured yet, or cut off by the clock."""
+        row = self.rows.get(program, {})
+        return allocator not in row or row[allocator].get("failed") == "out of time"
 
     def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
