@@ -62,7 +62,7 @@ class Shim:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "report.json"
             self.library.vpmm_bench_torch_report(str(path).encode())
-            return json.loads(path.read_text())
+            return dict(json.loads(path.read_text()))
 
 
 def set_limit(limit: int, by: str) -> None:

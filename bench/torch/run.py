@@ -83,7 +83,7 @@ def run(program: str, allocator: str, options: argparse.Namespace, seconds: floa
         return {"failed": "out of time", "wall_seconds": round(seconds, 1)}
     wall = {"wall_seconds": round(time.monotonic() - began, 1)}
     if done.returncode == 0:
-        return json.loads(done.stdout.strip().splitlines()[-1]) | wall
+        return dict(json.loads(done.stdout.strip().splitlines()[-1])) | wall
     message = "\n".join(done.stderr.strip().splitlines()[-12:])
     return {"failed": f"ended with {done.returncode}", "message": message[-2000:]} | wall
 
@@ -122,7 +122,9 @@ class Results:
             self.rows = before["results"]
 
     def missing(self, program: str, allocator: str) -> bool:
-        return allocator not in self.rows.get(program, {})
+        """Not measured yet, or cut off by the clock."""
+        row = self.rows.get(program, {})
+        return allocator not in row or row[allocator].get("failed") == "out of time"
 
     def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

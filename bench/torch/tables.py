@@ -26,7 +26,7 @@ def live(row: Row) -> float:
 
 def step_seconds(figures: dict[str, Any]) -> float:
     """The median step after warm-up."""
-    return statistics.median(figures["seconds"][figures["warmup"] :])
+    return float(statistics.median(figures["seconds"][figures["warmup"] :]))
 
 
 def mean_seconds(figures: dict[str, Any]) -> float:
@@ -129,9 +129,9 @@ cudaMemGetInfo, for every allocator alike; live is native's `max_memory_allocate
 rival's, held and seconds; at most 1 and 1.03 are asked.
 """
 ALLOCATION = """\
-In allocation. PyTorch's allocators count and do not time: blocks or pieces taken from the driver, and how often they
-gave back all they kept and tried again (cudaMallocAsync counts neither). VPMM times the calls that map and allocate:
-`driver_calls`, `driver_ns`.
+In allocation, over the whole program. PyTorch's allocators count and do not time: blocks or pieces taken from the
+driver, and how often they gave back all they kept and tried again (cudaMallocAsync counts neither). VPMM times the
+calls that map and allocate: `driver_calls`, `driver_ns`.
 """
 LIMITS = """\
 Smallest limit over live at which the program ran, and in brackets the largest at which it did not. `fraction`, by

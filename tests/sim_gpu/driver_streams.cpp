@@ -167,6 +167,20 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
   return to_cuda(machine().ctx_record_event(handle<vpmm::driver::ContextHandle>(context), event_of(event)));
 }
 
+// --- events of other processes ---
+
+// What the event recorded is over when the handle is made, so that nobody needs to wait for it: it holds for events
+// that are recorded once, before their handle goes out.
+CUresult cuIpcGetEventHandle(CUipcEventHandle* shared, CUevent event) {
+  const CuResult result = machine().event_synchronize(event_of(event));
+  if (result == CuResult::success) *shared = {};
+  return to_cuda(result);
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle) {
+  return cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+}
+
 // --- captures and graphs ---
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {

@@ -10,8 +10,6 @@ int refuse(const char* function);  // runtime.hpp's unsupported(), without CUDA'
 VPMM_REFUSING(cudaGetSymbolAddress)
 VPMM_REFUSING(cudaGraphDebugDotPrint)
 VPMM_REFUSING(cudaGraphNodeGetDependencies)
-VPMM_REFUSING(cudaIpcGetEventHandle)
-VPMM_REFUSING(cudaIpcOpenEventHandle)
 VPMM_REFUSING(cudaLaunchHostFunc)
 VPMM_REFUSING(cudaMemPoolSetAccess)
 VPMM_REFUSING(cudaMemcpy2DAsync)

@@ -1,4 +1,6 @@
 // sim_gpu: the CUDA runtime's functions about streams, events, captures and graphs.
+#include <cstring>
+
 #include "sim_gpu/runtime.hpp"
 
 using vpmm::sim_gpu::answer;
@@ -66,6 +68,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return in_context([&] { return cuEventElapsedTime(milliseconds, start, end); });
+}
+
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  CUipcEventHandle made{};
+  static_assert(sizeof made == sizeof *handle);
+  const cudaError_t error = in_context([&] { return cuIpcGetEventHandle(&made, event); });
+  if (error == cudaSuccess) std::memcpy(handle, &made, sizeof made);
+  return error;
+}
+
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  CUipcEventHandle shared{};
+  std::memcpy(&shared, &handle, sizeof shared);
+  return in_context([&] { return cuIpcOpenEventHandle(event, shared); });
 }
 
 // --- captures and graphs ---

@@ -85,11 +85,11 @@ class Limits(unittest.TestCase):
 
 class Runs(unittest.TestCase):
     def options(self, folder: str, *more: str) -> argparse.Namespace:
-        words = ["run.py", "--programs", "moe", "--allocators", "native,vpmm", "--out", folder, *more]
+        words = ["run.py", "--programs", "moe", "--allocators", "native,expandable,vpmm", "--out", folder, *more]
         with mock.patch.object(sys, "argv", words):
             return bench.parse()
 
-    def test_a_run_that_goes_on_measures_only_what_is_missing(self) -> None:
+    def test_a_run_that_goes_on_measures_what_is_missing_or_was_cut_off(self) -> None:
         started: list[str] = []
 
         def fake(program: str, allocator: str, *more: object) -> dict[str, Any]:
@@ -97,17 +97,15 @@ class Runs(unittest.TestCase):
             return figures(11, 1.0)
 
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(bench, "run", fake):
-            before = {
-                "settings": {"scale": 1.0, "deterministic": False},
-                "results": {"moe": {"native": figures(11, 1.0)}},
-            }
+            done = {"native": figures(11, 1.0), "expandable": {"failed": "out of time"}}
+            before = {"settings": {"scale": 1.0, "deterministic": False}, "results": {"moe": done}}
             Path(folder, "torch-programs.json").write_text(json.dumps(before))
             options = self.options(folder, "--resume")
             with contextlib.redirect_stdout(io.StringIO()):
                 bench.measure_all(bench.Results(options), options, bench.Clock(1000))
             written = json.loads(Path(folder, "torch-programs.json").read_text())
-        self.assertEqual(started, ["vpmm"])
-        self.assertEqual(list(written["results"]["moe"]), ["native", "vpmm"])
+        self.assertEqual(started, ["expandable", "vpmm"])
+        self.assertEqual(list(written["results"]["moe"]), ["native", "expandable", "vpmm"])
 
     def test_results_of_another_scale_are_not_mixed_in(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", HERE.parents[1] / "build/dev")).resolve()
-LIBRARIES = [str(BUILD / "sim_gpu" / name) for name in ("libcuda.so.1", "libcudart.so.13")]
+NAMES = ("libcuda.so.1", "libcudart.so.13", "libsim_gpu_blas.so.0")
+LIBRARIES = [str(BUILD / "sim_gpu" / name) for name in NAMES]
 SECONDS = 240
 
 

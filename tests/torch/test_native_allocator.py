@@ -177,6 +177,25 @@ class Graphs(SimGpuCase):
             self.assertEqual(target.cpu().unique().tolist(), [value])
 
 
+class Training(SimGpuCase):
+    def test_a_model_is_trained_without_numbers_and_its_memory_comes_back(self) -> None:
+        before = torch.cuda.memory_allocated()
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)).cuda()
+        parameters = sum(parameter.nbytes for parameter in model.parameters())
+        optimizer = torch.optim.AdamW(model.parameters())
+        held = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(32, 64).cuda()).sum().backward()
+            optimizer.step()
+            held.append(torch.cuda.memory_allocated() - before)
+        self.assertGreaterEqual(held[0], 4 * parameters)  # weights, gradients, two moments
+        self.assertEqual(held[1], held[2])
+        del model, optimizer
+        # The handle of cuBLAS keeps a workspace of its own.
+        self.assertLess(torch.cuda.memory_allocated() - before, held[2] - 3 * parameters)
+
+
 COPIES = """
 import torch
 values = torch.arange(1_000_000)
@@ -204,10 +223,12 @@ class Programs(unittest.TestCase):
     def test_a_random_order_of_execution_changes_no_value(self) -> None:
         self.assertEqual(sim_gpu.output_of(COPIES, VPMM_SIM_GPU_SEED="3"), "5 (0, '')\n")
 
+    def test_tensors_go_to_another_process_through_a_queue(self) -> None:
+        done = sim_gpu.run(str(sim_gpu.HERE / "sharing_program.py"))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "received 499500\nsees 7\n", ""))
+
     def test_what_cannot_be_simulated_is_refused_and_named(self) -> None:
-        code = "import torch; torch.cuda.Event(interprocess=True).ipc_handle()"
+        code = "import ctypes; print(ctypes.CDLL('libcudart.so.13').cudaGetSymbolAddress(None, None))"
+        self.assertEqual(sim_gpu.output_of(code), "801\n")
         done = sim_gpu.run("-c", code, VPMM_SIM_GPU_VERBOSE="1")
-        self.assertIn("sim_gpu: cudaIpcGetEventHandle is not supported", done.stderr)
-        self.assertRegex(done.stderr, "(AcceleratorError|RuntimeError): CUDA error: operation not supported")
-        quiet = sim_gpu.run("-c", code)
-        self.assertNotIn("sim_gpu:", quiet.stderr)
+        self.assertEqual(done.stderr, "sim_gpu: cudaGetSymbolAddress is not supported\n")
