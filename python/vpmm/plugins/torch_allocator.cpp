@@ -4,8 +4,8 @@
 // used again; this file keeps what PyTorch asks about an allocation (its stream, the size asked for, the stack that
 // made it), counts as PyTorch counts, and writes the events that its memory history consists of.
 //
-// Locks, none held while another pool call is made: Device::mutex (blocks, counts, arenas), then History::mutex_, which
-// the pool's events take as well, under the pool's own lock. So no pool function is called under either.
+// Locks: Device::mutex (blocks, counts, arenas), then History::mutex_. Events take both under the pool's own lock, so
+// no function of the pool is called under either.
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/core/impl/PyInterpreter.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -59,6 +59,7 @@ using Context = std::shared_ptr<GatheredContext>;
 
 constexpr std::size_t kGrain = 512;  // what PyTorch's own allocator rounds to, and aligns to
 constexpr std::size_t kPage = std::size_t{2} << 20;
+constexpr std::size_t kLargestSmall = kPage - (std::size_t{64} << 10);  // what the pool cuts from shared pages
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
 constexpr MempoolId_t kCommonPool{0, 0};
 
@@ -108,6 +109,15 @@ class History {
     const std::lock_guard<std::mutex> lock(mutex_);
     trackers_.push_back(std::move(tracker));
     is_listening_ = true;
+  }
+
+  // To trackers alone: what lies in memory that other events tell of already.
+  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+    if (!is_listening()) return;
+    const TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, nullptr, pool,
+                           c10::getApproximateTime());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   }
 
   void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
@@ -393,6 +403,7 @@ class Allocator final : public cca::CUDAAllocator {
   std::vector<SegmentInfo> segments_of(Device& device, const std::optional<MempoolId_t>& only);
   void count_segments(Device& device);
   static void on_event(void* device, const vpmm_event* event);
+  static void tell_of_arena(Device& device, const vpmm_event& event);
 
   static constexpr std::size_t kMostDevices = 128;
   std::array<Device, kMostDevices> devices_;
@@ -438,7 +449,8 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   if (vpmm_pool* const open = device.pool.load(std::memory_order_acquire)) return open;
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device.index, &pool), "the pool could not be opened");
-  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP);
+  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) | (1U << VPMM_EVENT_ARENA_GROW) |
+                                   (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
   vpmm_statistics figures{};
@@ -452,6 +464,7 @@ vpmm_pool* Allocator::pool_of(Device& device) {
 // Under the pool's lock.
 void Allocator::on_event(void* argument, const vpmm_event* event) {
   Device& device = *static_cast<Device*>(argument);
+  if (event->arena != 0) return tell_of_arena(device, *event);
   const bool is_map = event->kind == VPMM_EVENT_MAP;
   if (is_map)
     device.mapped.fetch_add(event->bytes, std::memory_order_relaxed);
@@ -460,6 +473,19 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   instance().history_.record(is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, device.index, event->ptr,
                              event->bytes, nullptr, kCommonPool);
+}
+
+// Who registers memory wants to know of every stretch, with the pool that it belongs to.
+void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
+  device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
+  MempoolId_t id = kCommonPool;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto name = device.arena_names.find(event.arena);
+    if (name != device.arena_names.end()) id = name->second;
+  }
+  const Action action = event.kind == VPMM_EVENT_ARENA_GROW ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
+  instance().history_.tell(action, device.index, event.ptr, event.bytes, id);
 }
 
 double Allocator::getMemoryFraction(DeviceIndex index) {
@@ -668,7 +694,7 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   block.bytes = round_up(bytes, kGrain);
   block.stream = stream.handle;
   block.may_outlive_stream = stream.is_foreign && arena == nullptr;
-  block.is_small = arena == nullptr ? bytes <= kPage - kPage / 32 : bytes <= kPage / 2;
+  block.is_small = arena == nullptr && bytes <= kLargestSmall;
   block.stack = std::move(stack);
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.counts.add(block);
