@@ -265,8 +265,9 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * The promise: the call succeeds whenever the capacity (vpmm_set_capacity, or what the GPU has for this process) holds
  * all live allocations, each rounded up to pages, the request likewise, and slack, which is at most a hundredth of the
  * capacity. Nothing idle is ever the reason for VPMM_ERROR_OUT_OF_MEMORY. These count as live: memory leased to other
- * processes; memory that belongs to a captured graph; freed memory that the GPU still uses, where nothing allows the
- * host or `stream` to wait for it. Requests below a page count with the pages that they are cut from. */
+ * processes; memory that belongs to a captured graph; what a pinned arena has, and of others the stretches in which
+ * something lives; freed memory that the GPU still uses, where nothing allows the host or `stream` to wait for it.
+ * Requests below a page count with the pages that they are cut from. */
 VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
                                            void** ptr);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -90,6 +91,7 @@ class Arena {
   Bytes held_bytes() const { return held_; }            // of its stretches
   Bytes allocated_bytes() const { return allocated_; }  // of live blocks
   std::uint64_t live() const { return live_; }
+  std::size_t stretches() const { return stretches_.size(); }
   Bytes idle_stretch_bytes() const { return idle_; }  // of stretches without a live block
   // Of free blocks whose stamp `reduce` does not make complete.
   Bytes pending_bytes(FunctionRef<time::Stamp(const time::Stamp&)> reduce) const;

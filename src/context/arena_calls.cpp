@@ -16,6 +16,7 @@ Result<ArenaId> DeviceContext::create_arena(const ArenaOptions& options) {
 }
 
 Result<DevicePtr> DeviceContext::allocate_in_arena(const Request& request) {
+  if (request.arena == ArenaId{}) return mistake({ErrorCode::invalid_argument, "there is no arena 0"});
   if (request.bytes == 0) return DevicePtr{};
   return allocate_slowly(request, nullptr);
 }

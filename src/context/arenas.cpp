@@ -355,23 +355,27 @@ void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const Block&, b
                               [&](const Block& block) { visit(block, in->arena.is_pinned()); });
 }
 
+std::string Arenas::validate(const Entry& entry) const {
+  const auto id = static_cast<std::uint64_t>(entry.id);
+  std::string broken = entry.arena.validate();
+  if (!broken.empty()) return message_of("arena {}: {}", id, broken);
+  entry.arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
+    const auto filed = by_stretch_.find(stretch.range.begin);
+    const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
+    const bool is_ours = region != nullptr && region->range == stretch.range && region->holder == nullptr;
+    if (!is_ours || filed == by_stretch_.end() || filed->second != &entry)
+      broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id, to_integer(stretch.range.begin));
+  });
+  if (entry.is_released && entry.arena.idle_stretch() != nullptr)
+    return message_of("arena {} is released and keeps an idle stretch", id);
+  return broken;
+}
+
 std::string Arenas::validate() const {
   std::size_t stretches = 0;
-  std::string broken;
   for (const auto& [id, each] : by_id_) {
-    if (broken = each->arena.validate(); !broken.empty()) return message_of("arena {}: {}", id, broken);
-    each->arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
-      ++stretches;
-      const auto filed = by_stretch_.find(stretch.range.begin);
-      const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
-      const bool is_ours = region != nullptr && region->range == stretch.range && region->holder == nullptr;
-      if (!is_ours || filed == by_stretch_.end() || filed->second != each.get())
-        broken =
-            message_of("arena {}: the pool does not have its stretch at {:#x}", id, to_integer(stretch.range.begin));
-    });
-    if (!broken.empty()) return broken;
-    if (each->is_released && each->arena.idle_stretch() != nullptr)
-      return message_of("arena {} is released and keeps an idle stretch", id);
+    if (std::string broken = validate(*each); !broken.empty()) return broken;
+    stretches += each->arena.stretches();
   }
   if (stretches == by_stretch_.size()) return {};
   return message_of("{} stretches of arenas, {} filed", stretches, by_stretch_.size());

@@ -107,6 +107,7 @@ class Arenas {
   Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
   void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
   void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
+  std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
 
   Device& device_;

@@ -108,7 +108,8 @@ void Device::advance(const Vector<time::StampPart>& done) const {
 void Device::fill(observe::Statistics& figures) const {
   if (pool != nullptr) {
     pool->fill(figures);
-    const small::Tally tally = small->tally();
+    small::Tally tally = small->tally();
+    tally += small->tally_of_stretches();
     figures.live_bytes += static_cast<Bytes>(tally.requested);
     figures.allocated_bytes += static_cast<Bytes>(tally.allocated);
     figures.free_bytes += small->cached_pages_bytes();

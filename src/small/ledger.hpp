@@ -20,11 +20,12 @@ class Ledger {
   // The pool's index counts a page that is cut as an allocation of a user.
   void page_is_cut(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(size, size); }
   void page_goes_back(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(size, size); }
-  // Pages that an arena divides, and what users have of them.
-  void stretch_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(asked, size); }
-  void stretch_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(asked, size); }
-  void block_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.begin_noted(asked, size); }
-  void block_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.end_noted(asked, size); }
+  // Pages that an arena of the program divides, and what users have of them: beside what is cut here.
+  void stretch_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_stretches_.index_begins(asked, size); }
+  void stretch_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_stretches_.index_ends(asked, size); }
+  void block_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_stretches_.begin_noted(asked, size); }
+  void block_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) { of_stretches_.end_noted(asked, size); }
+  const Tally& of_stretches() const VPMM_REQUIRES(pool_lock) { return of_stretches_; }
   // Pages of a user, of which the index counts what their first user asked for.
   void pages_end(Bytes first, Bytes present) VPMM_REQUIRES(pool_lock) { of_pages_.shift(first - present); }
   // Correct what the pool's index counts, beside what the caches do.
@@ -48,11 +49,12 @@ class Ledger {
  private:
   // What users of pages and parts of pages asked for, with so much in the caches.
   Bytes total(std::int64_t requested) const VPMM_REQUIRES(pool_lock) {
-    return pool_.requested_bytes() + static_cast<Bytes>(of_pages_.requested + requested);
+    return pool_.requested_bytes() + static_cast<Bytes>(of_pages_.requested + of_stretches_.requested + requested);
   }
 
   pool::Pool& pool_;
   Tally of_pages_ VPMM_GUARDED_BY(pool_lock);
+  Tally of_stretches_ VPMM_GUARDED_BY(pool_lock);
   std::int64_t requested_ VPMM_GUARDED_BY(pool_lock) = 0;  // sum of what was noted of the caches
   Bytes cached_ VPMM_GUARDED_BY(pool_lock) = 0;            // likewise
   Bytes peak_ VPMM_GUARDED_BY(pool_lock) = 0;

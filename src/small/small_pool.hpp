@@ -166,6 +166,8 @@ class SmallPool {
 
   // --- figures: sums are read without the locks of caches, so they are those of about now while others call ---
   Tally tally() const VPMM_REQUIRES(pool_lock);  // of all caches
+  // Of what arenas divide.
+  Tally tally_of_stretches() const VPMM_REQUIRES(pool_lock) { return ledger_.of_stretches(); }
   // Most bytes that users of pages and parts of pages asked for at once since the last such call. Of other streams than
   // the caller's, what the ledger has noted counts. Takes the lock of the caller's cache.
   Bytes take_peak(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -114,6 +114,7 @@ TEST_P(CapturedArena, memory_freed_after_the_capture_stays_with_the_graph_too) {
 
 TEST_P(CapturedArena, a_free_in_a_capture_pins_the_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  idle();
   begin(a);
   world.use(ptr, 3 * kPage, a);
   world.deallocate(ptr, a);
@@ -138,10 +139,10 @@ TEST_P(CapturedArena, a_use_on_another_stream_in_the_capture_keeps_the_block_unt
 TEST_P(CapturedArena, while_captures_are_known_nothing_is_asked_for_its_sake) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, b);
   world.use(ptr, 3 * kPage, b);
-  world.deallocate(ptr, std::nullopt);
   begin(a);
   world.allocate(kPage, a);  // the pool learns of it
-  idle();
+  world.deallocate(ptr, std::nullopt);
+  world.sim().run_until_idle();
   const std::uint64_t recorded = world.calls().count(Call::ctx_record_event);
   EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
   EXPECT_EQ(world.calls().count(Call::ctx_record_event), recorded);
@@ -182,6 +183,7 @@ TEST_P(CapturedArena, release_with_live_allocations_waits_for_their_free) {
 TEST_P(CapturedArena, a_place_can_be_asked_for_in_a_capture) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
   world.deallocate(ptr, a);
+  idle();
   begin(b);
   EXPECT_EQ(allocate_at(world, arena, {ptr + 4096, 2048}, b), ptr + 4096);
   world.use(ptr + 4096, 2048, b);

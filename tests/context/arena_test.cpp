@@ -19,6 +19,7 @@ class ArenaOnPool : public ::testing::Test {
   StreamHandle b = world.stream();
   ArenaId arena = make_arena(world);
 
+  void idle() { ASSERT_EQ(world.sim().ctx_synchronize(), driver::CuResult::success); }
   void settle() {  // the pool knows that all work is over
     world.sim().run_until_idle();
     world.wait();
@@ -154,6 +155,7 @@ TEST_F(ArenaOnPool, both_names_of_the_legacy_stream_are_one) {
 
 TEST_F(ArenaOnPool, a_recorded_use_is_waited_for_also_by_the_own_stream) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  idle();
   world.use(ptr, 3 * kPage, b, kLongNs);
   ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
   world.deallocate(ptr, a);
@@ -207,166 +209,6 @@ TEST_F(ArenaOnPool, a_stretch_where_the_stream_had_pages_before_is_not_taken_for
   world.deallocate(ptr, a);
   EXPECT_EQ(world.statistics().live_allocations, 0u);
   EXPECT_NE(world.allocate(kPage, a), pages) << "it is the arena's";
-}
-
-// --- where memory comes from and goes -------------------------------------------------------------------------------
-
-TEST_F(ArenaOnPool, keeps_what_it_has_until_it_is_trimmed) {
-  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
-  world.use(ptr, 3 * kPage, a);
-  world.deallocate(ptr, a);
-  settle();
-  EXPECT_NE(world.allocate(3 * kPage, b), ptr);
-  EXPECT_EQ(trim(world, arena), 3 * kPage);
-  EXPECT_EQ(world.allocate(3 * kPage, b), ptr);
-  world.use(ptr, 3 * kPage, b);
-  EXPECT_EQ(trim(world, arena), 0u);
-}
-
-TEST_F(ArenaOnPool, what_is_trimmed_has_the_stamp_that_it_had) {
-  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
-  world.use(ptr, 3 * kPage, a, kLongNs);
-  world.deallocate(ptr, a);
-  EXPECT_EQ(trim(world, arena), 3 * kPage);
-  const DevicePtr other = world.allocate(3 * kPage, b);
-  EXPECT_NE(other, ptr);
-  world.use(other, 3 * kPage, b);
-  EXPECT_EQ(world.allocate(3 * kPage, a), ptr) << "its own stream has it at once";
-  world.use(ptr, 3 * kPage, a);
-}
-
-TEST_F(ArenaOnPool, a_trim_of_the_pool_takes_idle_stretches_along) {
-  const DevicePtr live = allocate_in(world, arena, 1000, a);
-  world.deallocate(allocate_in(world, arena, 3 * kPage, a), a);
-  settle();
-  EXPECT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
-  world.use(live, 1000, a);
-}
-
-TEST_F(ArenaOnPool, with_a_release_threshold_idle_stretches_go_back_by_themselves) {
-  WorldOptions options = adaptive_world();
-  options.config.release_threshold = kPage;
-  PoolWorld limited(options);
-  const StreamHandle stream = limited.stream();
-  const ArenaId other = make_arena(limited);
-  const DevicePtr ptr = allocate_in(limited, other, 4 * kPage, stream);
-  limited.wait();
-  limited.deallocate(ptr, stream);
-  limited.wait();
-  limited.deallocate(limited.allocate(kPage, stream), stream);
-  limited.wait();
-  EXPECT_LE(limited.statistics().mapped_bytes, 2 * kPage);
-}
-
-class ShortArena : public ::testing::Test {
- protected:
-  static WorldOptions options() {
-    WorldOptions options = adaptive_world();
-    options.config.capacity = 8 * kPage;
-    return options;
-  }
-  PoolWorld world{options()};
-  StreamHandle a = world.stream();
-  StreamHandle b = world.stream();
-  ArenaId arena = make_arena(world);
-};
-
-TEST_F(ShortArena, what_an_arena_has_idle_serves_a_request_of_the_pool) {
-  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  world.use(ptr, 6 * kPage, a);
-  world.deallocate(ptr, a);
-  world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
-}
-
-TEST_F(ShortArena, it_serves_another_arena_too) {
-  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  world.use(ptr, 6 * kPage, a, kLongNs);
-  world.deallocate(ptr, a);
-  world.use(allocate_in(world, make_arena(world), 7 * kPage, b), 7 * kPage, b);
-  EXPECT_GE(world.statistics().host_waits, 1u) << "the GPU was still busy with it";
-}
-
-TEST_F(ShortArena, it_serves_a_request_below_a_page) {
-  for (int i = 0; i < 8; ++i) allocate_in(world, arena, kPage, a);
-  expect_error(world.pool().allocate({1000, 0, b}), ErrorCode::out_of_memory);
-  const auto live = world.pool().live_in_arena(arena);
-  ASSERT_EQ(live.value().size(), 8u);
-  world.deallocate(live.value()[3], a);
-  world.allocate(1000, b);
-}
-
-TEST_F(ShortArena, a_small_request_spoils_a_large_block_before_it_fails) {
-  allocate_in(world, arena, 4 * kPage, a);
-  const DevicePtr second = allocate_in(world, arena, 4 * kPage, a);
-  pin(world, arena);
-  world.deallocate(second, a);
-  EXPECT_EQ(allocate_in(world, arena, 1000, a), second);
-}
-
-TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
-  world.deallocate(allocate_in(world, arena, 6 * kPage, a), a);
-  pin(world, arena);
-  EXPECT_EQ(trim(world, arena), 0u);
-  EXPECT_TRUE(world.pool().trim(0).ok());
-  expect_error(world.pool().allocate({7 * kPage, 0, b}), ErrorCode::out_of_memory,
-               {"pinned) holds " + std::to_string(6 * kPage) + ", of which live 0"});
-  release(world, arena);
-  world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
-}
-
-TEST_F(ShortArena, a_failed_request_leaves_the_arena_as_it_was) {
-  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  expect_error(world.pool().allocate_in_arena({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), Vector<DevicePtr>{ptr});
-  EXPECT_EQ(world.statistics().failed_allocations, 1u);
-}
-
-TEST_F(ShortArena, the_out_of_memory_callback_may_free_in_the_arena) {
-  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  world.pool().set_out_of_memory_callback(
-      [&](const context::OutOfMemory&) { return world.pool().deallocate(ptr, a).ok(); });
-  allocate_in(world, arena, 5 * kPage, a);
-}
-
-// --- release --------------------------------------------------------------------------------------------------------
-
-TEST_F(ArenaOnPool, release_gives_back_what_is_idle_and_the_rest_when_it_is_freed) {
-  const DevicePtr live = allocate_in(world, arena, 1000, a);
-  const DevicePtr idle = allocate_in(world, arena, 3 * kPage, a);
-  world.deallocate(idle, a);
-  release(world, arena);
-  EXPECT_EQ(world.allocate(3 * kPage, a), idle);
-  EXPECT_EQ(info_of(live).requested, 1000u);
-  world.use(live, 1000, a);
-  expect_error(world.pool().allocate_in_arena({1000, 0, a, arena}), ErrorCode::invalid_argument, {"released"});
-  expect_error(world.pool().release_arena(arena), ErrorCode::invalid_argument, {"released"});
-  world.deallocate(live, a);
-  settle();
-  EXPECT_EQ(world.allocate(kPage, b), live) << "the page is the pool's again";
-}
-
-TEST_F(ArenaOnPool, memory_of_a_pinned_arena_waits_for_all_work_that_was_queued_by_its_release) {
-  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
-  pin(world, arena);
-  world.deallocate(ptr, a);
-  world.use(ptr, 3 * kPage, b, kLongNs);  // as a launch of a graph does
-  release(world, arena);
-  const DevicePtr other = world.allocate(3 * kPage, a);
-  EXPECT_NE(other, ptr);
-  world.use(other, 3 * kPage, a);
-  settle();
-  EXPECT_EQ(world.allocate(3 * kPage, a), ptr);
-  world.use(ptr, 3 * kPage, a);
-}
-
-TEST_F(ArenaOnPool, live_allocations_are_listed_in_ascending_order) {
-  Vector<DevicePtr> all;
-  for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{7000}}) all.push_back(allocate_in(world, arena, bytes, a));
-  std::sort(all.begin(), all.end());
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), all);
-  world.deallocate(all[1], a);
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), (Vector<DevicePtr>{all[0], all[2]}));
 }
 
 // --- at an address --------------------------------------------------------------------------------------------------
@@ -435,19 +277,6 @@ TEST_F(ArenaOnPool, one_chunk_stands_behind_each_stretch_where_that_is_asked_for
   const auto chunks = world.pool().lease(range.value().share, 0, 4 * kPage);
   ASSERT_TRUE(chunks.ok());
   EXPECT_EQ(chunks.value().chunks.size(), 1u);
-  world.pool().end_lease(range.value().share, context::Holder::importer);
-  world.pool().end_lease(range.value().share, context::Holder::handle);
-}
-
-TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
-  std::vector<DevicePtr> idle;
-  for (int i = 0; i < 8; ++i) idle.push_back(world.allocate(kPage, a));
-  for (const DevicePtr ptr : idle) world.deallocate(ptr, a);
-  world.wait();
-  const DevicePtr ptr = allocate_in(world, make_arena(world, {true, true, 0}), 6 * kPage, a);
-  const auto range = world.pool().share({ptr, 6 * kPage});
-  ASSERT_TRUE(range.ok()) << message_of(range);
-  EXPECT_EQ(world.pool().lease(range.value().share, 0, 6 * kPage).value().chunks.size(), 1u);
   world.pool().end_lease(range.value().share, context::Holder::importer);
   world.pool().end_lease(range.value().share, context::Holder::handle);
 }
@@ -530,7 +359,9 @@ TEST_F(ArenaOnPool, memory_that_is_free_counts_stretches_that_are_idle_and_not_p
   const Bytes all = free_bytes();
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
   EXPECT_EQ(free_bytes(), all - 3 * kPage);
+  EXPECT_EQ(world.statistics().small_free_bytes, 0u);
   world.deallocate(ptr, a);
+  EXPECT_EQ(world.statistics().small_free_bytes, 0u);
   EXPECT_EQ(free_bytes(), all);
   pin(world, arena);
   EXPECT_EQ(free_bytes(), all - 3 * kPage);
@@ -563,7 +394,9 @@ TEST_F(ArenaOnPool, threads_may_share_an_arena) {
         ASSERT_TRUE(ptr.ok()) << message_of(ptr);
         world.use(ptr.value(), bytes, stream);
         ASSERT_TRUE(world.pool().deallocate(ptr.value(), i % 5 == 0 ? context::Stream() : stream).ok());
-        if (i % 50 == 0) EXPECT_TRUE(world.pool().trim(0).ok());
+        if (i % 50 == 0) {
+          EXPECT_TRUE(world.pool().trim(0).ok());
+        }
       }
     });
   for (std::thread& thread : threads) thread.join();
