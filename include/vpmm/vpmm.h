@@ -331,7 +331,8 @@ VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
  * known by its handle: it is the stream that called last with that handle outside a capture. */
 enum {
   VPMM_ARENA_ONE_CHUNK = 1, /* each stretch that it takes from the pool is one physical chunk: for registration */
-  VPMM_ARENA_NO_SPLIT = 2   /* each allocation has a stretch of its own */
+  VPMM_ARENA_NO_SPLIT = 2,  /* each allocation has a stretch of its own */
+  VPMM_ARENA_EXTERNAL = 4   /* its memory is what vpmm_arena_add_memory gives it, and no other */
 };
 /* `flags`: bits of the above. `tag` is yours, and reports name it. The arena ends with vpmm_arena_release, before its
  * pool. VPMM_ERROR_UNSUPPORTED: there is no virtual memory pool. */
@@ -351,6 +352,14 @@ VPMM_API vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t
 VPMM_API vpmm_status vpmm_arena_pin(vpmm_arena* arena);
 /* Idle stretches go back to the pool; nothing while it is pinned. `released` may be null. */
 VPMM_API vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released);
+/* Memory of yours for an arena with VPMM_ARENA_EXTERNAL to divide: device memory of no pool, at a whole multiple of 512
+ * bytes and as long, which nothing uses. It counts in no figure of the pool and stays yours: take it back with the next
+ * function, or when the arena is released and nothing in it lives. A request that finds no room there is
+ * VPMM_ERROR_OUT_OF_MEMORY. */
+VPMM_API vpmm_status vpmm_arena_add_memory(vpmm_arena* arena, void* ptr, size_t bytes);
+/* Waits for the work of the device's context, then gives back a piece in which nothing lives, as it was added; null:
+ * there is none, or the arena is pinned. `bytes` may be null. VPMM_ERROR_CAPTURE_ACTIVE: not now. */
+VPMM_API vpmm_status vpmm_arena_take_memory(vpmm_arena* arena, void** ptr, size_t* bytes);
 /* Copies up to `capacity` of the live allocations, in ascending order; *count is how many there are. */
 VPMM_API vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, size_t* count);
 /* No more requests. Its memory is everybody's again: what is idle now (of a pinned arena behind all work that is queued

@@ -15,7 +15,7 @@ struct vpmm_arena {
 
 namespace {
 
-constexpr std::uint32_t kKnownFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT;
+constexpr std::uint32_t kKnownFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
 
 template <typename Work>
 vpmm_status with_arena(vpmm_arena* arena, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
@@ -27,10 +27,11 @@ Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vp
   VPMM_TRY(require(arena, "arena"));
   if ((flags & ~kKnownFlags) != 0)
     return Error{ErrorCode::invalid_argument,
-                 "`flags` is " + std::to_string(flags) + ": this version of the library knows only bits 1 and 2"};
+                 "`flags` is " + std::to_string(flags) + ": this version of the library knows only bits 1, 2 and 4"};
   auto made = std::make_unique<vpmm_arena>();
   made->context = &context;
-  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0, (flags & VPMM_ARENA_NO_SPLIT) == 0, tag};
+  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0, (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
+                                      (flags & VPMM_ARENA_EXTERNAL) != 0};
   VPMM_TRY_ASSIGN(made->id, context.create_arena(options));
   *arena = made.release();
   return {};
@@ -70,6 +71,23 @@ vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, v
 
 vpmm_status vpmm_arena_pin(vpmm_arena* arena) {
   return with_arena(arena, [&](Context& context) { return context.pin_arena(arena->id); });
+}
+
+vpmm_status vpmm_arena_add_memory(vpmm_arena* arena, void* ptr, size_t bytes) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    return context.add_to_arena(arena->id, {to_device_ptr(ptr), bytes});
+  });
+}
+
+vpmm_status vpmm_arena_take_memory(vpmm_arena* arena, void** ptr, size_t* bytes) {
+  return with_arena(arena, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(ptr, "ptr"));
+    VPMM_TRY_ASSIGN(const AddressRange memory, context.take_from_arena(arena->id));
+    *ptr = to_pointer(memory.begin);
+    if (bytes != nullptr) *bytes = memory.size;
+    return {};
+  });
 }
 
 vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released) {

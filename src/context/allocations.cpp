@@ -40,19 +40,19 @@ const arena::Block* Allocations::block_in_arena(DevicePtr ptr) const {
 }
 
 // The live allocation in it around `ptr`; empty: nothing live is there.
-AddressRange Allocations::live_around(const region::Region& region, DevicePtr ptr) const {
-  if (arenas_.has(region.range.begin)) {
+AddressRange Allocations::live_around(const region::Region* region, DevicePtr ptr) const {
+  if (arenas_.has(ptr)) {
     const arena::Block* const block = block_in_arena(ptr);
     return block != nullptr ? block->range : AddressRange{};
   }
-  if (!small::SmallPool::is_arena(region)) return is_live(region) ? region.range : AddressRange{};
-  const std::optional<small::Allocation> small = find_live(region, ptr);
+  if (!small::SmallPool::is_arena(*region)) return is_live(*region) ? region->range : AddressRange{};
+  const std::optional<small::Allocation> small = find_live(*region, ptr);
   return small ? small->range : AddressRange{};
 }
 
 Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
   const region::Region* const region = device_.allocated_around(ptr);
-  if (region != nullptr && arenas_.has(ptr)) {
+  if (arenas_.has(ptr)) {
     if (const arena::Block* const block = block_in_arena(ptr))
       return AllocationInfo{block->range.begin, block->requested, block->range.size, arenas_.arena_of(ptr)};
   } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
@@ -88,12 +88,12 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
     return owner != user.id || device_.config.any_stream == AnyStreamOrder::legacy;
   };
   region::Region* const region = device_.allocated_around(ptr);
-  if (region == nullptr) {
+  if (region == nullptr && !arenas_.has(ptr)) {
     driver_pool::Block* const block = device_.block_around(ptr);
     if (block == nullptr) return not_live(ptr, {});
     if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
     if (is_news(block->timeline)) device_.driver_pool->record_use(block, user);
-  } else if (const AddressRange live = live_around(*region, ptr); live.empty() || live.begin != ptr) {
+  } else if (const AddressRange live = live_around(region, ptr); live.empty() || live.begin != ptr) {
     return not_live(ptr, live);
   } else if (const arena::Block* const block = arenas_.live_around(ptr)) {
     if (is_news(block->timeline)) arenas_.record_use(ptr, user);
@@ -119,12 +119,12 @@ void Allocations::free_through_lock(DevicePtr begin) {
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
   region::Region* const region = device_.allocated_around(ptr);
-  if (region == nullptr) return free_block(lock, ptr, stream, caller);
+  if (region == nullptr && !arenas_.has(ptr)) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
   const Recorder::Told told = what_to_tell(EventKind::free, ptr);
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
-  if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(*region, ptr));
+  if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(region, ptr));
   recorder_.freed(ptr, told, caller);
   return {};
 }

@@ -58,7 +58,7 @@ class Allocations {
   Recorder::Told what_to_tell(EventKind kind, DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   // The live block of an arena around `ptr` that is a user's; null: none.
   const arena::Block* block_in_arena(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  AddressRange live_around(const region::Region& region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  AddressRange live_around(const region::Region* region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
   void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)

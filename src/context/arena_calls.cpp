@@ -44,6 +44,20 @@ Result<void> DeviceContext::pin_arena(ArenaId arena) {
   return arenas_.pin(arena);
 }
 
+Result<void> DeviceContext::add_to_arena(ArenaId arena, AddressRange memory) {
+  const PoolLock lock(mutex_);
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  return arenas_.add_external(arena, memory);
+}
+
+// Who takes memory back may unmap it at once, so no work may be under way in it.
+Result<AddressRange> DeviceContext::take_from_arena(ArenaId arena) {
+  VPMM_TRY(wait_for_work());
+  const PoolLock lock(mutex_);
+  return arenas_.take_external(arena);
+}
+
 Result<Bytes> DeviceContext::trim_arena(ArenaId arena) {
   const PoolLock lock(mutex_);
   const HostPromise promise;

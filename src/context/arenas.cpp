@@ -142,6 +142,7 @@ DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const 
   if (caller.timeline != nullptr) timeline = caller.timeline->id;
   entry.arena.take(part, {requested, key_of(caller), timeline});
   count_reference(timeline, +1);
+  if (entry.options.is_external) return part.begin;
   device_.small->block_begins(requested, part.size);
   if (entry.arena.is_pinned()) recorder_.observe_end(part, caller.stream);
   return part.begin;
@@ -173,6 +174,59 @@ Result<void> Arenas::add(ArenaId id, const pool::Placed& stretch, const Caller& 
   return {};
 }
 
+std::optional<Error> Arenas::no_room_for(const Request& request) const {
+  const Entry* const in = find(request.arena);
+  if (in == nullptr || !in->options.is_external) return std::nullopt;
+  return Error{ErrorCode::out_of_memory,
+               message_of("arena {} has no room for {} bytes in the {} bytes that it was given, of which live {}",
+                          static_cast<std::uint64_t>(request.arena), request.bytes, in->arena.held_bytes(),
+                          in->arena.allocated_bytes())};
+}
+
+// Note [External memory]
+Result<void> Arenas::add_external(ArenaId id, AddressRange memory) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  const auto refuse = [&](const char* why) {
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} bytes at {:#x}: {}", memory.size, to_integer(memory.begin), why)};
+  };
+  if (!in->options.is_external) return refuse("the arena takes its memory from the pool");
+  if (memory.empty() || memory.size > kAddressSpace || !is_multiple(memory.size, kGrain) ||
+      !is_multiple(to_integer(memory.begin), kGrain))
+    return refuse("not whole multiples of 512 bytes");
+  const auto next = by_stretch_.lower_bound(memory.begin);
+  if ((next != by_stretch_.end() && next->first < memory.end()) || has(memory.begin))
+    return refuse("part of it is an arena's already");
+  if (device_.pool->allocated_around(memory.begin) != nullptr) return refuse("it is memory of this pool");
+  by_stretch_.emplace(memory.begin, in);
+  in->arena.add(memory, kEverybody);
+  recorder_.arena_changed(EventKind::arena_grow, memory, id);
+  return {};
+}
+
+Result<AddressRange> Arenas::take_external(ArenaId id) {
+  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  if (!in->options.is_external)
+    return Error{ErrorCode::invalid_argument,
+                 message_of("the memory of arena {} is the pool's", static_cast<std::uint64_t>(id))};
+  const arena::Stretch* const idle = in->arena.is_pinned() ? nullptr : in->arena.idle_stretch();
+  if (idle == nullptr) return AddressRange{};
+  const AddressRange memory = idle->range;
+  drop_external(*in, *idle);
+  return memory;
+}
+
+void Arenas::drop_external(Entry& entry, const arena::Stretch& idle) {
+  recorder_.arena_changed(EventKind::arena_shrink, idle.range, entry.id);
+  by_stretch_.erase(idle.range.begin);
+  entry.arena.remove(idle);
+}
+
+void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
+  for (const auto& [begin, entry] : by_stretch_)
+    if (entry->options.is_external) visit(begin);
+}
+
 Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& caller) {
   VPMM_TRY(enter(id, caller));
   Entry& in = *find(id);
@@ -201,9 +255,11 @@ const Block* Arenas::live_around(DevicePtr p) const {
   return block != nullptr && block->is_live ? block : nullptr;
 }
 
+// Empty: nobody observes it.
 std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
   const Block* const block = live_around(begin);
-  return block == nullptr ? std::nullopt : std::optional(block->range);
+  if (block == nullptr) return std::nullopt;
+  return entry_around(begin)->options.is_external ? AddressRange{} : block->range;
 }
 
 ArenaId Arenas::arena_of(DevicePtr p) const {
@@ -232,12 +288,13 @@ bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   const Prover::Uses uses{block->timeline, block->other_uses, block->range.size};
   const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
   const bool is_in_order = is_own && (captures || uses.are_of(caller));
-  if (!in.arena.is_pinned()) recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
+  const bool is_pools = !in.options.is_external;
+  if (is_pools && !in.arena.is_pinned()) recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
   time::Stamp stamp;
   if (!captures || !is_in_order) stamp = device_.timelines.reduce(prover_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
-  device_.small->block_ends(block->requested, block->range.size);
+  if (is_pools) device_.small->block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
   if (!in.is_released) return true;
   give_back_idle(in);
@@ -263,7 +320,7 @@ Result<void> Arenas::pin(ArenaId id) {
 
 Result<Bytes> Arenas::trim(ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
-  return in->arena.is_pinned() ? Bytes{0} : give_back_idle(*in);
+  return in->arena.is_pinned() || in->options.is_external ? Bytes{0} : give_back_idle(*in);
 }
 
 Result<void> Arenas::release(ArenaId id) {
@@ -281,7 +338,7 @@ void Arenas::drop_if_over(Entry& entry) {
 Bytes Arenas::give_back_idle() {
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
-    if (!each->arena.is_pinned()) bytes += give_back_idle(*each);
+    if (!each->arena.is_pinned() && !each->options.is_external) bytes += give_back_idle(*each);
   return bytes;
 }
 
@@ -294,6 +351,7 @@ Bytes Arenas::give_back_idle(Entry& entry) {
 
 // Note [What is pinned stays]
 void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
+  if (entry.options.is_external) return drop_external(entry, idle);
   const AddressRange range = idle.range;
   std::optional<time::Stamp> stamp;
   if (!entry.arena.is_pinned()) stamp = entry.arena.stamp_of(idle);
@@ -317,7 +375,8 @@ std::uint64_t Arenas::live() const {
 
 Bytes Arenas::free_bytes() const {
   Bytes bytes = 0;
-  for (const auto& [id, each] : by_id_) bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
+  for (const auto& [id, each] : by_id_)
+    if (!each->options.is_external) bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
   return bytes;
 }
 
@@ -325,14 +384,15 @@ Bytes Arenas::pending_bytes() const {
   const auto reduce = [this](const time::Stamp& stamp)
                           VPMM_REQUIRES(pool_lock) { return device_.timelines.reduce(stamp); };
   Bytes bytes = 0;
-  for (const auto& [id, each] : by_id_) bytes += each->arena.pending_bytes(reduce);
+  for (const auto& [id, each] : by_id_)
+    if (!each->options.is_external) bytes += each->arena.pending_bytes(reduce);
   return bytes;
 }
 
 Bytes Arenas::idle_bytes() const {
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
-    if (!each->arena.is_pinned()) bytes += each->arena.idle_stretch_bytes();
+    if (!each->arena.is_pinned() && !each->options.is_external) bytes += each->arena.idle_stretch_bytes();
   return bytes;
 }
 
@@ -362,7 +422,9 @@ std::string Arenas::validate(const Entry& entry) const {
   entry.arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
     const auto filed = by_stretch_.find(stretch.range.begin);
     const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
-    const bool is_ours = region != nullptr && region->range == stretch.range && region->holder == nullptr;
+    const bool is_ours = entry.options.is_external
+                             ? region == nullptr
+                             : region != nullptr && region->range == stretch.range && region->holder == nullptr;
     if (!is_ours || filed == by_stretch_.end() || filed->second != &entry)
       broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id, to_integer(stretch.range.begin));
   });

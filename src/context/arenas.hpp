@@ -30,6 +30,10 @@ Error no_arenas();  // unsupported: there is no pool to take memory from
 // capturing stream on an arena keeps all that it has until it is released, and then no stamp of its own counts: its
 // memory is everybody's once all work that was queued by then is done.
 //
+// Note [External memory]
+// An external arena divides memory of its caller's, which the pool knows nothing of. It counts in no figure of the
+// pool, nobody observes it, and it is given back to nobody: its owner takes it back.
+//
 // Requires, of all calls but those that look: there is a pool.
 class Arenas {
  public:
@@ -48,6 +52,12 @@ class Arenas {
   pool::PageRequest stretch_for(const Request& request) const VPMM_REQUIRES(pool_lock);
   // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
   Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Memory of the caller's. invalid_argument: the arena is not for that, or the memory is not.
+  Result<void> add_external(ArenaId id, AddressRange memory) VPMM_REQUIRES(pool_lock);
+  // Some in which nothing lives, or none. Requires: no work is under way in it.
+  Result<AddressRange> take_external(ArenaId id) VPMM_REQUIRES(pool_lock);
+  // The error of a request that finds nothing in an arena that the pool gives nothing to; none: it does.
+  std::optional<Error> no_room_for(const Request& request) const VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
   // --- what is live ---
@@ -57,6 +67,8 @@ class Arenas {
   const arena::Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
+  // Where memory begins that is in arenas and not the pool's.
+  void for_each_external(FunctionRef<void(DevicePtr)> visit) const VPMM_REQUIRES(pool_lock);
   // Of the live block that begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // False: no live block begins there.
@@ -106,6 +118,7 @@ class Arenas {
       VPMM_REQUIRES(pool_lock);
   Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
   void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
+  void drop_external(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
   void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
   std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);

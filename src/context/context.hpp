@@ -27,9 +27,10 @@ using Stream = std::optional<driver::StreamHandle>;
 enum class ArenaId : std::uint64_t {};
 
 struct ArenaOptions {
-  bool one_chunk = false;  // what it takes from the pool is one physical chunk each time
-  bool splits = true;      // false: each allocation has memory of its own that nothing else is in
-  std::uint32_t tag = 0;   // for reports
+  bool one_chunk = false;    // what it takes from the pool is one physical chunk each time
+  bool splits = true;        // false: each allocation has memory of its own that nothing else is in
+  std::uint32_t tag = 0;     // for reports
+  bool is_external = false;  // all its memory is the caller's: add_to_arena
 };
 
 struct Request {
@@ -139,6 +140,12 @@ class Context {
   virtual Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) = 0;
   // What it has, and will get, keeps address and memory until it is released.
   virtual Result<void> pin_arena(ArenaId arena) = 0;
+  // Memory of the caller's, for an arena that is external: whole grains of 512 bytes, complete, and of no pool. It
+  // stays the caller's, who takes it back with take_from_arena or after the arena's release.
+  virtual Result<void> add_to_arena(ArenaId arena, AddressRange memory) = 0;
+  // Waits for all work, then takes back memory in which nothing lives, as it was added. Empty: there is none, or the
+  // arena is pinned. capture_active: not now.
+  virtual Result<AddressRange> take_from_arena(ArenaId arena) = 0;
   // What is idle goes back to the pool, unless it is pinned. Returns how much.
   virtual Result<Bytes> trim_arena(ArenaId arena) = 0;
   virtual Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const = 0;  // ascending

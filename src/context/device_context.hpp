@@ -47,6 +47,8 @@ class DeviceContext final : public Context {
   Result<DevicePtr> allocate_in_arena(const Request& request) override;
   Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) override;
   Result<void> pin_arena(ArenaId arena) override;
+  Result<void> add_to_arena(ArenaId arena, AddressRange memory) override;
+  Result<AddressRange> take_from_arena(ArenaId arena) override;
   Result<Bytes> trim_arena(ArenaId arena) override;
   Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const override;
   Result<void> release_arena(ArenaId arena) override;

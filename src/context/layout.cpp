@@ -22,6 +22,7 @@ Layout DeviceContext::layout() const {
       else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
         layout.blocks.push_back(block_of(region));
     });
+    arenas_.for_each_external([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     device_.small->for_each_part([&](const small::SmallPool::Part& part)
                                      VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(part)); });
   }

@@ -104,7 +104,7 @@ void Recorder::forget_lost() {
 }
 
 void Recorder::observe_begin(AddressRange range, const Stream& stream) const {
-  if (observer_ == nullptr) return;
+  if (observer_ == nullptr || range.empty()) return;
   if (stream)
     observer_->on_allocate(range, *stream);
   else

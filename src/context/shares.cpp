@@ -21,6 +21,10 @@ Error not_inside(DevicePtr ptr) {
 }
 
 Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) {
+  if (arenas_.has(range.begin) && device_.allocated_around(range.begin) == nullptr)
+    return Error{
+        ErrorCode::unsupported,
+        message_of("{:#x} is memory that an arena was given, which is its owner's to share", to_integer(range.begin))};
   if (device_.allocated_around(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,

@@ -101,8 +101,8 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 
 // Idle chunks are no help, but they make room for it (make_room).
 Result<Placed> SlowPath::attempt_in_one_chunk(const Job& job) {
-  VPMM_TRY_ASSIGN(const pool::Answer answer, device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings,
-                                                               device_.driver.now_ns()));
+  VPMM_TRY_ASSIGN(const pool::Answer answer,
+                  device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings, device_.driver.now_ns()));
   if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
   return Error{ErrorCode::out_of_memory,
                message_of("{} bytes are missing for one chunk", std::get<pool::Needs>(answer).missing)};
@@ -196,6 +196,10 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& re
   for (bool has_proven = false;;) {
     if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin)) return begin;
     if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) && prover_.prove_now()) continue;
+    if (std::optional<Error> no_room = arenas_.no_room_for(request)) {
+      const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
+      return is_null(begin) ? Result<DevicePtr>(std::move(*no_room)) : begin;
+    }
     const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
     if (!stretch) {
       if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();

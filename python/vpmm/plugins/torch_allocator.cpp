@@ -192,6 +192,7 @@ struct Arena {
   bool serves_others_when_short = false;
   bool splits = true;
   std::shared_ptr<cca::CUDAAllocator> source;  // where its memory comes from; null: from the device's pool
+  std::unordered_set<void*> pieces;            // of that source
   std::unordered_set<void*> live;
 };
 using ArenaPtr = std::shared_ptr<Arena>;
@@ -395,6 +396,7 @@ class Allocator final : public cca::CUDAAllocator {
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
   void end_arena(Device& device, const ArenaPtr& arena);
+  void give_to_source(Device& device, Arena& arena, void* memory);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
@@ -606,9 +608,14 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t byte
     return VPMM_ERROR_OUT_OF_MEMORY;
   }
   if (memory == nullptr) return VPMM_ERROR_OUT_OF_MEMORY;
+  const std::lock_guard<std::mutex> lock(opening_);
   const vpmm_status status = vpmm_arena_add_memory(arena.handle, memory, piece);
-  if (status != VPMM_OK) arena.source->raw_delete(memory);
-  if (status == VPMM_OK) history_.record(Action::SEGMENT_ALLOC, device.index, memory, piece, nullptr, arena.id);
+  if (status == VPMM_OK) {
+    arena.pieces.insert(memory);
+    history_.record(Action::SEGMENT_ALLOC, device.index, memory, piece, nullptr, arena.id);
+  } else {
+    arena.source->raw_delete(memory);
+  }
   return status;
 }
 
@@ -928,13 +935,20 @@ void Allocator::end_arena(Device& device, const ArenaPtr& arena) {
   const std::lock_guard<std::mutex> lock(opening_);
   if (arena->handle == nullptr) return;
   void* memory = nullptr;
-  while (vpmm_arena_remove_memory(arena->handle, &memory) == VPMM_OK && memory != nullptr) {
-    history_.record(Action::SEGMENT_FREE, device.index, memory, 0, nullptr, arena->id);
-    arena->source->raw_delete(memory);
-  }
+  while (vpmm_arena_take_memory(arena->handle, &memory, nullptr) == VPMM_OK && memory != nullptr)
+    give_to_source(device, *arena, memory);
   if (!is_over) return;
+  // A pinned arena gives nothing before its end: graphs use it.
+  C10_CUDA_CHECK_WARN(cudaDeviceSynchronize());
   check(vpmm_arena_release(arena->handle), "a memory pool's end");
   arena->handle = nullptr;
+  while (!arena->pieces.empty()) give_to_source(device, *arena, *arena->pieces.begin());
+}
+
+void Allocator::give_to_source(Device& device, Arena& arena, void* memory) {
+  arena.pieces.erase(memory);
+  history_.record(Action::SEGMENT_FREE, device.index, memory, 0, nullptr, arena.id);
+  arena.source->raw_delete(memory);
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
