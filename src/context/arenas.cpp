@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/address.hpp"
 #include "base/message.hpp"
 
 namespace vpmm::context {
 
 using arena::Arena;
-using arena::Block;
 using arena::kEverybody;
 using arena::kGrain;
 using arena::StreamKey;
@@ -249,15 +249,15 @@ Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& c
 
 // --- what is live ---------------------------------------------------------------------------------------------------
 
-const Block* Arenas::live_around(DevicePtr p) const {
+const arena::Block* Arenas::live_around(DevicePtr p) const {
   const Entry* const in = entry_around(p);
-  const Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
+  const arena::Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
   return block != nullptr && block->is_live ? block : nullptr;
 }
 
 // Empty: nobody observes it.
 std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
-  const Block* const block = live_around(begin);
+  const arena::Block* const block = live_around(begin);
   if (block == nullptr) return std::nullopt;
   return entry_around(begin)->options.is_external ? AddressRange{} : block->range;
 }
@@ -279,7 +279,7 @@ void Arenas::count_reference(std::optional<time::TimelineId> timeline, int chang
 // A free is in order where it names the only stream that had the block: that stream may have it again at once. In a
 // capture the order is that of the graph, and no stamp says anything.
 bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
-  const Block* const block = live_around(begin);
+  const arena::Block* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
   Entry& in = *entry_around(begin);
   const bool captures = caller.standing == Standing::capturing;
@@ -306,7 +306,7 @@ Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
   VPMM_TRY_ASSIGN(const Entry* const in, entry(id));
   Vector<DevicePtr> live;
   live.reserve(in->arena.live());
-  in->arena.for_each_live([&](const Block& block) { live.push_back(block.range.begin); });
+  in->arena.for_each_live([&](const arena::Block& block) { live.push_back(block.range.begin); });
   return live;
 }
 
@@ -408,11 +408,11 @@ std::string Arenas::report() const {
   return text;
 }
 
-void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const Block&, bool)> visit) const {
+void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool)> visit) const {
   const Entry* const in = entry_around(p);
   if (in == nullptr) return;
   in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
-                              [&](const Block& block) { visit(block, in->arena.is_pinned()); });
+                              [&](const arena::Block& block) { visit(block, in->arena.is_pinned()); });
 }
 
 std::string Arenas::validate(const Entry& entry) const {
