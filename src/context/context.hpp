@@ -20,6 +20,8 @@
 
 namespace vpmm::context {
 
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
+
 // The stream a call is ordered by; none: any-stream (the user names no stream).
 using Stream = std::optional<driver::StreamHandle>;
 

@@ -11,7 +11,6 @@
 
 namespace vpmm::context {
 
-constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
 
 class Router {
  public:
