@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/address.hpp"
+#include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 
@@ -31,8 +32,7 @@ class Tags {
     return tag;
   }
   // Keeps those of which `is_live(begin)`.
-  template <typename IsLive>
-  void forget_unless(IsLive&& is_live) VPMM_REQUIRES(pool_lock) {
+  void forget_unless(FunctionRef<bool(DevicePtr begin)> is_live) VPMM_REQUIRES(pool_lock) {
     std::erase_if(tagged_, [&](const auto& entry) { return !is_live(entry.first); });
   }
   // "; of what lives, tagged weights 4096, 7 8192": bytes asked for. Empty: nothing is tagged, or the process has no
