@@ -326,9 +326,9 @@ VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
  * pool in a shortage, by vpmm_trim, and above release_threshold.
  *
  * Captures: a request or a free of a capturing stream pins the arena, and nothing is queued or asked of the GPU for it.
- * Graphs that use one arena may use the same memory, so they may not run at the same time, and a graph may not run
- * beside what its stream had queued before the capture, where it uses memory that was freed then. A capturing stream is
- * known by its handle: it is the stream that called last with that handle outside a capture. */
+ * Graphs that use one arena may use the same memory, also that which their streams use outside captures: order their
+ * launches behind each other, and behind and before what those streams do with memory of the arena. A capturing stream
+ * is known by its handle: it is the stream that called last with that handle outside a capture. */
 enum {
   VPMM_ARENA_ONE_CHUNK = 1, /* each stretch that it takes from the pool is one physical chunk: for registration */
   VPMM_ARENA_NO_SPLIT = 2,  /* each allocation has a stretch of its own */

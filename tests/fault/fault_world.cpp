@@ -370,6 +370,7 @@ void FaultWorld::capture_in(std::size_t arena, StreamHandle stream) {
   deallocate(inside[1], stream);
   inside.push_back(allocate_in(arena, 5 * kMiB, stream));
   run_graph(stream, inside);
+  must(sim_.ctx_synchronize(), "wait");  // what the graph uses may serve its stream
 }
 
 // A capture that faults have broken ends without a graph; its memory is free then, too.

@@ -331,7 +331,7 @@ void captures_in_arenas(FaultWorld& w) {
   const auto arena = w.make_arena();
   w.deallocate(w.allocate_in(arena, 6 * kMiB, w.stream(1)), w.stream(1));
   w.capture_in(arena, w.stream(1));
-  w.capture_in(arena, w.stream(3));
+  w.capture_in(arena, w.stream(1));
   w.allocate_in(arena, 4 * kMiB, w.stream(1));
   w.release_arena(arena);
   w.allocate(6 * kMiB, w.stream(1));
