@@ -61,6 +61,7 @@ constexpr std::size_t kGrain = 512;  // what PyTorch's own allocator rounds to, 
 constexpr std::size_t kPage = std::size_t{2} << 20;
 constexpr std::size_t kLargestSmall = kPage - (std::size_t{64} << 10);  // what the pool cuts from shared pages
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
+constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // a larger request is none of the pool's
 constexpr MempoolId_t kCommonPool{0, 0};
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -100,8 +101,9 @@ class History {
     gather_ = is_on ? gather : nullptr;
     level_ = is_on ? level : RecordContext::NEVER;
     most_ = std::max<std::size_t>(most, 1);
-    if (!is_on || clears) entries_.clear(), annotations_.clear();
-    while (entries_.size() > most_) entries_.pop_front();
+    if (!is_on || clears) rings_.clear(), annotations_.clear();
+    for (std::deque<TraceEntry>& ring : rings_)
+      while (ring.size() > most_) ring.pop_front();
     is_listening_ = is_on || !trackers_.empty();
   }
 
@@ -130,8 +132,10 @@ class History {
     entry.user_metadata_ = text.value_or(metadata_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
     if (!is_recording() || std::find(skipped_.begin(), skipped_.end(), action) != skipped_.end()) return;
-    if (entries_.size() == most_) entries_.pop_front();
-    entries_.push_back(std::move(entry));
+    const auto index = static_cast<std::size_t>(device);
+    if (rings_.size() <= index) rings_.resize(index + 1);
+    if (rings_[index].size() == most_) rings_[index].pop_front();
+    rings_[index].push_back(std::move(entry));
   }
 
   void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -154,11 +158,13 @@ class History {
 
   // Oldest first, times in microseconds since 1970.
   void copy_to(cca::SnapshotInfo& snapshot) {
-    const auto to_unix_ns = c10::ApproximateClockToUnixTimeConverter().makeConverter();
+    const auto to_unix_ns = clock_.makeConverter();
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const TraceEntry& entry : entries_) {
-      TraceEntry& copy = snapshot.device_traces.at(static_cast<std::size_t>(entry.device_)).emplace_back(entry);
-      copy.time_.t_ = to_unix_ns(copy.time_.approx_t_) / 1000;
+    for (std::size_t device = 0; device < std::min(rings_.size(), snapshot.device_traces.size()); ++device) {
+      for (const TraceEntry& entry : rings_[device]) {
+        TraceEntry& copy = snapshot.device_traces[device].emplace_back(entry);
+        copy.time_.t_ = to_unix_ns(copy.time_.approx_t_) / 1000;
+      }
     }
     for (const auto& entry : annotations_) {
       auto& copy = snapshot.external_annotations.emplace_back(entry);
@@ -173,7 +179,8 @@ class History {
   std::atomic<cca::CreateContextFn> gather_{nullptr};
   std::atomic<RecordContext> level_{RecordContext::NEVER};
   std::size_t most_ = 1;
-  std::deque<TraceEntry> entries_;
+  c10::ApproximateClockToUnixTimeConverter clock_;  // the longer ago it was made, the more exact
+  std::vector<std::deque<TraceEntry>> rings_;       // by device
   std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<Action> skipped_;
   std::vector<cca::AllocatorTraceTracker> trackers_;
@@ -623,7 +630,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t byte
 // other processes, and MemPools that may serve everybody. Null: it does not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY, "VPMM: ", vpmm_last_error());
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.retries;
@@ -635,7 +642,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
   if (has_freed) {
     status = request(device, arena.get(), bytes, stream, &ptr);
     if (status == VPMM_OK) return ptr;
-    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY, "VPMM: ", vpmm_last_error());
+    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
   }
   std::vector<ArenaPtr> others;
   {
