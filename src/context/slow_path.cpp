@@ -94,8 +94,8 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 
 // Idle chunks are no help, but they make room for it (make_room).
 Result<Placed> SlowPath::attempt_in_one_chunk(const Job& job) {
-  VPMM_TRY_ASSIGN(const pool::Answer answer, device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings,
-                                                               device_.driver.now_ns()));
+  VPMM_TRY_ASSIGN(const pool::Answer answer,
+                  device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings, device_.driver.now_ns()));
   if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
   return Error{ErrorCode::out_of_memory,
                message_of("{} bytes are missing for one chunk", std::get<pool::Needs>(answer).missing)};
