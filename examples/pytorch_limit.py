@@ -20,15 +20,15 @@ def batch(size_mib: int) -> list[torch.Tensor]:
     return [torch.zeros(size_mib << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]
 
 
-weights = [torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]  # 1 GiB
+weights = [torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]  # 512 MiB
 results = []
 try:
-    # Every batch needs at most 2.75 GiB beside the weights and leaves 12 MiB. PyTorch's allocator cuts those from the
-    # pieces that the batch left, and what is left of a piece is too small for the next, longer batch: it stays idle.
+    # At most 3.75 GiB live at a time. PyTorch's allocator cuts the result of a batch from a piece of that batch, and
+    # the rest of the piece is too small for the next batch and for its result: it stays idle.
     for longest in (100, 110, 120, 131, 142, 153, 164, 176):
         activations = batch(longest)
         del activations
-        results.append(torch.zeros(12 << 20, dtype=torch.uint8, device="cuda"))
+        results.append(torch.zeros((longest * 11 // 20) << 20, dtype=torch.uint8, device="cuda"))
 except torch.OutOfMemoryError as error:
     print(f"{torch.cuda.get_allocator_backend()}: {error}")
     sys.exit(1)
