@@ -278,6 +278,7 @@ struct Device {
   double fraction = 1.0;
   std::vector<Route> routes;
   std::map<MempoolId_t, ArenaPtr> arenas;
+  std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
   std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of dead ones as well
   std::unordered_map<void*, Export> exports;
 };
@@ -402,7 +403,8 @@ class Allocator final : public cca::CUDAAllocator {
   Freed forget(void* ptr);
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
-  void end_arena(Device& device, const ArenaPtr& arena);
+  void trim_source(Device& device, Arena& arena);
+  void end_if_over(Device& device, const ArenaPtr& arena);
   void give_to_source(Device& device, Arena& arena, void* memory);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
@@ -614,7 +616,10 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t byte
   } catch (const c10::OutOfMemoryError&) {
     return VPMM_ERROR_OUT_OF_MEMORY;
   }
-  if (memory == nullptr) return VPMM_ERROR_OUT_OF_MEMORY;
+  if (memory == nullptr) {
+    (void)cudaGetLastError();  // which cudaMalloc left for the next call to find
+    return VPMM_ERROR_OUT_OF_MEMORY;
+  }
   const std::lock_guard<std::mutex> lock(opening_);
   const vpmm_status status = vpmm_arena_add_memory(arena.handle, memory, piece);
   if (status == VPMM_OK) {
@@ -793,7 +798,7 @@ void Allocator::give_back(Device& device, void* ptr, const Block& block) {
       TORCH_WARN_ONCE("VPMM: a free failed: ", vpmm_last_error());
     }
   }
-  if (block.arena != nullptr && block.arena->source != nullptr) end_arena(device, block.arena);
+  if (block.arena != nullptr && block.arena->source != nullptr) end_if_over(device, block.arena);
 }
 
 void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) {
@@ -821,14 +826,17 @@ void Allocator::emptyCache(MempoolId_t id) {
     vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
     if (pool == nullptr) continue;
     std::vector<ArenaPtr> arenas;
+    std::vector<ArenaPtr> ending;
     {
       const std::lock_guard<std::mutex> lock(device.mutex);
+      ending.assign(device.ending.begin(), device.ending.end());
       for (const auto& [name, arena] : device.arenas)
         if (arena->handle != nullptr && (id == kCommonPool || id == name)) arenas.push_back(arena);
     }
+    for (const ArenaPtr& arena : ending) end_if_over(device, arena);
     for (const ArenaPtr& arena : arenas) {
-      end_arena(device, arena);
-      if (arena->source == nullptr) vpmm_arena_trim(arena->handle, nullptr);
+      trim_source(device, *arena);
+      vpmm_arena_trim(arena->handle, nullptr);
     }
     vpmm_statistics figures{};
     figures.size = sizeof figures;
@@ -925,30 +933,36 @@ void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
     if (--arena->users > 0) return;
     last = arena;
     device.arenas.erase(id);
+    if (last->source != nullptr && last->handle != nullptr) device.ending.insert(last);
   }
-  if (last->source != nullptr) return end_arena(device, last);
+  if (last->source != nullptr) return end_if_over(device, last);
   if (last->handle != nullptr) check(vpmm_arena_release(last->handle), "releasePool");
 }
 
-// Memory of another allocator goes back to it as far as it is idle, and with it the arena once nobody needs it.
-void Allocator::end_arena(Device& device, const ArenaPtr& arena) {
-  if (arena->source == nullptr || arena->handle == nullptr) return;
-  bool is_over = false;
+// Memory of another allocator goes back to it as far as it is idle.
+void Allocator::trim_source(Device& device, Arena& arena) {
+  const std::lock_guard<std::mutex> lock(opening_);
+  if (arena.source == nullptr || arena.handle == nullptr) return;
+  void* memory = nullptr;
+  while (vpmm_arena_take_memory(arena.handle, &memory, nullptr) == VPMM_OK && memory != nullptr)
+    give_to_source(device, arena, memory);
+}
+
+// When nobody uses the pool any more and nothing in it lives. A pinned arena gives nothing before its end.
+void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    is_over = arena->users == 0 && arena->live.empty();
-    if (arena->users == 0 && !is_over) return;
+    if (arena->users != 0 || !arena->live.empty()) return;
   }
   const std::lock_guard<std::mutex> lock(opening_);
   if (arena->handle == nullptr) return;
-  void* memory = nullptr;
-  while (vpmm_arena_take_memory(arena->handle, &memory, nullptr) == VPMM_OK && memory != nullptr)
-    give_to_source(device, *arena, memory);
-  if (!is_over) return;
-  // A pinned arena gives nothing before its end: graphs use it.
-  C10_CUDA_CHECK_WARN(cudaDeviceSynchronize());
+  if (vpmm_synchronize(device.pool.load()) != VPMM_OK) return;  // not while a stream is captured: emptyCache asks again
   check(vpmm_arena_release(arena->handle), "a memory pool's end");
   arena->handle = nullptr;
+  {
+    const std::lock_guard<std::mutex> device_lock(device.mutex);
+    device.ending.erase(arena);
+  }
   while (!arena->pieces.empty()) give_to_source(device, *arena, *arena->pieces.begin());
 }
 

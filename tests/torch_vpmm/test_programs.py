@@ -1,0 +1,204 @@
+"""tests: PyTorch on VPMM as a program meets it: the switch, the end of the process, children, allocators of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from vpmm_case import ABSENT, MIB, VpmmCase
+
+if not ABSENT:
+    import torch
+
+FOREIGN = """
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+extern "C" int made = 0, given_back = 0;
+extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
+  void* ptr = nullptr;
+  if (cudaMalloc(&ptr, size) != cudaSuccess) return nullptr;
+  ++made;
+  return ptr;
+}
+extern "C" void foreign_free(void* ptr, size_t, int, cudaStream_t) {
+  cudaFree(ptr);
+  ++given_back;
+}
+"""
+
+
+def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A child process that has what this one has, and `variables`."""
+    command = [sys.executable, "-W", "default", "-c", code]
+    environment = os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+
+
+class Switch(VpmmCase):
+    def output_of(self, code: str, **variables: str) -> str:
+        done = run(code, **variables)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
+    def test_without_the_variable_pytorch_keeps_its_own(self) -> None:
+        code = "import torch\ntorch.empty(1, device='cuda')\nprint(torch.cuda.get_allocator_backend())"
+        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "native\n")
+
+    def test_the_function_installs_it_and_may_be_called_again(self) -> None:
+        code = (
+            "import vpmm\nvpmm.use_for_torch()\nvpmm.use_for_torch()\nimport torch, vpmm.torch\n"
+            "torch.empty(1000, device='cuda')\nprint(vpmm.torch.is_installed(), vpmm.stats()['allocations'] > 0)"
+        )
+        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "True True\n")
+
+    def test_after_the_first_tensor_it_is_too_late(self) -> None:
+        code = (
+            "import torch, vpmm\ntorch.empty(1, device='cuda')\n"
+            "try:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print(error)"
+        )
+        self.assertIn("PyTorch has initialized CUDA already", self.output_of(code, VPMM_TORCH="0"))
+
+    def test_without_a_compiler_there_is_a_warning_and_the_native_allocator(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            code = "import torch\nprint(torch.cuda.get_allocator_backend())"
+            done = run(code, VPMM_CACHE_DIR=folder, CXX="/no/such/compiler")
+        self.assertEqual((done.returncode, done.stdout), (0, "native\n"))
+        self.assertIn("VPMM_TORCH is set, but PyTorch keeps its own CUDA allocator", done.stderr)
+        self.assertIn("/no/such/compiler", done.stderr)
+
+    def test_what_the_compiler_says_is_in_the_error(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = Path(folder, "g++")
+            compiler.write_text("#!/bin/sh\necho 'the compiler says no' >&2\nexit 1\n")
+            compiler.chmod(0o755)
+            code = "import vpmm\ntry:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print(error)"
+            self.assertIn(
+                "the compiler says no", self.output_of(code, VPMM_TORCH="", VPMM_CACHE_DIR=folder, CXX=str(compiler))
+            )
+            self.assertEqual([path.name for path in Path(folder).glob("*.so*") if path.suffix != ".lock"], [])
+
+    def test_tensors_may_live_when_the_interpreter_ends(self) -> None:
+        code = (
+            "import torch, threading\nkeep = [torch.empty(1 << i, device='cuda') for i in range(24)]\n"
+            "class Late:\n    def __del__(self):\n        keep.clear()\nlate = Late()\nprint('over')"
+        )
+        self.assertEqual(self.output_of(code), "over\n")
+
+    def test_processes_that_are_spawned_have_it(self) -> None:
+        code = (
+            "import torch, torch.multiprocessing as mp\n"
+            "def child(queue):\n    torch.empty(1, device='cuda')\n    queue.put(torch.cuda.get_allocator_backend())\n"
+            "if __name__ == '__main__':\n    context = mp.get_context('spawn')\n    queue = context.Queue()\n"
+            "    process = context.Process(target=child, args=(queue,))\n    process.start()\n"
+            "    print(queue.get(timeout=120))\n    process.join()"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program.py")
+            program.write_text(code)
+            done = subprocess.run(
+                [sys.executable, str(program)], capture_output=True, text=True, timeout=240, check=False
+            )
+        self.assertEqual((done.returncode, done.stdout), (0, "vpmm\n"), done.stderr)
+
+    def test_the_verb_runs_a_program_with_it(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program.py")
+            program.write_text(
+                "import os, torch\nprint(torch.cuda.get_allocator_backend(), os.environ['VPMM_TORCH'])\n"
+            )
+            command = [sys.executable, "-m", "vpmm", "run", "--torch", str(program)]
+            environment = {key: value for key, value in os.environ.items() if key != "VPMM_TORCH"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
+
+
+class ForeignAllocators(VpmmCase):
+    """MemPools whose memory comes from an allocator of the program's, as NCCL's and those of sleep modes do."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        import ctypes
+
+        from torch.cuda.memory import CUDAPluggableAllocator
+
+        from vpmm.plugins.torch import _cuda_include
+
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        source, library = Path(folder.name, "foreign.cpp"), Path(folder.name, "foreign.so")
+        source.write_text(FOREIGN)
+        include = ["-I", str(_cuda_include(torch))]
+        subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
+        self.library = ctypes.CDLL(str(library))
+        self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")
+
+    def counts(self) -> tuple[int, int]:
+        import ctypes
+
+        return tuple(ctypes.c_int.in_dll(self.library, name).value for name in ("made", "given_back"))  # type: ignore[return-value]
+
+    def test_its_memory_is_divided_used_again_and_given_back(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            small = [torch.empty(1000, device="cuda") for _ in range(20)]
+            large = torch.arange(MIB, dtype=torch.int32).to("cuda")
+            self.assertEqual(self.counts(), (2, 0))
+            address = large.data_ptr()
+            self.assertTrue(torch.equal(large.cpu(), torch.arange(MIB, dtype=torch.int32)))
+            del large
+            again = torch.empty(MIB, dtype=torch.int32, device="cuda")
+            self.assertEqual((again.data_ptr(), self.counts()), (address, (2, 0)))
+        segments = pool.snapshot()
+        self.assertEqual(sum(segment["total_size"] for segment in segments), 6 * MIB)
+        del small, again
+        del pool
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (2, 2))
+        self.assertEqual(self.allocated(), 0)
+
+    def test_what_it_cannot_give_is_out_of_memory(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        total = torch.cuda.mem_get_info()[1]
+        with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
+            torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+        del pool
+
+    def test_tensors_outlive_the_pool(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        del pool
+        self.assertEqual(self.counts(), (1, 0))
+        del tensor
+        self.assertEqual(self.counts(), (1, 1))
+
+
+class Graphs(VpmmCase):
+    def test_a_captured_graph_keeps_its_memory_until_it_is_gone(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        source = torch.arange(MIB, dtype=torch.int32).to("cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            copy = source.clone()
+            temporary = copy.clone()
+            del temporary
+        held = sum(s["total_size"] for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) != (0, 0))
+        self.assertGreaterEqual(held, 4 * MIB)
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        graph.replay()
+        torch.cuda.synchronize()
+        del copy, source
+        graph.reset()
+        del graph
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
