@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import hashlib
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -113,6 +114,7 @@ def _fingerprint(torch: Any) -> str:
     digest = hashlib.sha256()
     for path in (_SOURCE, _PACKAGE / "include" / "vpmm" / "vpmm.h"):
         digest.update(path.read_bytes())
+    digest.update(inspect.getsource(_compile).encode())
     digest.update(repr((torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI, _PACKAGE)).encode())
     return digest.hexdigest()[:16]
 
@@ -150,6 +152,17 @@ def _cuda_include(torch: Any) -> Path:
     )
 
 
+def _standard_library() -> list[str]:
+    """Links the C++ library that this process has loaded, with PyTorch, and no other.
+
+    Where a compiler finds only a static one, it would put a second copy of it into ours, and streams and exceptions do
+    not work between two.
+    """
+    mapped = Path("/proc/self/maps").read_text().split()
+    loaded = {word for word in mapped if re.search(r"/libstdc\+\+\.so[.\d]*$", word)}
+    return ["-nodefaultlibs", *sorted(loaded), "-lgcc", "-lc"] if loaded else []
+
+
 def _compile(torch: Any, library: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:
@@ -168,6 +181,7 @@ def _compile(torch: Any, library: Path) -> None:
         *("-isystem", str(root / "include"), "-isystem", str(_cuda_include(torch))),
         *(str(_SOURCE), "-o", str(unfinished)),
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", f"-L{_PACKAGE}", "-l:libvpmm.so.0"),
+        *_standard_library(),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_BUILD_S)
