@@ -70,7 +70,6 @@ Result<Placed> SlowPath::place(const Job& job) {
 
 // Down once: what needs no mapping, with what streams keep; then what does.
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
-  if (job.request.in_one_chunk) return attempt_in_one_chunk(job);
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
   bool has_paused = false;
@@ -97,15 +96,6 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (!std::exchange(has_paused, true)) ++pauses_;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
   }
-}
-
-// Idle chunks are no help, but they make room for it (make_room).
-Result<Placed> SlowPath::attempt_in_one_chunk(const Job& job) {
-  VPMM_TRY_ASSIGN(const pool::Answer answer,
-                  device_.pool->map(job.lock, job.request, job.caller, Effort::few_mappings, device_.driver.now_ns()));
-  if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
-  return Error{ErrorCode::out_of_memory,
-               message_of("{} bytes are missing for one chunk", std::get<pool::Needs>(answer).missing)};
 }
 
 // Takes back what streams keep for their own next requests: what is nearest first, in the end all that is worth the

@@ -33,7 +33,6 @@ class SlowPath {
 
  private:
   Result<pool::Placed> attempt(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
-  Result<pool::Placed> attempt_in_one_chunk(const Job& job) VPMM_REQUIRES(pool_lock);
   bool flush(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
   void prepare_growth(const Job& job) VPMM_REQUIRES(pool_lock);
   enum class Urgency { usual, at_once };
