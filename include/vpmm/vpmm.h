@@ -221,7 +221,7 @@ typedef enum vpmm_event_kind {
   VPMM_EVENT_RECORD_USE = 5,    /* vpmm_record_use named another stream */
   VPMM_EVENT_TRIM = 6,          /* vpmm_trim, or a release threshold, gave idle memory back: after its UNMAPs */
   VPMM_EVENT_ARENA_GROW = 7,    /* an arena has a stretch of memory that is its own from now on: after its MAPs */
-  VPMM_EVENT_ARENA_SHRINK = 8   /* it gives the stretch back: after the last FREE in it */
+  VPMM_EVENT_ARENA_SHRINK = 8   /* it gives the stretch back: after the last FREE in it, before its UNMAPs */
 } vpmm_event_kind;
 
 enum { VPMM_EVENT_NO_STREAM = 1 /* the call named no stream */ };
@@ -230,8 +230,8 @@ typedef struct vpmm_event {
   size_t size;        /* of the struct as the library has it */
   uint32_t kind;      /* vpmm_event_kind */
   uint32_t tag;       /* of the allocation or the request; 0: none */
-  void* ptr;          /* ALLOCATE, FREE, RECORD_USE: the allocation; MAP, UNMAP: where the chunk is or was; else null */
-  uint64_t bytes;     /* ALLOCATE, FREE, RECORD_USE, OUT_OF_MEMORY: as asked for; MAP, UNMAP: of the chunk; TRIM: all */
+  void* ptr;          /* of the allocation; MAP, UNMAP: where the chunk is or was; ARENA_: of the stretch; else null */
+  uint64_t bytes;     /* of the chunk, or the stretch; TRIM: given back in all; others: as asked for */
   vpmm_stream stream; /* that the call named */
   uint64_t arena;     /* that the memory belongs to; 0: none */
   uint64_t time_ns;   /* of a clock that never goes back; the simulator's is virtual */
@@ -352,13 +352,14 @@ VPMM_API vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t
 VPMM_API vpmm_status vpmm_arena_pin(vpmm_arena* arena);
 /* Idle stretches go back to the pool; nothing while it is pinned. `released` may be null. */
 VPMM_API vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released);
-/* Memory of yours for an arena with VPMM_ARENA_EXTERNAL to divide: device memory of no pool, at a whole multiple of 512
- * bytes and as long, which nothing uses. It counts in no figure of the pool and stays yours: take it back with the next
- * function, or when the arena is released and nothing in it lives. A request that finds no room there is
- * VPMM_ERROR_OUT_OF_MEMORY. */
+/* Memory of yours for an arena with VPMM_ARENA_EXTERNAL to divide: device memory that is not this pool's, at a whole
+ * multiple of 512 bytes and as long, which nothing uses. It counts in no figure of the pool and stays yours: take it
+ * back with the next function, or when the arena is released and nothing in it lives. A request that finds no room
+ * there is VPMM_ERROR_OUT_OF_MEMORY. */
 VPMM_API vpmm_status vpmm_arena_add_memory(vpmm_arena* arena, void* ptr, size_t bytes);
-/* Waits for the work of the device's context, then gives back a piece in which nothing lives, as it was added; null:
- * there is none, or the arena is pinned. `bytes` may be null. VPMM_ERROR_CAPTURE_ACTIVE: not now. */
+/* Waits for the work that is queued in the device's context, then gives back a piece in which nothing lives and no work
+ * is under way, as it was added; null: there is none, or the arena is pinned. `bytes` may be null.
+ * VPMM_ERROR_CAPTURE_ACTIVE: not now. */
 VPMM_API vpmm_status vpmm_arena_take_memory(vpmm_arena* arena, void** ptr, size_t* bytes);
 /* Copies up to `capacity` of the live allocations, in ascending order; *count is how many there are. */
 VPMM_API vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, size_t* count);

@@ -126,7 +126,13 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& str
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(region, ptr));
   recorder_.freed(ptr, told, caller);
+  if (!is_kept) arenas_.ended(ptr);
   return {};
+}
+
+void Allocations::free_kept(DevicePtr begin) {
+  end(begin, std::nullopt, Caller{});
+  arenas_.ended(begin);
 }
 
 // Where somebody wants to know.

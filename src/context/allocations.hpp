@@ -31,8 +31,8 @@ class Allocations {
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // The same of what is in the pool and not shared any more; nobody is told. False: no live allocation starts there.
-  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // What was freed, and kept for other processes, which have let go of it. They named no stream.
+  void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // What is live by its tags, and then "; freed, but leased to other processes 4096, kept for captured graphs 8192":
   // bytes that are nobody's, and that no request can get. Empty: there are none.
   std::string report() const VPMM_REQUIRES(pool_lock);
@@ -53,6 +53,8 @@ class Allocations {
   std::uint64_t mistakes() const VPMM_REQUIRES(pool_lock) { return mistakes_; }
 
  private:
+  // Of what is not shared; nobody is told. False: no live allocation starts there.
+  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   Recorder::Told what_to_tell(EventKind kind, DevicePtr begin) const VPMM_REQUIRES(pool_lock);

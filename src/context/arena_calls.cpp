@@ -51,10 +51,16 @@ Result<void> DeviceContext::add_to_arena(ArenaId arena, AddressRange memory) {
   return arenas_.add_external(arena, memory);
 }
 
-// Who takes memory back may unmap it at once, so no work may be under way in it.
+// Note [External memory]
 Result<AddressRange> DeviceContext::take_from_arena(ArenaId arena) {
-  VPMM_TRY(wait_for_work());
-  const PoolLock lock(mutex_);
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  allocations_.drain(visit.lock());
+  VPMM_TRY_ASSIGN(const bool is_worth_a_wait, arenas_.has_idle_external(arena));
+  if (!is_worth_a_wait) return AddressRange{};
+  VPMM_TRY(device_.primary.noted(peers_.find_contexts()));
+  if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  VPMM_TRY(prover_.wait_for_everything(visit.lock()));
   return arenas_.take_external(arena);
 }
 

@@ -89,6 +89,11 @@ StreamKey Arenas::key_of(const Caller& caller) {
   return names_[name] = key;
 }
 
+std::uint64_t Arenas::stream_id_of(StreamKey key) {
+  const auto number = static_cast<std::uint64_t>(key);
+  return number < kUnknownStreams ? number : 0;
+}
+
 void Arenas::drop_unused_names() {
   std::erase_if(names_, [&](const auto& name) VPMM_REQUIRES(pool_lock) {
     return std::none_of(by_id_.begin(), by_id_.end(),
@@ -174,59 +179,6 @@ Result<void> Arenas::add(ArenaId id, const pool::Placed& stretch, const Caller& 
   return {};
 }
 
-std::optional<Error> Arenas::no_room_for(const Request& request) const {
-  const Entry* const in = find(request.arena);
-  if (in == nullptr || !in->options.is_external) return std::nullopt;
-  return Error{ErrorCode::out_of_memory,
-               message_of("arena {} has no room for {} bytes in the {} bytes that it was given, of which live {}",
-                          static_cast<std::uint64_t>(request.arena), request.bytes, in->arena.held_bytes(),
-                          in->arena.allocated_bytes())};
-}
-
-// Note [External memory]
-Result<void> Arenas::add_external(ArenaId id, AddressRange memory) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
-  const auto refuse = [&](const char* why) {
-    return Error{ErrorCode::invalid_argument,
-                 message_of("{} bytes at {:#x}: {}", memory.size, to_integer(memory.begin), why)};
-  };
-  if (!in->options.is_external) return refuse("the arena takes its memory from the pool");
-  if (memory.empty() || memory.size > kAddressSpace || !is_multiple(memory.size, kGrain) ||
-      !is_multiple(to_integer(memory.begin), kGrain))
-    return refuse("not whole multiples of 512 bytes");
-  const auto next = by_stretch_.lower_bound(memory.begin);
-  if ((next != by_stretch_.end() && next->first < memory.end()) || has(memory.begin))
-    return refuse("part of it is an arena's already");
-  if (device_.pool->allocated_around(memory.begin) != nullptr) return refuse("it is memory of this pool");
-  by_stretch_.emplace(memory.begin, in);
-  in->arena.add(memory, kEverybody);
-  recorder_.arena_changed(EventKind::arena_grow, memory, id);
-  return {};
-}
-
-Result<AddressRange> Arenas::take_external(ArenaId id) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
-  if (!in->options.is_external)
-    return Error{ErrorCode::invalid_argument,
-                 message_of("the memory of arena {} is the pool's", static_cast<std::uint64_t>(id))};
-  const arena::Stretch* const idle = in->arena.is_pinned() ? nullptr : in->arena.idle_stretch();
-  if (idle == nullptr) return AddressRange{};
-  const AddressRange memory = idle->range;
-  drop_external(*in, *idle);
-  return memory;
-}
-
-void Arenas::drop_external(Entry& entry, const arena::Stretch& idle) {
-  recorder_.arena_changed(EventKind::arena_shrink, idle.range, entry.id);
-  by_stretch_.erase(idle.range.begin);
-  entry.arena.remove(idle);
-}
-
-void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
-  for (const auto& [begin, entry] : by_stretch_)
-    if (entry->options.is_external) visit(begin);
-}
-
 Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& caller) {
   VPMM_TRY(enter(id, caller));
   Entry& in = *find(id);
@@ -296,10 +248,14 @@ bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
   if (is_pools) device_.small->block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
-  if (!in.is_released) return true;
-  give_back_idle(in);
-  drop_if_over(in);
   return true;
+}
+
+void Arenas::ended(DevicePtr p) {
+  Entry* const in = entry_around(p);
+  if (in == nullptr || !in->is_released) return;
+  give_back_idle(*in);
+  drop_if_over(*in);
 }
 
 Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
@@ -400,7 +356,7 @@ std::string Arenas::report() const {
   std::string text;
   for (const auto& [id, each] : by_id_) {
     const Arena& arena = each->arena;
-    if (arena.held_bytes() == 0) continue;
+    if (arena.held_bytes() == 0 || each->options.is_external) continue;
     text += message_of("; arena {} (tag {}{}{}) holds {}, of which live {}", id, each->options.tag,
                        arena.is_pinned() ? ", pinned" : "", each->is_released ? ", released" : "", arena.held_bytes(),
                        arena.allocated_bytes());

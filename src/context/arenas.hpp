@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -32,7 +33,8 @@ Error no_arenas();  // unsupported: there is no pool to take memory from
 //
 // Note [External memory]
 // An external arena divides memory of its caller's, which the pool knows nothing of. It counts in no figure of the
-// pool, nobody observes it, and it is given back to nobody: its owner takes it back.
+// pool, nobody observes it, and it is given back to nobody: its owner takes it back. Who does that may unmap it at
+// once, so a stretch is taken back only when the stamps of all its blocks are complete.
 //
 // Requires, of all calls but those that look: there is a pool.
 class Arenas {
@@ -52,12 +54,6 @@ class Arenas {
   pool::PageRequest stretch_for(const Request& request) const VPMM_REQUIRES(pool_lock);
   // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
   Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Memory of the caller's. invalid_argument: the arena is not for that, or the memory is not.
-  Result<void> add_external(ArenaId id, AddressRange memory) VPMM_REQUIRES(pool_lock);
-  // Some in which nothing lives, or none. Requires: no work is under way in it.
-  Result<AddressRange> take_external(ArenaId id) VPMM_REQUIRES(pool_lock);
-  // The error of a request that finds nothing in an arena that the pool gives nothing to; none: it does.
-  std::optional<Error> no_room_for(const Request& request) const VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
   // --- what is live ---
@@ -67,13 +63,27 @@ class Arenas {
   const arena::Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
-  // Where memory begins that is in arenas and not the pool's.
-  void for_each_external(FunctionRef<void(DevicePtr)> visit) const VPMM_REQUIRES(pool_lock);
+  static std::uint64_t stream_id_of(arena::StreamKey key);       // 0: of no stream that is known
   // Of the live block that begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // False: no live block begins there.
   bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // To follow on end(), once it was told: what a released arena has idle around `p` goes back.
+  void ended(DevicePtr p) VPMM_REQUIRES(pool_lock);
   Result<Vector<DevicePtr>> live_in(ArenaId id) const VPMM_REQUIRES(pool_lock);
+
+  // --- external arenas: external_memory.cpp, Note [External memory] ---
+  bool is_external(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // invalid_argument: the arena is not for that, or the memory is not.
+  Result<void> add_external(ArenaId id, AddressRange memory) VPMM_REQUIRES(pool_lock);
+  // Whether there may be something to take back, once work is over.
+  Result<bool> has_idle_external(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // Memory in which nothing lives and no work is under way, as it was added; empty: there is none.
+  Result<AddressRange> take_external(ArenaId id) VPMM_REQUIRES(pool_lock);
+  // Where each piece of such memory begins.
+  void for_each_external(FunctionRef<void(DevicePtr)> visit) const VPMM_REQUIRES(pool_lock);
+  // Of a request that found nothing there.
+  Error no_room_for(const Request& request) const VPMM_REQUIRES(pool_lock);
 
   // --- giving back ---
   Result<void> pin(ArenaId id) VPMM_REQUIRES(pool_lock);
@@ -118,6 +128,9 @@ class Arenas {
       VPMM_REQUIRES(pool_lock);
   Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
   void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
+  Result<Entry*> external_entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  std::string_view objection_to(AddressRange memory) const VPMM_REQUIRES(pool_lock);
+  bool is_complete(const arena::Arena& arena, const arena::Stretch& idle) const VPMM_REQUIRES(pool_lock);
   void drop_external(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
   void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
   std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);

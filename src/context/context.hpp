@@ -145,8 +145,8 @@ class Context {
   // Memory of the caller's, for an arena that is external: whole grains of 512 bytes, complete, and of no pool. It
   // stays the caller's, who takes it back with take_from_arena or after the arena's release.
   virtual Result<void> add_to_arena(ArenaId arena, AddressRange memory) = 0;
-  // Waits for all work, then takes back memory in which nothing lives, as it was added. Empty: there is none, or the
-  // arena is pinned. capture_active: not now.
+  // Waits for the work that is queued, then takes back memory in which nothing lives and no work is under way, as it
+  // was added. Empty: there is none, or the arena is pinned. capture_active: not now.
   virtual Result<AddressRange> take_from_arena(ArenaId arena) = 0;
   // What is idle goes back to the pool, unless it is pinned. Returns how much.
   virtual Result<Bytes> trim_arena(ArenaId arena) = 0;

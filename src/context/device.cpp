@@ -93,6 +93,17 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, cons
                                              small::SmallPool::Serving{below_a_page, !config.page_chunks});
 }
 
+bool Device::owns_part_of(AddressRange memory) const {
+  bool owns = false;
+  if (pool != nullptr)
+    for (const AddressRange& reservation : pool->reservations()) owns = owns || reservation.overlaps(memory);
+  if (driver_pool != nullptr)
+    driver_pool->for_each_block([&](const driver_pool::Block& block) {
+      owns = owns || AddressRange{block.begin, block.requested}.overlaps(memory);
+    });
+  return owns;
+}
+
 std::uint64_t Device::live_allocations() const {
   std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
   if (pool != nullptr) live += pool->live_allocations() + small->most_live();

@@ -40,6 +40,7 @@ struct Device {
   driver_pool::Block* block_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     return driver_pool == nullptr ? nullptr : driver_pool->block_around(ptr);
   }
+  bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
   // What is complete by now may be used again.
   void advance(const Vector<time::StampPart>& done) const VPMM_REQUIRES(pool_lock);

@@ -211,7 +211,7 @@ void DeviceContext::end_lease(ShareId id, Holder holder) {
   if (!promise.is_kept()) throw std::bad_alloc();
   const PoolLock lock(mutex_);
   // Whoever used it named no stream here, so all work queued so far may be the last to use it.
-  if (const auto freed = shares_.end_lease(id, holder)) allocations_.end(*freed, std::nullopt, Caller{});
+  if (const auto freed = shares_.end_lease(id, holder)) allocations_.free_kept(*freed);
 }
 
 }  // namespace vpmm::context

@@ -173,7 +173,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
   forget_work_of(dead);
   for (const std::uint64_t capture : captures_.all()) allocations_.release_capture(capture);
   footprint_.forget_driver_pool();
-  recorder_.forget_lost();
+  recorder_.forget_lost([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return arenas_.has(begin); });
   captures_.forget_streams();
   arenas_.forget_streams();
   has_noticed_reset_ = true;

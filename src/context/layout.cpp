@@ -84,7 +84,8 @@ void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const
       block.tag = recorder_.tags().of(part.range.begin);
     } else if (!part.is_live) {
       block.is_complete = !is_pinned && stamp.is_complete();
-      block.stream_id = stream_id_of(stamp);
+      const bool serves_nobody = part.is_waiting && !stamp.is_complete();
+      if (!block.is_complete && !serves_nobody) block.stream_id = arenas_.stream_id_of(part.key);
     }
     layout.blocks.push_back(block);
   });

@@ -22,7 +22,7 @@ struct Block {
 };
 
 // By address. Chunks do not overlap, nor do blocks; where nothing is in flight, what is free or allocated lies in
-// chunks, and fills them, but for memory of the driver's own pool, which has none.
+// chunks, and fills them, but for memory of the driver's own pool and of external arenas, which has none.
 struct Layout {
   Vector<Block> blocks;
   Vector<AddressRange> chunks;

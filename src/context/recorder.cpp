@@ -97,9 +97,9 @@ void Recorder::on_unmap(AddressRange chunk) noexcept {
   tell({EventKind::unmap, chunk.begin, chunk.size, std::nullopt});
 }
 
-void Recorder::forget_lost() {
-  tags_.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr;
+void Recorder::forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) {
+  tags_.forget_unless([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr || is_elsewhere(begin);
   });
 }
 

@@ -60,8 +60,8 @@ class Recorder final : public pool::MappingObserver {
   void on_map(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
   void on_unmap(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
   const Tags& tags() const VPMM_REQUIRES(pool_lock) { return tags_; }
-  // Memory is gone that nobody freed.
-  void forget_lost() VPMM_REQUIRES(pool_lock);
+  // Memory is gone that nobody freed. `is_elsewhere`: whether it lives beside what the device has.
+  void forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) VPMM_REQUIRES(pool_lock);
   // To the driver's observer alone. `last`: whose work is the last to use it; none: any stream's.
   void observe_begin(AddressRange range, const Stream& stream) const;
   void observe_end(AddressRange range, const Stream& last) const;

@@ -11,7 +11,6 @@
 
 namespace vpmm::context {
 
-
 class Router {
  public:
   Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder, Prover& prover,

@@ -186,9 +186,9 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& re
   for (bool has_proven = false;;) {
     if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin)) return begin;
     if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) && prover_.prove_now()) continue;
-    if (std::optional<Error> no_room = arenas_.no_room_for(request)) {
+    if (arenas_.is_external(request.arena)) {
       const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
-      return is_null(begin) ? Result<DevicePtr>(std::move(*no_room)) : begin;
+      return is_null(begin) ? Result<DevicePtr>(arenas_.no_room_for(request)) : begin;
     }
     const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
     if (!stretch) {

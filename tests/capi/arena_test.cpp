@@ -105,7 +105,7 @@ TEST_F(ArenaAbi, what_lives_outlives_the_release) {
 
 TEST_F(ArenaAbi, names_the_parameter_that_is_wrong) {
   vpmm_arena* arena = nullptr;
-  EXPECT_EQ(vpmm_arena_create(pool_, 4, 0, &arena), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_create(pool_, 8, 0, &arena), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("flags")) << vpmm_last_error();
   EXPECT_EQ(arena, nullptr) << "written on success only";
   EXPECT_EQ(vpmm_arena_create(pool_, 0, 0, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
@@ -123,6 +123,73 @@ TEST_F(ArenaAbi, names_the_parameter_that_is_wrong) {
   EXPECT_EQ(vpmm_arena_pin(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_trim(nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_release(nullptr), VPMM_OK) << "does nothing";
+}
+
+// The simulator of the process is behind another door, so the memory is another pool's, which does not know.
+class ExternalArenaAbi : public SimPool {
+ protected:
+  void SetUp() override {
+    SimPool::SetUp();
+    ASSERT_EQ(vpmm_pool_create(0, nullptr, &owner_), VPMM_OK) << vpmm_last_error();
+    ASSERT_EQ(vpmm_allocate(owner_, kBytes, nullptr, &memory_), VPMM_OK) << vpmm_last_error();
+    ASSERT_EQ(vpmm_arena_create(pool_, VPMM_ARENA_EXTERNAL, 7, &arena_), VPMM_OK) << vpmm_last_error();
+  }
+  void TearDown() override {
+    EXPECT_EQ(vpmm_arena_release(arena_), VPMM_OK) << vpmm_last_error();
+    EXPECT_EQ(vpmm_pool_destroy(owner_), VPMM_OK) << vpmm_last_error();
+    SimPool::TearDown();
+  }
+
+  static constexpr std::size_t kBytes = 8 * kMiB;
+  vpmm_pool* owner_ = nullptr;
+  vpmm_arena* arena_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+TEST_F(ExternalArenaAbi, divides_memory_that_it_is_given_and_gives_it_back) {
+  void* ptr = nullptr;
+  EXPECT_EQ(vpmm_arena_allocate(arena_, 1, 0, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, memory_, kBytes), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_allocate(arena_, kBytes, 0, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(ptr, memory_);
+  EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
+  void* taken = this;
+  std::size_t bytes = 1;
+  EXPECT_EQ(vpmm_arena_take_memory(arena_, &taken, &bytes), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(taken, nullptr);
+  EXPECT_EQ(bytes, 0U);
+  EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_take_memory(arena_, &taken, &bytes), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(taken, memory_);
+  EXPECT_EQ(bytes, kBytes);
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, memory_, kBytes), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_take_memory(arena_, &taken, nullptr), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(taken, memory_);
+}
+
+TEST_F(ExternalArenaAbi, refuses_by_name_what_is_no_memory_for_it) {
+  void* taken = this;
+  EXPECT_EQ(vpmm_arena_add_memory(nullptr, memory_, kBytes), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, nullptr, kBytes), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("`ptr`")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, memory_, 100), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("multiples of 512")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, allocate(4 * kMiB), 4 * kMiB), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("this pool's")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_take_memory(nullptr, &taken, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_take_memory(arena_, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(taken, this);
+}
+
+TEST_F(ExternalArenaAbi, an_arena_of_the_pools_memory_takes_no_other) {
+  vpmm_arena* ordinary = nullptr;
+  ASSERT_EQ(vpmm_arena_create(pool_, 0, 0, &ordinary), VPMM_OK);
+  void* taken = this;
+  EXPECT_EQ(vpmm_arena_add_memory(ordinary, memory_, kBytes), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_take_memory(ordinary, &taken, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("from the pool")) << vpmm_last_error();
+  EXPECT_EQ(taken, this);
+  EXPECT_EQ(vpmm_arena_release(ordinary), VPMM_OK);
 }
 
 }  // namespace

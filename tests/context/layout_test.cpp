@@ -7,6 +7,7 @@
 
 #include "observe/log_level.hpp"
 #include "support/event_log.hpp"
+#include "support/layout_tiles.hpp"
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -35,27 +36,6 @@ std::uint64_t id_of(PoolWorld& world, StreamHandle stream) {
   driver::StreamId id{};
   EXPECT_EQ(world.sim().stream_get_id(stream, id), driver::CuResult::success);
   return static_cast<std::uint64_t>(id);
-}
-
-// Blocks and chunks ascend and do not overlap, and what is free or allocated is what chunks back, to the byte.
-void expect_tiled(const context::Layout& layout) {
-  DevicePtr reached{};
-  for (const Block& block : layout.blocks) {
-    EXPECT_GE(block.range.begin, reached);
-    reached = block.range.end();
-  }
-  std::map<DevicePtr, DevicePtr> backed;  // begin to end, of runs side by side
-  std::map<DevicePtr, DevicePtr> used;
-  const auto add = [](std::map<DevicePtr, DevicePtr>& runs, AddressRange range) {
-    if (!runs.empty() && runs.rbegin()->second == range.begin)
-      runs.rbegin()->second = range.end();
-    else
-      runs[range.begin] = range.end();
-  };
-  for (const AddressRange& chunk : layout.chunks) add(backed, chunk);
-  for (const Block& block : layout.blocks)
-    if (block.state == RegionState::free || block.state == RegionState::allocated) add(used, block.range);
-  EXPECT_EQ(used, backed);
 }
 
 TEST(Layout, of_a_pool_that_has_nothing_is_empty) {

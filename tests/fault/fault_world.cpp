@@ -91,10 +91,10 @@ std::size_t FaultWorld::allocate(const context::Request& request) {
                    request.stream.value_or(streams_[1]));
 }
 
-std::size_t FaultWorld::make_arena() {
+std::size_t FaultWorld::make_arena(const context::ArenaOptions& options) {
   arenas_.emplace_back();
   if (pool_ == nullptr) return arenas_.size() - 1;
-  const auto made = within([&] { return pool_->create_arena({}); });
+  const auto made = within([&] { return pool_->create_arena(options); });
   if (done(made, "create an arena")) arenas_.back() = made.value();
   return arenas_.size() - 1;
 }
@@ -127,6 +127,26 @@ void FaultWorld::release_arena(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
   if (done(within([&] { return pool_->release_arena(arenas_[arena]); }), "release an arena"))
     arenas_[arena] = context::ArenaId{};
+}
+
+void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
+  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  AddressRange memory{{}, bytes};
+  must(sim_.mem_alloc(bytes, memory.begin), "allocate memory for an arena");
+  if (done(within([&] { return pool_->add_to_arena(arenas_[arena], memory); }), "add memory to an arena"))
+    given_.push_back(memory);
+  else
+    must(sim_.mem_free(memory.begin), "free what the arena did not take");
+}
+
+void FaultWorld::take_memory(std::size_t arena) {
+  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  const auto taken = within([&] { return pool_->take_from_arena(arenas_[arena]); });
+  if (!done(taken, "take memory from an arena") || taken.value().empty()) return;
+  if (std::erase(given_, taken.value()) != 1) return fail("an arena gives back what it was not given");
+  for (const std::optional<Live>& live : allocations_)
+    if (live && taken.value().contains(live->ptr)) fail("an arena gives back memory in which something lives");
+  must(sim_.mem_free(taken.value().begin), "free memory that an arena gave back");
 }
 
 std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes, StreamHandle stream) {

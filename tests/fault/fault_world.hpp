@@ -39,12 +39,15 @@ class FaultWorld {
   DevicePtr address(std::size_t number) const { return allocations_[number]->ptr; }  // of one that did not fail
   std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   // By a number; it may have failed.
-  std::size_t make_arena();
+  std::size_t make_arena(const context::ArenaOptions& options = {});
   std::size_t allocate_in(std::size_t arena, Bytes bytes, context::Stream stream);
   // `begin`: of what was freed there, and whose work is over; null: nothing is done.
   std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, context::Stream stream);
   void trim_arena(std::size_t arena);
   void release_arena(std::size_t arena);
+  // Memory of the user's, for an arena that is external. What comes back is freed at once.
+  void add_memory(std::size_t arena, Bytes bytes);
+  void take_memory(std::size_t arena);
   DevicePtr address_of(std::size_t number) const {  // null: it failed
     return allocations_[number] ? allocations_[number]->ptr : DevicePtr{};
   }
@@ -138,6 +141,7 @@ class FaultWorld {
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
   std::vector<context::ArenaId> arenas_;
+  std::vector<AddressRange> given_;  // to arenas
   std::vector<Shared> shared_;
   std::optional<driver::StreamHandle> peer_stream_;
   bool has_peer_access_ = false;

@@ -337,6 +337,26 @@ void captures_in_arenas(FaultWorld& w) {
   w.allocate(6 * kMiB, w.stream(1));
 }
 
+void memory_given_to_arenas(FaultWorld& w) {
+  const auto arena = w.make_arena({false, true, 0, true});
+  w.listen();
+  w.add_memory(arena, 8 * kMiB);
+  const auto first = w.allocate_in(arena, 3000, w.stream(1));
+  const auto second = w.allocate_in(arena, 6 * kMiB, w.stream(2));
+  w.record_use(second, w.stream(1));
+  w.allocate_in(arena, 6 * kMiB, w.stream(1));  // it fails, and the pool is not asked
+  w.add_memory(arena, 2 * kMiB);
+  w.deallocate(first, kAny);
+  w.deallocate_deferred(second);
+  w.look();
+  for (int i = 0; i < 3; ++i) w.take_memory(arena);
+  w.add_memory(arena, 4 * kMiB);
+  w.allocate_in(arena, 3 * kMiB, w.stream(3));
+  w.look();
+  w.take_memory(arena);
+  w.release_arena(arena);
+}
+
 void many_mappings(FaultWorld& w) {
   const auto first = w.allocate(20 * kMiB, w.stream(1));
   w.allocate(2 * kMiB, w.stream(1));
@@ -376,6 +396,7 @@ std::vector<Scenario> scenarios() {
       {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
       {"arenas", arenas, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
+      {"memory_given_to_arenas", memory_given_to_arenas},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 

@@ -16,11 +16,13 @@ using context::EventKind;
 
 constexpr context::EventKinds kEveryKind = (context::EventKinds{1} << context::kEventKinds) - 1;
 
-// From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, and is freed as it was
-// allocated.
+// From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, or in memory that an
+// arena was given, and is freed as it was allocated. Where it hears of arenas: what is allocated in one lies in a
+// stretch that it has, and nothing else does; a stretch comes and goes with nothing live in it.
 class EventLog {
  public:
-  explicit EventLog(context::Context& pool, context::EventKinds kinds = kEveryKind) : pool_(pool) {
+  explicit EventLog(context::Context& pool, context::EventKinds kinds = kEveryKind)
+      : pool_(pool), hears_of_arenas_((kinds & context::bit_of(EventKind::arena_grow)) != 0) {
     id_ = pool.add_event_callback(kinds, [this](const Event& event) { note(event); });
   }
   ~EventLog() { EXPECT_TRUE(pool_.remove_event_callback(id_).ok()); }
@@ -44,6 +46,7 @@ class EventLog {
 
   const std::map<DevicePtr, Bytes>& chunks() const { return chunks_; }
   const std::map<DevicePtr, Bytes>& live() const { return live_; }
+  const std::map<DevicePtr, Bytes>& stretches() const { return stretches_; }  // of all arenas
   Bytes mapped_bytes() const {
     Bytes sum = 0;
     for (const auto& [begin, bytes] : chunks_) sum += bytes;
@@ -63,10 +66,11 @@ class EventLog {
       case EventKind::unmap:
         EXPECT_EQ(chunks_.count(event.ptr) == 0 ? 0 : chunks_[event.ptr], event.bytes) << "no such chunk";
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "unmapped before it was freed";
+        EXPECT_FALSE(has_any(stretches_, {event.ptr, event.bytes})) << "unmapped, and an arena's";
         chunks_.erase(event.ptr);
         break;
       case EventKind::allocate:
-        EXPECT_TRUE(is_mapped({event.ptr, event.bytes})) << "allocated before it was mapped";
+        expect_backed({event.ptr, event.bytes}, event.arena);
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "allocated twice";
         live_[event.ptr] = event.bytes;
         break;
@@ -74,8 +78,42 @@ class EventLog {
         EXPECT_EQ(live_.count(event.ptr) == 0 ? 0 : live_[event.ptr], event.bytes) << "no such allocation";
         live_.erase(event.ptr);
         break;
+      case EventKind::arena_grow:
+        EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "an arena's only after it was allocated";
+        EXPECT_FALSE(has_any(stretches_, {event.ptr, event.bytes})) << "an arena's twice";
+        EXPECT_TRUE(is_mapped({event.ptr, event.bytes}) || !is_any_mapped({event.ptr, event.bytes})) << "half mapped";
+        stretches_[event.ptr] = event.bytes;
+        arenas_[event.ptr] = event.arena;
+        break;
+      case EventKind::arena_shrink:
+        EXPECT_EQ(stretches_.count(event.ptr) == 0 ? 0 : stretches_[event.ptr], event.bytes) << "no such stretch";
+        EXPECT_EQ(arenas_[event.ptr], event.arena) << "of another arena";
+        EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "given back before it was freed";
+        stretches_.erase(event.ptr);
+        arenas_.erase(event.ptr);
+        break;
       default: break;
     }
+  }
+  void expect_backed(AddressRange range, std::uint64_t arena) const {
+    const auto stretch = around(stretches_, range.begin);
+    if (!hears_of_arenas_ || arena == 0) {
+      EXPECT_TRUE(is_mapped(range)) << "allocated before it was mapped";
+      EXPECT_FALSE(has_any(stretches_, range)) << "in an arena, which is not told";
+      return;
+    }
+    if (stretch == stretches_.end()) {
+      ADD_FAILURE() << "allocated before its arena had the stretch";
+      return;
+    }
+    EXPECT_TRUE((AddressRange{stretch->first, stretch->second}.contains(range))) << "beyond its stretch";
+    EXPECT_EQ(arenas_.at(stretch->first), arena);
+  }
+  static std::map<DevicePtr, Bytes>::const_iterator around(const std::map<DevicePtr, Bytes>& ranges, DevicePtr p) {
+    auto next = ranges.upper_bound(p);
+    if (next == ranges.begin()) return ranges.end();
+    --next;
+    return AddressRange{next->first, next->second}.contains(p) ? next : ranges.end();
   }
   static bool has_any(const std::map<DevicePtr, Bytes>& ranges, AddressRange around) {
     auto next = ranges.lower_bound(around.end());
@@ -95,11 +133,14 @@ class EventLog {
   }
 
   context::Context& pool_;
+  const bool hears_of_arenas_;
   std::uint64_t id_ = 0;
   std::vector<Event> events_;
   std::uint64_t last_ns_ = 0;
   std::map<DevicePtr, Bytes> chunks_;
   std::map<DevicePtr, Bytes> live_;
+  std::map<DevicePtr, Bytes> stretches_;
+  std::map<DevicePtr, std::uint64_t> arenas_;  // of stretches
 };
 
 }  // namespace vpmm::testing

@@ -35,6 +35,28 @@ inline Bytes trim(PoolWorld& world, ArenaId arena) {
   EXPECT_EQ(world.pool().validate(), "");
   return released ? released.value() : 0;
 }
+// --- memory of the user's, for arenas that are external ---
+constexpr context::ArenaOptions kExternal{false, true, 0, true};
+
+inline AddressRange user_memory(PoolWorld& world, Bytes bytes) {
+  DevicePtr begin{};
+  EXPECT_EQ(world.sim().mem_alloc(bytes, begin), driver::CuResult::success);
+  return {begin, bytes};
+}
+inline void free_user_memory(PoolWorld& world, AddressRange memory) {
+  EXPECT_EQ(world.sim().mem_free(memory.begin), driver::CuResult::success);
+}
+inline void add_memory(PoolWorld& world, ArenaId arena, AddressRange memory) {
+  const auto added = world.pool().add_to_arena(arena, memory);
+  EXPECT_TRUE(added.ok()) << message_of(added);
+  EXPECT_EQ(world.pool().validate(), "");
+}
+inline AddressRange take_memory(PoolWorld& world, ArenaId arena) {
+  const auto taken = world.pool().take_from_arena(arena);
+  EXPECT_TRUE(taken.ok()) << message_of(taken);
+  EXPECT_EQ(world.pool().validate(), "");
+  return taken ? taken.value() : AddressRange{};
+}
 inline void release(PoolWorld& world, ArenaId arena) {
   const auto released = world.pool().release_arena(arena);
   EXPECT_TRUE(released.ok()) << message_of(released);
