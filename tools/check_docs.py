@@ -30,6 +30,7 @@ FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTIL
 CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 SETTING = re.compile(r"\bVPMM_[A-Z0-9_]*[A-Z0-9]\b")
 STRING_SETTING = re.compile(r'"(VPMM_[A-Z0-9_]+)"')
+PYTHON_SETTING = re.compile(r'os\.environ(?:\.get\(|\[)"(VPMM_[A-Z0-9_]+)"')
 DEV_COMMAND = re.compile(r"\./dev ([a-z][\w-]*)")
 PRESET = re.compile(r"--preset[ =]([\w-]+)")
 VPMM_COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:\S*/)?vpmm ((?:[a-z-])[^|;&#\n]*)", re.MULTILINE)
@@ -126,6 +127,7 @@ def learn(root: Path) -> Known:
     known.names = set(SETTING.findall(read_all(root, code + build)))
     if (root / CONFIG).exists():
         known.settings = set(STRING_SETTING.findall((root / CONFIG).read_text()))
+        known.settings |= set(PYTHON_SETTING.findall(read_all(root, ["python/**/*.py"])))
     cli = read_all(root, ["cli/*.cpp", "cli/*.hpp"])
     if cli:
         known.cli_verbs = set(re.findall(r'add_subcommand\(\s*"([\w-]+)"', cli))
@@ -252,7 +254,7 @@ def setting_problems(known: Known, page: Path, text: str) -> Iterator[tuple[int,
         if name not in known.names and known.settings is not None:
             yield match.start(), f"{name}: nothing in the sources has this name"
         elif is_settings_page and known.settings is not None and name not in known.settings:
-            yield match.start(), f"{name}: not a setting of {CONFIG}"
+            yield match.start(), f"{name}: not a setting of {CONFIG} or of the Python package"
 
 
 def check_page(known: Known, page: Path) -> Iterator[str]:
@@ -280,7 +282,7 @@ def undocumented_settings(known: Known) -> Iterator[str]:
         return
     documented = set(SETTING.findall(page.read_text()))
     for name in sorted(known.settings - documented):
-        yield f"{SETTINGS_PAGE}:1: {name} of {CONFIG} is not described"
+        yield f"{SETTINGS_PAGE}:1: {name} is not described"
 
 
 def check_tree(root: Path) -> list[str]:

@@ -354,8 +354,9 @@ VPMM_API vpmm_status vpmm_arena_pin(vpmm_arena* arena);
 VPMM_API vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released);
 /* Memory of yours for an arena with VPMM_ARENA_EXTERNAL to divide: device memory that is not this pool's, at a whole
  * multiple of 512 bytes and as long, which nothing uses. It counts in no figure of the pool and stays yours: take it
- * back with the next function, or when the arena is released and nothing in it lives. A request that finds no room
- * there is VPMM_ERROR_OUT_OF_MEMORY. */
+ * back with the next function, or, once its work is over, when the arena is released and nothing in it lives. A request
+ * that finds no room there is VPMM_ERROR_OUT_OF_MEMORY. VPMM_ERROR_INVALID_ARGUMENT: no such memory, or part of it is
+ * the pool's or an arena's already. */
 VPMM_API vpmm_status vpmm_arena_add_memory(vpmm_arena* arena, void* ptr, size_t bytes);
 /* Waits for the work that is queued in the device's context, then gives back a piece in which nothing lives and no work
  * is under way, as it was added; null: there is none, or the arena is pinned. `bytes` may be null.

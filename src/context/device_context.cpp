@@ -36,10 +36,16 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, c
   for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
-    if (!std::exchange(has_asked, true) && ask_for_idle(request.bytes) > 0) continue;
+    if (!std::exchange(has_asked, true) && lacks_gpu_memory(request) && ask_for_idle(request.bytes) > 0) continue;
     if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return result;
     has_asked = false;  // they may have freed memory of theirs
   }
+}
+
+// Of a request that failed: an external arena gets none.
+bool DeviceContext::lacks_gpu_memory(const Request& request) const {
+  const PoolLock lock(mutex_);
+  return !arenas_.is_external(request.arena);
 }
 
 Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const time::TimelineId* bound) {

@@ -120,6 +120,7 @@ class DeviceContext final : public Context {
   Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
+  bool lacks_gpu_memory(const Request& request) const;
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
   Error mistake(Error error);
   // layout.cpp

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/pool_world_words.hpp"
+#include "support/pool_world_arenas.hpp"
 
 namespace vpmm::testing {
 namespace {
@@ -67,6 +67,13 @@ TEST_F(Neighbours, also_make_room_for_small_requests_and_for_preallocation) {
   EXPECT_EQ(other->statistics().mapped_bytes, 15 * kPage);
   EXPECT_TRUE(world.pool().preallocate(5 * kPage).ok());
   EXPECT_EQ(other->statistics().mapped_bytes, 11 * kPage);
+}
+
+TEST_F(Neighbours, are_asked_for_nothing_that_would_not_help) {
+  const ArenaId arena = make_arena(world, kExternal);
+  fill(*other, 16);
+  expect_error(world.pool().allocate_in_arena({kPage, 0, stream, arena}), ErrorCode::out_of_memory, {"no room"});
+  EXPECT_EQ(other->statistics().mapped_bytes, 16 * kPage);
 }
 
 TEST_F(Neighbours, are_asked_before_the_callback_and_again_after_it) {

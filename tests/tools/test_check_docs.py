@@ -134,6 +134,12 @@ class CheckDocs(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("not a setting", found[0])
 
+    def test_settings_of_the_python_package_are_settings(self) -> None:
+        self.write("python/vpmm/folder.py", 'here = os.environ.get("VPMM_HERE")\nthere = os.environ["VPMM_THERE"]\n')
+        found = self.findings("`VPMM_LOG` `VPMM_PAGES` `VPMM_HERE`\n", page="docs/reference/settings.md")
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("VPMM_THERE is not described", found[0])
+
     def test_a_word_in_prose_is_no_command(self) -> None:
         self.assertEqual(self.findings("With `vpmm` one can, and vpmm fly is prose.\n"), [])
 
