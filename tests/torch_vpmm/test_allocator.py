@@ -299,7 +299,8 @@ class RunningOut(VpmmCase):
         self.limit(64 * MIB)
         with self.assertRaises(torch.OutOfMemoryError):
             empty(100 * MIB)
-        self.assertEqual(heard[-1][:3], (0, 100 * MIB, 64 * MIB))
+        self.assertEqual(heard[-1][:2], (0, 100 * MIB))
+        self.assertLessEqual(abs(heard[-1][2] - 64 * MIB), 1)
 
     def test_the_fraction_is_what_was_set_and_wrong_ones_are_refused(self) -> None:
         torch.cuda.set_per_process_memory_fraction(0.25)
