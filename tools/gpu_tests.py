@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
 
-Where this Python has numba-cuda and nanobind, Numba is driven on the GPU too. Raw results land in one folder:
+Where this Python has nanobind, Numba and PyTorch are driven on the GPU too, those that it has. Raw results land in one folder:
 GoogleTest's XML of each suite, one log with everything printed, summary.json.
 """
 
@@ -46,6 +46,12 @@ FALSE_ALARMS = "*attached_to_the_host*"
 STARTS_A_PROCESS = "*DeathTest*:*SharingContract*"
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:{STARTS_A_PROCESS}"
 NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
+# What each needs, and whether PyTorch allocates through VPMM in the very process of the tests.
+TORCH_SUITES = {
+    "torch_vpmm/test_allocator.py": (["torch"], True),
+    "torch_vpmm/test_programs.py": (["torch"], True),
+    "gpu_torch/run.py": (["torch", "transformers", "torchvision", "torch_geometric"], False),
+}
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
 SUITE_SECONDS = 240 + STRESS_SECONDS
 NUMBA_SECONDS = 300 + STRESS_SECONDS  # each case starts processes that import Numba
@@ -140,16 +146,27 @@ def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
 
 
 def run_numba(build: Path, name: str, log: TextIO) -> Row:
+    return run_python(f"numba {name}", ROOT / f"tests/gpu_python/test_{name}.py", ["numba_cuda"], build, log)
+
+
+def run_torch(build: Path, name: str, has_peers: bool, log: TextIO) -> Row:
+    needed, is_inside = TORCH_SUITES[name]
+    cache = str(build.resolve() / "torch")
+    variables = {"VPMM_CACHE_DIR": cache} | ({"VPMM_TORCH": "1"} if is_inside else {})
+    row = run_python(f"torch {Path(name).stem}", ROOT / "tests" / name, needed, build, log, **variables)
+    if row.skipped and not has_peers:
+        row.note, row.skipped = f"{row.skipped} need two GPUs", 0
+    return row
+
+
+def run_python(suite: str, program: Path, needed: list[str], build: Path, log: TextIO, **variables: str) -> Row:
     """By unittest, which prints what became of its cases last: `Ran 3 tests ...` and `OK (skipped=1)`."""
-    suite = f"numba {name}"
-    missing = [module for module in ("numba_cuda", "nanobind") if importlib.util.find_spec(module) is None]
+    missing = [module for module in (*needed, "nanobind") if importlib.util.find_spec(module) is None]
     if missing:
         return Row(suite, 0, 0, 0, 0.0, f"not run: {', '.join(missing)} not installed")
     path = os.pathsep.join(filter(None, [str(build.resolve() / "python"), os.environ.get("PYTHONPATH")]))
     begin = time.monotonic()
-    output, code = run_logged(
-        [sys.executable, str(ROOT / f"tests/gpu_python/test_{name}.py")], NUMBA_SECONDS, log, PYTHONPATH=path
-    )
+    output, code = run_logged([sys.executable, str(program)], NUMBA_SECONDS, log, PYTHONPATH=path, **variables)
     row = Row(suite, 0, 0, 0, round(time.monotonic() - begin, 1))
     ran = re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)
     if ran is None:
@@ -225,6 +242,9 @@ def main() -> int:
         for name in NUMBA_SUITES:
             print(f"running Numba, {name}", flush=True)
             rows.append(run_numba(options.build, name, log))
+        for name in TORCH_SUITES:
+            print(f"running PyTorch, {name}", flush=True)
+            rows.append(run_torch(options.build, name, has_peers, log))
         sanitizer = find_sanitizer()
         for suite in existing(MEMCHECK_SUITES) if sanitizer else []:
             print(f"running {suite} under compute-sanitizer", flush=True)
