@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
 
-Where this Python has nanobind, Numba and PyTorch are driven on the GPU too, those that it has. Raw results land in one folder:
-GoogleTest's XML of each suite, one log with everything printed, summary.json.
+Where this Python has nanobind, Numba and PyTorch are driven on the GPU too, those that it has. Raw results land in one
+folder: GoogleTest's XML of each suite, one log with everything printed, summary.json.
 """
 
 from __future__ import annotations
