@@ -419,6 +419,21 @@ class Streams(VpmmCase):
         del tensor, view
         self.assertEqual(self.allocated(), 0)
 
+    def test_what_another_stream_uses_is_not_used_again_before_that_is_over(self) -> None:
+        source = torch.ones(3 * MIB, dtype=torch.uint8).pin_memory()
+        side = torch.cuda.Stream()
+        for _ in range(4):
+            tensor = empty(3 * MIB)
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(10_000_000)
+                tensor.copy_(source, non_blocking=True)
+            tensor.record_stream(side)
+            del tensor
+            again = empty(3 * MIB)
+            again.copy_(source, non_blocking=True)  # the hazard checker sees both
+            del again
+        torch.cuda.synchronize()
+
     def test_many_streams_strand_no_memory(self) -> None:
         for _ in range(40):
             with torch.cuda.stream(torch.cuda.Stream()):
