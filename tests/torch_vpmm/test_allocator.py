@@ -424,6 +424,7 @@ class Streams(VpmmCase):
         side = torch.cuda.Stream()
         for _ in range(4):
             tensor = empty(3 * MIB)
+            side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 torch.cuda._sleep(10_000_000)
                 tensor.copy_(source, non_blocking=True)
