@@ -1,4 +1,4 @@
-# plugins: PyTorch's CUDA memory from the process-wide pools: builds, loads and installs torch_allocator.cpp.
+# plugins: PyTorch's CUDA memory from the process-wide pools: builds, loads and installs the allocator in torch_allocator/.
 
 """PyTorch on VPMM: the whole CUDA allocator interface, without a change to the program.
 
@@ -36,7 +36,7 @@ from vpmm.errors import Error
 __all__ = ["build", "install", "is_installed"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCE = Path(__file__).resolve().with_name("torch_allocator.cpp")
+_SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # of which allocator.cpp is compiled
 _LEAST_MINOR = 11  # of PyTorch 2: earlier ones have another interface
 _LONGEST_BUILD_S = 600
 _NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
@@ -112,7 +112,7 @@ def _minor_of(torch: Any) -> int:
 def _fingerprint(torch: Any) -> str:
     """Of all that the library is made from."""
     digest = hashlib.sha256()
-    for path in (_SOURCE, _PACKAGE / "include" / "vpmm" / "vpmm.h"):
+    for path in (*sorted(_SOURCES.glob("*.[ch]pp")), _PACKAGE / "include" / "vpmm" / "vpmm.h"):
         digest.update(path.read_bytes())
     digest.update(inspect.getsource(_compile).encode())
     digest.update(repr((torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI, _PACKAGE)).encode())
@@ -179,7 +179,7 @@ def _compile(torch: Any, library: Path) -> None:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-I{_PACKAGE / 'include'}",
         *("-isystem", str(root / "include"), "-isystem", str(_cuda_include(torch))),
-        *(str(_SOURCE), "-o", str(unfinished)),
+        *(str(_SOURCES / "allocator.cpp"), "-o", str(unfinished)),
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", f"-L{_PACKAGE}", "-l:libvpmm.so.0"),
         *_standard_library(),
     ]

@@ -1,0 +1,429 @@
+// torch_allocator: opening a device's pool, allocating and freeing. Part of allocator.cpp.
+#pragma once
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/PyInterpreter.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "allocator.hpp"
+
+namespace vpmm::torch_plugin {
+
+// --- devices and their pools ----------------------------------------------------------------------------------------
+
+void Allocator::init(int device_count) {
+  TORCH_CHECK(static_cast<std::size_t>(device_count) <= kMostDevices, "VPMM: more than ", kMostDevices, " devices");
+  for (int i = 0; i < device_count; ++i) devices_.at(static_cast<std::size_t>(i)).index = static_cast<DeviceIndex>(i);
+  int before = device_count_.load();
+  while (before < device_count && !device_count_.compare_exchange_weak(before, device_count)) {
+  }
+}
+
+Device& Allocator::device_of(DeviceIndex index) {
+  TORCH_CHECK(0 <= index && index < device_count_.load(), "Allocator not initialized for device ", int{index},
+              ": did you call init?");
+  return devices_[static_cast<std::size_t>(index)];
+}
+
+// Opened by the first call that needs it, from the settings in the environment.
+vpmm_pool* Allocator::pool_of(Device& device) {
+  if (vpmm_pool* const open = device.pool.load(std::memory_order_acquire)) return open;
+  const std::lock_guard<std::mutex> lock(opening_);
+  if (vpmm_pool* const open = device.pool.load(std::memory_order_acquire)) return open;
+  vpmm_pool* pool = nullptr;
+  check(vpmm_default_pool(device.index, &pool), "the pool could not be opened");
+  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) | (1U << VPMM_EVENT_ARENA_GROW) |
+                                   (1U << VPMM_EVENT_ARENA_SHRINK);
+  std::uint64_t id = 0;
+  check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  check(vpmm_get_statistics(pool, &figures), "statistics");
+  device.mapped = figures.mapped_bytes;
+  device.pool.store(pool, std::memory_order_release);
+  return pool;
+}
+
+// Under the pool's lock.
+void Allocator::on_event(void* argument, const vpmm_event* event) {
+  Device& device = *static_cast<Device*>(argument);
+  if (event->arena != 0) return tell_of_arena(device, *event);
+  const bool is_map = event->kind == VPMM_EVENT_MAP;
+  if (is_map)
+    device.mapped.fetch_add(event->bytes, std::memory_order_relaxed);
+  else
+    device.mapped.fetch_sub(event->bytes, std::memory_order_relaxed);
+  device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
+  instance().history_.record(is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, device.index, event->ptr,
+                             event->bytes, nullptr, kCommonPool);
+}
+
+// Who registers memory wants to know of every stretch, with the pool that it belongs to.
+void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
+  device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
+  MempoolId_t id = kCommonPool;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto name = device.arena_names.find(event.arena);
+    if (name != device.arena_names.end()) id = name->second;
+  }
+  const Action action = event.kind == VPMM_EVENT_ARENA_GROW ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
+  instance().history_.tell(action, device.index, event.ptr, event.bytes, id);
+}
+
+double Allocator::getMemoryFraction(DeviceIndex index) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  return device.fraction;
+}
+
+// A fraction of all that the device has; 1: no limit.
+void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
+  Device& device = device_of(index);
+  const c10::cuda::CUDAGuard guard(index);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const auto limit = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
+  check(vpmm_set_capacity(pool_of(device), fraction == 1 ? UINT64_MAX : std::max<std::uint64_t>(limit, 1)),
+        "the memory fraction");
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  device.fraction = fraction;
+}
+
+// --- allocating -----------------------------------------------------------------------------------------------------
+
+c10::DataPtr Allocator::allocate(std::size_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const c10::Device where(c10::DeviceType::CUDA, device);
+  if (bytes == 0) return {nullptr, nullptr, raw_deleter(), where};
+  void* ptr = nullptr;
+  if (is_enabled_.load(std::memory_order_relaxed)) {
+    ptr = allocate_on(device, bytes, Stream::current(device));
+  } else {
+    C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
+  }
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  return {ptr, ptr, raw_deleter(), where};
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+  return is_enabled_.load(std::memory_order_relaxed) ? &delete_memory : &delete_uncached;
+}
+
+void* Allocator::raw_alloc(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return allocate_on(device, bytes, Stream::current(device));
+}
+
+void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return nullptr;
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const Stream current = Stream::current(device);
+  return allocate_on(device, bytes, stream == current.handle ? current : Stream{stream, true});
+}
+
+void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
+  Device& device = device_of(index);
+  Context stack = history_.is_listening() ? history_.stack(RecordContext::STATE) : nullptr;
+  ArenaPtr arena;
+  if (device.has_routes.load(std::memory_order_acquire)) arena = route(device, stream.handle);
+  void* ptr = nullptr;
+  const vpmm_status status = request(device, arena.get(), bytes, stream.handle, &ptr);
+  if (C10_UNLIKELY(status != VPMM_OK)) {
+    ptr = allocate_short(device, arena, bytes, stream.handle, status);
+    if (ptr == nullptr) fail(device, bytes, stack);
+  }
+  note_allocated(device, ptr, bytes, stream, std::move(arena), std::move(stack));
+  report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
+  return ptr;
+}
+
+vpmm_status Allocator::request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream, void** ptr) {
+  if (C10_LIKELY(arena == nullptr)) return vpmm_allocate(pool_of(device), bytes_to_ask_for(bytes), stream, ptr);
+  return request_in(device, *arena, bytes, stream, ptr);
+}
+
+vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr) {
+  if (const vpmm_status made = make_arena(device, arena); made != VPMM_OK) return made;
+  const std::size_t rounded = round_up(bytes, kGrain);
+  vpmm_status status = vpmm_arena_allocate(arena.handle, rounded, kGrain, stream, ptr);
+  if (status != VPMM_ERROR_OUT_OF_MEMORY || arena.source == nullptr) return status;
+  status = add_memory(device, arena, rounded);
+  return status == VPMM_OK ? vpmm_arena_allocate(arena.handle, rounded, kGrain, stream, ptr) : status;
+}
+
+// By the first allocation, for by then all options are known.
+vpmm_status Allocator::make_arena(Device& device, Arena& arena) {
+  vpmm_pool* const pool = pool_of(device);
+  const std::lock_guard<std::mutex> lock(opening_);
+  if (arena.handle != nullptr) return VPMM_OK;
+  std::uint32_t flags = arena.source != nullptr ? VPMM_ARENA_EXTERNAL : VPMM_ARENA_ONE_CHUNK;
+  if (!arena.splits) flags |= VPMM_ARENA_NO_SPLIT;
+  vpmm_arena* made = nullptr;
+  std::uint64_t number = 0;
+  vpmm_status status = vpmm_arena_create(pool, flags, 0, &made);
+  if (status == VPMM_OK) status = vpmm_arena_id(made, &number);
+  if (status != VPMM_OK) return status;
+  const std::lock_guard<std::mutex> device_lock(device.mutex);
+  device.arena_names[number] = arena.id;
+  arena.number = number;
+  arena.handle = made;
+  return VPMM_OK;
+}
+
+// Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it.
+vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t bytes) {
+  const std::size_t piece = arena.splits && bytes <= kPage / 2 ? kPage : round_up(bytes, kPage);
+  void* memory = nullptr;
+  try {
+    memory = arena.source->raw_alloc(piece);
+  } catch (const c10::OutOfMemoryError&) {
+    return VPMM_ERROR_OUT_OF_MEMORY;
+  }
+  if (memory == nullptr) {
+    (void)cudaGetLastError();  // which cudaMalloc left for the next call to find
+    return VPMM_ERROR_OUT_OF_MEMORY;
+  }
+  const std::lock_guard<std::mutex> lock(opening_);
+  const vpmm_status status = vpmm_arena_add_memory(arena.handle, memory, piece);
+  if (status == VPMM_OK) {
+    arena.pieces.insert(memory);
+    history_.record(Action::SEGMENT_ALLOC, device.index, memory, piece, nullptr, arena.id);
+  } else {
+    arena.source->raw_delete(memory);
+  }
+  return status;
+}
+
+// Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
+// other processes, and MemPools that may serve everybody. Null: it does not help.
+void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
+                                vpmm_status status) {
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    ++device.retries;
+  }
+  bool has_freed = false;
+  for (const std::string& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+    has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
+  void* ptr = nullptr;
+  if (has_freed) {
+    status = request(device, arena.get(), bytes, stream, &ptr);
+    if (status == VPMM_OK) return ptr;
+    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
+  }
+  std::vector<ArenaPtr> others;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    for (const auto& [id, other] : device.arenas)
+      if (other->serves_others_when_short && other != arena) others.push_back(other);
+  }
+  for (const ArenaPtr& other : others) {
+    if (request_in(device, *other, bytes, stream, &ptr) != VPMM_OK) continue;
+    arena = other;
+    return ptr;
+  }
+  return nullptr;
+}
+
+void Allocator::fail(Device& device, std::size_t bytes, const Context& stack) {
+  using c10::CachingAllocator::format_size;
+  const std::string reason = vpmm_last_error();
+  const c10::cuda::CUDAGuard guard(device.index);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  std::size_t allocated = 0;
+  std::size_t in_arenas = 0;
+  double fraction = 1;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    ++device.failures;
+    allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
+    fraction = device.fraction;
+    for (const auto& [id, arena] : device.arenas)
+      for (void* const ptr : arena->live) in_arenas += device.blocks.at(ptr).bytes;
+  }
+  const std::size_t reserved = std::max<std::size_t>(device.mapped.load(), allocated);
+  const auto allowed = static_cast<std::size_t>(fraction * static_cast<double>(total));
+  history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr, kCommonPool, stack);
+  std::vector<cca::OutOfMemoryObserver> observers;
+  {
+    const std::lock_guard<std::mutex> lock(observers_mutex_);
+    observers = observers_;
+  }
+  for (const cca::OutOfMemoryObserver& observer : observers)
+    observer(device.index, bytes, fraction < 1 ? allowed : total, free);
+  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated, reserved,
+                                   c10::Device(c10::DeviceType::CUDA, device.index));
+  const std::string limit = fraction < 1 ? format_size(allowed) + " allowed; " : "";
+  const std::string graphs =
+      in_arenas != 0 ? ", with " + format_size(in_arenas) + " allocated in private pools (e.g., CUDA Graphs)" : "";
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(bytes), ". GPU ",
+                   int{device.index}, " has a total capacity of ", format_size(total), " of which ", format_size(free),
+                   " is free. ", limit, "Of the allocated memory ", format_size(allocated), " is allocated by PyTorch",
+                   graphs, ", and ", format_size(reserved - allocated),
+                   " is reserved by PyTorch but unallocated. VPMM: ", reason);
+}
+
+void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena,
+                               Context stack) {
+  const MempoolId_t id = arena == nullptr ? kCommonPool : arena->id;
+  if (C10_UNLIKELY(history_.is_listening()))
+    history_.record(Action::ALLOC, device.index, ptr, bytes, stream.handle, id, stack);
+  Block block;
+  block.requested = bytes;
+  block.bytes = round_up(bytes, kGrain);
+  block.stream = stream.handle;
+  block.may_outlive_stream = stream.is_foreign && arena == nullptr;
+  block.is_small = arena == nullptr && bytes <= kLargestSmall;
+  block.stack = std::move(stack);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  device.counts.add(block);
+  if (arena != nullptr) arena->live.insert(ptr);
+  block.arena = std::move(arena);
+  device.blocks.insert_or_assign(ptr, std::move(block));
+}
+
+void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
+  if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
+  std::size_t allocated = 0;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
+  }
+  c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, device.mapped.load(),
+                                   c10::Device(c10::DeviceType::CUDA, device.index));
+}
+
+// --- freeing --------------------------------------------------------------------------------------------------------
+
+void Allocator::raw_delete(void* ptr) { free(ptr); }
+
+void Allocator::free(void* ptr) {
+  if (ptr == nullptr) return;
+  const Context stack = history_.is_listening() ? history_.stack(RecordContext::ALL) : nullptr;
+  Freed freed = forget(ptr);
+  TORCH_CHECK(freed.device != nullptr, "invalid device pointer: ", ptr);
+  Device& device = *freed.device;
+  const Block& block = freed.block;
+  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+  if (C10_UNLIKELY(history_.is_listening())) {
+    history_.record(Action::FREE_REQUESTED, device.index, ptr, block.requested, block.stream, id, stack);
+    history_.record(Action::FREE_COMPLETED, device.index, ptr, block.requested, block.stream, id, stack);
+  }
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  if (freed.exported) vpmm_ipc_export_end(&*freed.exported);
+  give_back(device, ptr, block);
+  report(device, ptr, -static_cast<std::int64_t>(block.bytes));
+}
+
+// Looks on the device of the last free first: most programs use one.
+Allocator::Freed Allocator::forget(void* ptr) {
+  thread_local std::size_t last = 0;
+  const auto count = static_cast<std::size_t>(device_count_.load());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t index = (last + i) % count;
+    Freed freed = forget_on(devices_[index], ptr);
+    if (freed.device == nullptr) continue;
+    last = index;
+    return freed;
+  }
+  return {};
+}
+
+Allocator::Freed Allocator::forget_on(Device& device, void* ptr) {
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const auto found = device.blocks.find(ptr);
+  if (found == device.blocks.end()) return {};
+  Freed freed{&device, std::move(found->second), std::nullopt};
+  device.blocks.erase(found);
+  device.counts.remove(freed.block);
+  if (freed.block.arena != nullptr) freed.block.arena->live.erase(ptr);
+  if (C10_UNLIKELY(freed.block.is_exported)) {
+    const auto exported = device.exports.find(ptr);
+    freed.exported = exported->second.handle;
+    device.exports.erase(exported);
+  }
+  return freed;
+}
+
+// Deleters must not throw: what the pool refuses is said once, and memory is lost at worst.
+void Allocator::give_back(Device& device, void* ptr, const Block& block) {
+  vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
+  const vpmm_status status =
+      block.may_outlive_stream ? vpmm_deallocate_any_stream(pool, ptr) : vpmm_deallocate(pool, ptr, block.stream);
+  if (C10_UNLIKELY(status != VPMM_OK)) {
+    if (status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
+      vpmm_deallocate_deferred(pool, ptr);
+    } else {
+      TORCH_WARN_ONCE("VPMM: a free failed: ", vpmm_last_error());
+    }
+  }
+  if (block.arena != nullptr && block.arena->source != nullptr) end_if_over(device, block.arena);
+}
+
+void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) {
+  // Memory that came from elsewhere, as of a tensor that another process sent, has another deleter.
+  if (ptr.get() == nullptr || ptr.get_deleter() != &delete_memory) return;
+  const auto count = static_cast<std::size_t>(device_count_.load());
+  for (std::size_t i = 0; i < count; ++i) {
+    Device& device = devices_[i];
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      const auto found = device.blocks.find(ptr.get());
+      if (found == device.blocks.end()) continue;
+      if (found->second.stream == stream.stream()) return;
+    }
+    check(vpmm_record_use(pool_of(device), ptr.get(), stream.stream()), "record_stream");
+    return;
+  }
+  TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
+}
+
+void Allocator::emptyCache(MempoolId_t id) {
+  const int count = device_count_.load();
+  for (int i = 0; i < count; ++i) {
+    Device& device = devices_[static_cast<std::size_t>(i)];
+    vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
+    if (pool == nullptr) continue;
+    std::vector<ArenaPtr> arenas;
+    std::vector<ArenaPtr> ending;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      ending.assign(device.ending.begin(), device.ending.end());
+      for (const auto& [name, arena] : device.arenas)
+        if (arena->handle != nullptr && (id == kCommonPool || id == name)) arenas.push_back(arena);
+    }
+    for (const ArenaPtr& arena : ending) end_if_over(device, arena);
+    for (const ArenaPtr& arena : arenas) {
+      trim_source(device, *arena);
+      vpmm_arena_trim(arena->handle, nullptr);
+    }
+    vpmm_statistics figures{};
+    figures.size = sizeof figures;
+    // What the GPU may still use goes back as well, as cudaFree would make it: but no wait may break a capture.
+    if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
+    check(vpmm_trim(pool, 0, nullptr), "empty_cache");
+  }
+}
+
+void Allocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+}  // namespace vpmm::torch_plugin

@@ -1,0 +1,135 @@
+// torch_allocator: what is known of a device: its pool, its live allocations, its private pools, its counts.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "history.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::torch_plugin {
+
+constexpr std::size_t kGrain = 512;  // what PyTorch's own allocator rounds to, and aligns to
+constexpr std::size_t kPage = std::size_t{2} << 20;
+constexpr std::size_t kLargestSmall = kPage - (std::size_t{64} << 10);  // what the pool cuts from shared pages
+constexpr std::size_t kExabyte = std::size_t{1} << 60;
+constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // a larger request is none of the pool's
+constexpr MempoolId_t kCommonPool{0, 0};
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Up to 4 KiB the pool has blocks at every multiple of 256 bytes, above only at multiples of 512.
+constexpr std::size_t bytes_to_ask_for(std::size_t bytes) { return bytes < 4096 ? round_up(bytes, kGrain) : bytes; }
+
+inline void check(vpmm_status status, const char* what) {
+  TORCH_CHECK(status == VPMM_OK, "VPMM: ", what, ": ", vpmm_last_error());
+}
+
+// A private pool of PyTorch's: a graph's, or a MemPool. The pool's arena is made by its first allocation.
+struct Arena {
+  explicit Arena(MempoolId_t id_) : id(id_) {}
+  const MempoolId_t id;
+  vpmm_arena* handle = nullptr;
+  std::uint64_t number = 0;  // the pool's name for it
+  int users = 0;             // graphs and MemPools
+  bool serves_others_when_short = false;
+  bool splits = true;
+  std::shared_ptr<cca::CUDAAllocator> source;  // where its memory comes from; null: from the device's pool
+  std::unordered_set<void*> pieces;            // of that source
+  std::unordered_set<void*> live;
+};
+using ArenaPtr = std::shared_ptr<Arena>;
+
+// A live allocation.
+struct Block {
+  std::size_t requested = 0;
+  std::size_t bytes = 0;  // as PyTorch counts it
+  cudaStream_t stream = nullptr;
+  bool is_small = false;
+  bool is_exported = false;
+  bool may_outlive_stream = false;  // it is not PyTorch's own, so it may be destroyed before the memory is freed
+  ArenaPtr arena;                   // null: none
+  Context stack;
+};
+
+struct Counts {
+  StatArray allocations;
+  StatArray bytes;
+  StatArray requested;
+
+  void add(const Block& block) {
+    for (const StatType type : {StatType::AGGREGATE, type_of(block)}) {
+      allocations.at(static_cast<std::size_t>(type)).increase(1);
+      bytes.at(static_cast<std::size_t>(type)).increase(block.bytes);
+      requested.at(static_cast<std::size_t>(type)).increase(block.requested);
+    }
+  }
+  void remove(const Block& block) {
+    for (const StatType type : {StatType::AGGREGATE, type_of(block)}) {
+      allocations.at(static_cast<std::size_t>(type)).decrease(1);
+      bytes.at(static_cast<std::size_t>(type)).decrease(block.bytes);
+      requested.at(static_cast<std::size_t>(type)).decrease(block.requested);
+    }
+  }
+  static StatType type_of(const Block& block) { return block.is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
+};
+
+// A stream, and whose it is. PyTorch never destroys its own, and the id of another's is the handle itself.
+struct Stream {
+  cudaStream_t handle = nullptr;
+  bool is_foreign = false;
+  static Stream current(DeviceIndex device) {
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+    const auto handle = reinterpret_cast<std::intptr_t>(stream.stream());
+    return {stream.stream(), handle != 0 && stream.id() == static_cast<c10::StreamId>(handle)};
+  }
+};
+
+// Allocations that are routed to an arena while `filter` says so of their stream.
+struct Route {
+  ArenaPtr arena;
+  std::function<bool(cudaStream_t)> filter;
+};
+
+struct Export {
+  vpmm_ipc_handle handle{};
+  std::string bytes;
+};
+
+struct Device {
+  DeviceIndex index = 0;
+  std::atomic<vpmm_pool*> pool{nullptr};
+  std::atomic<bool> has_routes{false};
+  std::atomic<std::uint64_t> mapped{0};
+  std::atomic<std::uint64_t> mapping_changes{0};  // to know whether what was counted still holds
+
+  std::mutex mutex;
+  ska::flat_hash_map<void*, Block> blocks;
+  Counts counts;
+  StatArray segments;
+  StatArray reserved;
+  std::uint64_t counted_at = ~std::uint64_t{0};
+  std::int64_t retries = 0;
+  std::int64_t failures = 0;
+  double fraction = 1.0;
+  std::vector<Route> routes;
+  std::map<MempoolId_t, ArenaPtr> arenas;
+  std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
+  std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of dead ones as well
+  std::unordered_map<void*, Export> exports;
+};
+
+}  // namespace vpmm::torch_plugin

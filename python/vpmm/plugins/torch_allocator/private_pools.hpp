@@ -1,0 +1,232 @@
+// torch_allocator: memory pools of graphs and of programs, and their checkpoints. Part of allocator.cpp.
+#pragma once
+
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <algorithm>
+
+#include "allocator.hpp"
+
+namespace vpmm::torch_plugin {
+
+ArenaPtr Allocator::find_arena(Device& device, MempoolId_t id) {
+  const auto found = device.arenas.find(id);
+  return found == device.arenas.end() ? nullptr : found->second;
+}
+
+ArenaPtr Allocator::arena_of(Device& device, MempoolId_t id, const char* what) {
+  ArenaPtr arena = find_arena(device, id);
+  TORCH_CHECK(arena != nullptr, what, ": there is no memory pool (", id.first, ", ", id.second, ") on device ",
+              int{device.index});
+  return arena;
+}
+
+// The first route whose filter takes the stream; a filter may ask the driver whether it is captured.
+ArenaPtr Allocator::route(Device& device, cudaStream_t stream) {
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  for (const Route& candidate : device.routes)
+    if (candidate.filter(stream)) return candidate.arena;
+  return nullptr;
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex index, MempoolId_t id, std::shared_ptr<cca::CUDAAllocator> source) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  ArenaPtr& arena = device.arenas[id];
+  if (arena == nullptr) {
+    arena = std::make_shared<Arena>(id);
+    arena->source = std::move(source);
+  } else {
+    TORCH_CHECK(source == nullptr, "a memory pool that exists cannot be given another allocator");
+  }
+  ++arena->users;
+}
+
+void Allocator::setUseOnOOM(DeviceIndex index, MempoolId_t id, bool value) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  arena_of(device, id, "use_on_oom")->serves_others_when_short = value;
+}
+
+void Allocator::setNoSplit(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  arena_of(device, id, "no_split")->splits = false;
+}
+
+int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const ArenaPtr arena = find_arena(device, id);
+  return arena == nullptr ? 0 : arena->users;
+}
+
+void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
+  createOrIncrefPool(index, id, nullptr);
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  for (const Route& open : device.routes)
+    TORCH_CHECK(open.arena->id != id, "beginAllocateToPool: already recording to mempool_id");
+  device.routes.push_back({arena_of(device, id, "beginAllocateToPool"), std::move(filter)});
+  device.has_routes.store(true, std::memory_order_release);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const auto found =
+      std::find_if(device.routes.begin(), device.routes.end(), [&](const Route& open) { return open.arena->id == id; });
+  TORCH_CHECK(found != device.routes.end(), "endAllocatePool: not currently recording to mempool_id");
+  device.routes.erase(found);
+  device.has_routes.store(!device.routes.empty(), std::memory_order_release);
+}
+
+void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  ArenaPtr last;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const ArenaPtr arena = arena_of(device, id, "releasePool");
+    if (--arena->users > 0) return;
+    last = arena;
+    device.arenas.erase(id);
+    if (last->source != nullptr && last->handle != nullptr) device.ending.insert(last);
+  }
+  if (last->source != nullptr) return end_if_over(device, last);
+  if (last->handle != nullptr) check(vpmm_arena_release(last->handle), "releasePool");
+}
+
+// Memory of another allocator goes back to it as far as it is idle.
+void Allocator::trim_source(Device& device, Arena& arena) {
+  const std::lock_guard<std::mutex> lock(opening_);
+  if (arena.source == nullptr || arena.handle == nullptr) return;
+  void* memory = nullptr;
+  while (vpmm_arena_take_memory(arena.handle, &memory, nullptr) == VPMM_OK && memory != nullptr)
+    give_to_source(device, arena, memory);
+}
+
+// When nobody uses the pool any more and nothing in it lives. A pinned arena gives nothing before its end.
+void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (arena->users != 0 || !arena->live.empty()) return;
+  }
+  const std::lock_guard<std::mutex> lock(opening_);
+  if (arena->handle == nullptr) return;
+  if (vpmm_synchronize(device.pool.load()) != VPMM_OK) return;  // not while a stream is captured: emptyCache asks again
+  check(vpmm_arena_release(arena->handle), "a memory pool's end");
+  arena->handle = nullptr;
+  {
+    const std::lock_guard<std::mutex> device_lock(device.mutex);
+    device.ending.erase(arena);
+  }
+  while (!arena->pieces.empty()) give_to_source(device, *arena, *arena->pieces.begin());
+}
+
+void Allocator::give_to_source(Device& device, Arena& arena, void* memory) {
+  arena.pieces.erase(memory);
+  history_.record(Action::SEGMENT_FREE, device.index, memory, 0, nullptr, arena.id);
+  arena.source->raw_delete(memory);
+}
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  return arena_of(device, id, "checkPoolLiveAllocations")->live == expected;
+}
+
+// --- checkpoints: what a graph tree goes back to --------------------------------------------------------------------
+
+struct Allocator::Checkpoint final : cca::AllocatorState {
+  struct Live {
+    void* ptr;
+    std::size_t bytes;
+    Stream stream;
+  };
+  MempoolId_t id{};
+  std::vector<Live> live;
+};
+
+#if VPMM_TORCH_MINOR >= 12
+std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* ptr) {
+  for (Device& device : devices_) {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto found = device.blocks.find(const_cast<void*>(ptr));
+    if (found != device.blocks.end()) return found->second.stack;
+  }
+  return nullptr;
+}
+#endif
+
+#if VPMM_TORCH_MINOR >= 13
+// In the memory pool that the current stream is routed to, where the address is free.
+c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
+  DeviceIndex index = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
+  Device& device = device_of(index);
+  const Stream stream = Stream::current(index);
+  ArenaPtr arena = route(device, stream.handle);
+  TORCH_CHECK(arena != nullptr && arena->handle != nullptr,
+              "an allocation at an address needs a memory pool: ", "use torch.cuda.use_mem_pool");
+  check(vpmm_arena_allocate_at(arena->handle, at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
+  note_allocated(device, at, bytes, stream, std::move(arena), history_.stack(RecordContext::STATE));
+  return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
+}
+#endif
+
+#if VPMM_TORCH_MINOR >= 14
+void Allocator::annotateMemory(const void* ptr, const std::string& text) {
+  for (Device& device : devices_) {
+    Block block;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      const auto found = device.blocks.find(const_cast<void*>(ptr));
+      if (found == device.blocks.end()) continue;
+      block = found->second;
+    }
+    const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+    history_.record(Action::ANNOTATE, device.index, ptr, block.requested, block.stream, id, nullptr, text);
+    return;
+  }
+}
+#endif
+
+std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  auto state = std::make_shared<Checkpoint>();
+  state->id = id;
+  for (void* const ptr : arena_of(device, id, "getCheckpointState")->live) {
+    const Block& block = device.blocks.at(ptr);
+    state->live.push_back({ptr, block.requested, {block.stream, false}});
+  }
+  return state;
+}
+
+// The pool's live allocations become those of the state, at the same addresses.
+cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::shared_ptr<cca::AllocatorState> state) {
+  const auto* const wanted = dynamic_cast<const Checkpoint*>(state.get());
+  TORCH_CHECK(wanted != nullptr, "the checkpoint is another allocator's");
+  Device& device = device_of(index);
+  ArenaPtr arena;
+  std::vector<void*> live;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena = arena_of(device, wanted->id, "setCheckpointPoolState");
+    live.assign(arena->live.begin(), arena->live.end());
+  }
+  cca::CheckpointDelta delta;
+  for (void* const ptr : live) {
+    free(ptr);
+    delta.ptrs_freed.push_back(ptr);
+  }
+  for (const Checkpoint::Live& block : wanted->live) {
+    check(vpmm_arena_allocate_at(arena->handle, block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
+          "a checkpoint could not be restored");
+    note_allocated(device, block.ptr, block.bytes, block.stream, arena, history_.stack(RecordContext::STATE));
+    delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
+  }
+  return delta;
+}
+
+}  // namespace vpmm::torch_plugin
