@@ -1,4 +1,4 @@
-# plugins: PyTorch's CUDA memory from the process-wide pools: builds, loads and installs the allocator in torch_allocator/.
+# plugins: PyTorch's CUDA memory from the pools: builds, loads and installs the allocator in torch_allocator/
 
 """PyTorch on VPMM: the whole CUDA allocator interface, without a change to the program.
 
