@@ -123,6 +123,14 @@ class Counting(VpmmCase):
         torch.cuda.reset_peak_memory_stats()
         self.assertEqual(torch.cuda.max_memory_allocated(), self.before)
 
+    def test_what_was_given_back_is_no_peak_of_what_comes(self) -> None:
+        tensor = empty(64 * MIB)
+        self.assertGreaterEqual(torch.cuda.memory_reserved(), 64 * MIB)
+        del tensor
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.assertLess(torch.cuda.max_memory_reserved(), 64 * MIB)
+
     def test_accumulated_figures_go_back_to_zero(self) -> None:
         tensor = empty(MIB)
         del tensor
@@ -396,6 +404,13 @@ class PrivatePools(VpmmCase):
             torch.cuda.caching_allocator_delete(address)
         torch._C._cuda_releasePool(0, pool_id)
         self.assertEqual(self.allocated(), 0)
+
+    def test_each_chunk_of_a_pool_is_a_segment(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(4 * MIB) for _ in range(4)]
+        addresses = sorted(tensor.data_ptr() for tensor in tensors)
+        self.assertEqual([segment["address"] for segment in pool.snapshot()], addresses)
 
     def test_a_pool_is_not_opened_twice_and_not_closed_without_being_open(self) -> None:
         pool_id = torch.cuda.graph_pool_handle()

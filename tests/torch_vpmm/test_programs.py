@@ -175,7 +175,21 @@ class ForeignAllocators(VpmmCase):
         del pool
         self.assertEqual(self.counts(), (1, 0))
         del tensor
+        torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (1, 1))
+
+    def test_each_piece_is_a_segment_and_emptying_the_cache_leaves_a_living_pool_alone(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        addresses = sorted(tensor.data_ptr() for tensor in tensors)
+        self.assertEqual([segment["address"] for segment in pool.snapshot()], addresses)
+        del tensors
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (3, 0))
+        del pool
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (3, 3))
 
 
 class Graphs(VpmmCase):

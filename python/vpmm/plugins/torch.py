@@ -21,6 +21,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -39,7 +40,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # of which allocator.cpp is compiled
 _LEAST_MINOR = 11  # of PyTorch 2: earlier ones have another interface
 _LONGEST_BUILD_S = 600
-_NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+_NCCL_HOOKS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
 
 def install() -> None:
@@ -52,15 +53,16 @@ def install() -> None:
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
-    _refuse_segment_registration()
     if library.vpmm_torch_install() != 0:
         raise _error(library.vpmm_torch_last_error().decode())
+    _refuse_segment_registration()
 
 
 def is_installed() -> bool:
     """Whether PyTorch allocates CUDA memory through VPMM in this process. Imports nothing."""
     torch = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "_C") and torch._C._cuda_getAllocatorBackend() == "vpmm"
+    backend = getattr(getattr(torch, "_C", None), "_cuda_getAllocatorBackend", None)  # not in builds without CUDA
+    return backend is not None and backend() == "vpmm"
 
 
 def build() -> Path:
@@ -69,7 +71,7 @@ def build() -> Path:
     Processes that need it at the same time wait for one of them. Raises vpmm.Error with the compiler's words.
     """
     torch = _import_torch()
-    name = f"vpmm_torch_{torch.__version__}_{_fingerprint(torch)}.so"
+    name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{_fingerprint(torch)}.so"
     for folder in _cache_folders():
         library = folder / name
         if library.is_file():
@@ -80,7 +82,8 @@ def build() -> Path:
         except OSError:
             continue
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.is_file():
                 _compile(torch, library)
         return library
@@ -171,7 +174,9 @@ def _compile(torch: Any, library: Path) -> None:
             f"or run `python -m vpmm build-torch` where there is one and set VPMM_CACHE_DIR to its folder"
         )
     root = Path(torch.__file__).resolve().parent
-    unfinished = library.with_name(f".{library.name}.{os.getpid()}")
+    handle, name = tempfile.mkstemp(dir=library.parent, prefix=f".{library.name}.")
+    os.close(handle)
+    unfinished = Path(name)
     command = [
         *compiler.split(),
         *("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
@@ -211,7 +216,8 @@ def _load(path: Path, minor: int) -> ctypes.CDLL:
 
 def _refuse_segment_registration() -> None:
     """NCCL would register whole segments and learn of no remapping; memory pools are registered instead."""
-    if os.environ.get(_NCCL_HOOK, "0") not in ("", "0"):
-        os.environ[_NCCL_HOOK] = "0"
-        message = f"{_NCCL_HOOK} is switched off: with VPMM register a torch.cuda.MemPool (docs/guides/pytorch.md)"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+    for name in _NCCL_HOOKS:
+        if os.environ.get(name, "0") not in ("", "0"):
+            os.environ[name] = "0"
+            message = f"{name} is switched off: with VPMM register a torch.cuda.MemPool (docs/guides/pytorch.md)"
+            warnings.warn(message, RuntimeWarning, stacklevel=4)

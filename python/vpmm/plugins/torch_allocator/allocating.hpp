@@ -142,8 +142,9 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
   void* ptr = nullptr;
   const vpmm_status status = request(device, arena.get(), bytes, stream.handle, &ptr);
   if (C10_UNLIKELY(status != VPMM_OK)) {
-    ptr = allocate_short(device, arena, bytes, stream.handle, status);
-    if (ptr == nullptr) fail(device, bytes, stack);
+    std::string reason = vpmm_last_error();
+    ptr = allocate_short(device, arena, bytes, stream.handle, status, reason);
+    if (ptr == nullptr) fail(device, bytes, stack, reason);
   }
   note_allocated(device, ptr, bytes, stream, std::move(arena), std::move(stack));
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
@@ -156,35 +157,38 @@ vpmm_status Allocator::request(Device& device, Arena* arena, std::size_t bytes, 
 }
 
 vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr) {
-  if (const vpmm_status made = make_arena(device, arena); made != VPMM_OK) return made;
+  std::shared_ptr<vpmm_arena> handle = handle_of(device, arena);
+  if (handle == nullptr)
+    if (const vpmm_status made = make_arena(device, arena, handle); made != VPMM_OK) return made;
   const std::size_t rounded = round_up(bytes, kGrain);
-  vpmm_status status = vpmm_arena_allocate(arena.handle, rounded, kGrain, stream, ptr);
+  vpmm_status status = vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr);
   if (status != VPMM_ERROR_OUT_OF_MEMORY || arena.source == nullptr) return status;
-  status = add_memory(device, arena, rounded);
-  return status == VPMM_OK ? vpmm_arena_allocate(arena.handle, rounded, kGrain, stream, ptr) : status;
+  status = add_memory(device, arena, handle.get(), rounded);
+  return status == VPMM_OK ? vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr) : status;
 }
 
 // By the first allocation, for by then all options are known.
-vpmm_status Allocator::make_arena(Device& device, Arena& arena) {
+vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<vpmm_arena>& handle) {
   vpmm_pool* const pool = pool_of(device);
-  const std::lock_guard<std::mutex> lock(opening_);
-  if (arena.handle != nullptr) return VPMM_OK;
+  const std::lock_guard<std::mutex> making(arena.making);
+  if (handle = handle_of(device, arena); handle != nullptr) return VPMM_OK;
   std::uint32_t flags = arena.source != nullptr ? VPMM_ARENA_EXTERNAL : VPMM_ARENA_ONE_CHUNK;
   if (!arena.splits) flags |= VPMM_ARENA_NO_SPLIT;
   vpmm_arena* made = nullptr;
+  if (const vpmm_status status = vpmm_arena_create(pool, flags, 0, &made); status != VPMM_OK) return status;
+  handle = std::shared_ptr<vpmm_arena>(made, [](vpmm_arena* over) { vpmm_arena_release(over); });
   std::uint64_t number = 0;
-  vpmm_status status = vpmm_arena_create(pool, flags, 0, &made);
-  if (status == VPMM_OK) status = vpmm_arena_id(made, &number);
-  if (status != VPMM_OK) return status;
-  const std::lock_guard<std::mutex> device_lock(device.mutex);
+  if (const vpmm_status status = vpmm_arena_id(made, &number); status != VPMM_OK) return status;
+  const std::lock_guard<std::mutex> lock(device.mutex);
   device.arena_names[number] = arena.id;
   arena.number = number;
-  arena.handle = made;
+  arena.handle = handle;
   return VPMM_OK;
 }
 
-// Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it.
-vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t bytes) {
+// Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it. It is not
+// ours, and may take locks of its program's, so none of ours is held.
+vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes) {
   const std::size_t piece = arena.splits && bytes <= kPage / 2 ? kPage : round_up(bytes, kPage);
   void* memory = nullptr;
   try {
@@ -196,22 +200,28 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, std::size_t byte
     (void)cudaGetLastError();  // which cudaMalloc left for the next call to find
     return VPMM_ERROR_OUT_OF_MEMORY;
   }
-  const std::lock_guard<std::mutex> lock(opening_);
-  const vpmm_status status = vpmm_arena_add_memory(arena.handle, memory, piece);
-  if (status == VPMM_OK) {
-    arena.pieces.insert(memory);
-    history_.record(Action::SEGMENT_ALLOC, device.index, memory, piece, nullptr, arena.id);
-  } else {
-    arena.source->raw_delete(memory);
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena.pieces.emplace(memory, piece);
   }
+  const vpmm_status status = vpmm_arena_add_memory(handle, memory, piece);
+  if (status == VPMM_OK) {
+    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id);
+    return status;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena.pieces.erase(memory);
+  }
+  arena.source->raw_delete(memory);
   return status;
 }
 
 // Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
 // other processes, and MemPools that may serve everybody. Null: it does not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
-                                vpmm_status status) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
+                                vpmm_status status, std::string& reason) {
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.retries;
@@ -219,12 +229,15 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
   bool has_freed = false;
   for (const std::string& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
+  end_all_over(device);
   void* ptr = nullptr;
   if (has_freed) {
     status = request(device, arena.get(), bytes, stream, &ptr);
     if (status == VPMM_OK) return ptr;
-    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", vpmm_last_error());
+    reason = vpmm_last_error();
+    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
   }
+  if (arena != nullptr) return nullptr;  // a graph's memory is to be in its own pool
   std::vector<ArenaPtr> others;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
@@ -239,9 +252,8 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
   return nullptr;
 }
 
-void Allocator::fail(Device& device, std::size_t bytes, const Context& stack) {
+void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason) {
   using c10::CachingAllocator::format_size;
-  const std::string reason = vpmm_last_error();
   const c10::cuda::CUDAGuard guard(device.index);
   std::size_t free = 0;
   std::size_t total = 0;
@@ -288,7 +300,7 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   block.requested = bytes;
   block.bytes = round_up(bytes, kGrain);
   block.stream = stream.handle;
-  block.may_outlive_stream = stream.is_foreign && arena == nullptr;
+  block.may_outlive_stream = stream.is_foreign;
   block.is_small = arena == nullptr && bytes <= kLargestSmall;
   block.stack = std::move(stack);
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -362,19 +374,19 @@ Allocator::Freed Allocator::forget_on(Device& device, void* ptr) {
   return freed;
 }
 
-// Deleters must not throw: what the pool refuses is said once, and memory is lost at worst.
+// Deleters must not throw: what the pool refuses is said once, and memory is lost at worst. While memory pools are open
+// a foreign stream may be the one that is captured, and then it is there.
 void Allocator::give_back(Device& device, void* ptr, const Block& block) {
   vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
-  const vpmm_status status =
-      block.may_outlive_stream ? vpmm_deallocate_any_stream(pool, ptr) : vpmm_deallocate(pool, ptr, block.stream);
-  if (C10_UNLIKELY(status != VPMM_OK)) {
-    if (status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
-      vpmm_deallocate_deferred(pool, ptr);
-    } else {
-      TORCH_WARN_ONCE("VPMM: a free failed: ", vpmm_last_error());
-    }
+  const bool names_stream = !block.may_outlive_stream || (block.arena != nullptr && device.has_routes.load());
+  vpmm_status status = names_stream ? vpmm_deallocate(pool, ptr, block.stream) : vpmm_deallocate_any_stream(pool, ptr);
+  if (status == VPMM_ERROR_INVALID_ARGUMENT) status = vpmm_deallocate_any_stream(pool, ptr);  // there is no such stream
+  if (C10_LIKELY(status == VPMM_OK)) return;
+  if (status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
+    vpmm_deallocate_deferred(pool, ptr);
+  } else {
+    TORCH_WARN_ONCE("VPMM: a free failed: ", vpmm_last_error());
   }
-  if (block.arena != nullptr && block.arena->source != nullptr) end_if_over(device, block.arena);
 }
 
 void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) {
@@ -395,24 +407,22 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
 }
 
+// Of one memory pool: what is over, and what is idle in it; called by destructors, so nothing is waited for or thrown.
 void Allocator::emptyCache(MempoolId_t id) {
   const int count = device_count_.load();
   for (int i = 0; i < count; ++i) {
     Device& device = devices_[static_cast<std::size_t>(i)];
     vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
     if (pool == nullptr) continue;
-    std::vector<ArenaPtr> arenas;
-    std::vector<ArenaPtr> ending;
-    {
-      const std::lock_guard<std::mutex> lock(device.mutex);
-      ending.assign(device.ending.begin(), device.ending.end());
-      for (const auto& [name, arena] : device.arenas)
-        if (arena->handle != nullptr && (id == kCommonPool || id == name)) arenas.push_back(arena);
-    }
-    for (const ArenaPtr& arena : ending) end_if_over(device, arena);
-    for (const ArenaPtr& arena : arenas) {
-      trim_source(device, *arena);
-      vpmm_arena_trim(arena->handle, nullptr);
+    end_all_over(device);
+    if (id != kCommonPool) {
+      std::shared_ptr<vpmm_arena> handle;
+      {
+        const std::lock_guard<std::mutex> lock(device.mutex);
+        if (const ArenaPtr arena = find_arena(device, id)) handle = arena->handle;
+      }
+      if (handle != nullptr) vpmm_arena_trim(handle.get(), nullptr);
+      continue;
     }
     vpmm_statistics figures{};
     figures.size = sizeof figures;

@@ -15,6 +15,7 @@
 #include "allocator.hpp"
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <exception>
 
@@ -25,9 +26,15 @@
 
 namespace vpmm::torch_plugin {
 
-// cudaDeviceEnablePeerAccess has no effect on this memory, so it is not called.
+// The pool's memory, and what programs have of cudaMalloc.
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex owner) {
   check(vpmm_set_peer_access(pool_of(device_of(owner)), device), "peer access");
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(owner, 0);
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled)
+    (void)cudaGetLastError();
+  else
+    C10_CUDA_CHECK(enabled);
 }
 
 cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
@@ -53,13 +60,21 @@ cca::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
     }
     vpmm_ipc_handle handle{};
     check(vpmm_ipc_export(begin, bytes, &handle), "sharing a tensor");
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    const auto [entry, is_new] = device.exports.try_emplace(begin, Export{handle, to_bytes(handle)});
-    if (is_new)
-      device.blocks.at(begin).is_exported = true;
-    else
-      vpmm_ipc_export_end(&handle);  // another thread was faster
-    return {offset, entry->second.bytes};
+    std::string bytes_to_send;
+    bool is_ours = false;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      const auto block = device.blocks.find(begin);
+      if (block != device.blocks.end()) {
+        const auto [entry, is_new] = device.exports.try_emplace(begin, Export{handle, to_bytes(handle)});
+        block->second.is_exported = true;
+        bytes_to_send = entry->second.bytes;
+        is_ours = is_new;
+      }
+    }
+    if (!is_ours) vpmm_ipc_export_end(&handle);  // another thread was faster, or freed it
+    TORCH_CHECK(!bytes_to_send.empty(), "a tensor was freed while it was shared");
+    return {offset, bytes_to_send};
   }
   TORCH_CHECK(false, "invalid device pointer: ", ptr);
 }

@@ -107,24 +107,26 @@ class Allocator final : public cca::CUDAAllocator {
   void* allocate_on(DeviceIndex index, std::size_t bytes, Stream stream);
   vpmm_status request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream, void** ptr);
   vpmm_status request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr);
-  vpmm_status make_arena(Device& device, Arena& arena);
-  vpmm_status add_memory(Device& device, Arena& arena, std::size_t bytes);
-  void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream, vpmm_status status);
-  [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack);
+  vpmm_status make_arena(Device& device, Arena& arena, std::shared_ptr<vpmm_arena>& handle);
+  vpmm_status add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes);
+  void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream, vpmm_status status,
+                       std::string& reason);
+  [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason);
   void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, Context stack);
   Freed forget(void* ptr);
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
-  void trim_source(Device& device, Arena& arena);
+  static std::shared_ptr<vpmm_arena> handle_of(Device& device, const Arena& arena);
   void end_if_over(Device& device, const ArenaPtr& arena);
-  void give_to_source(Device& device, Arena& arena, void* memory);
+  void end_all_over(Device& device);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
   void report(Device& device, void* ptr, std::int64_t bytes);
   struct Mapped;
+  static std::vector<std::size_t> pieces_of(Device& device);
   std::vector<SegmentInfo> segments_of(Device& device, const std::optional<MempoolId_t>& only);
-  void count_segments(Device& device);
+  void count_segments(Device& device, std::uint64_t cut_bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);
 

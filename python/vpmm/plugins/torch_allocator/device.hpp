@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "history.hpp"
@@ -42,13 +43,14 @@ inline void check(vpmm_status status, const char* what) {
 struct Arena {
   explicit Arena(MempoolId_t id_) : id(id_) {}
   const MempoolId_t id;
-  vpmm_arena* handle = nullptr;
-  std::uint64_t number = 0;  // the pool's name for it
-  int users = 0;             // graphs and MemPools
+  std::mutex making;
+  std::shared_ptr<vpmm_arena> handle;  // under Device::mutex; null: nothing was allocated yet, or it is over
+  std::uint64_t number = 0;            // the pool's name for it
+  int users = 0;                       // graphs and MemPools
   bool serves_others_when_short = false;
   bool splits = true;
-  std::shared_ptr<cca::CUDAAllocator> source;  // where its memory comes from; null: from the device's pool
-  std::unordered_set<void*> pieces;            // of that source
+  std::shared_ptr<cca::CUDAAllocator> source;     // where its memory comes from; null: from the device's pool
+  std::unordered_map<void*, std::size_t> pieces;  // of that source, and their sizes; under Device::mutex
   std::unordered_set<void*> live;
 };
 using ArenaPtr = std::shared_ptr<Arena>;
@@ -102,6 +104,7 @@ struct Stream {
 struct Route {
   ArenaPtr arena;
   std::function<bool(cudaStream_t)> filter;
+  bool is_capture = false;  // announced to the pool
 };
 
 struct Export {
@@ -121,7 +124,7 @@ struct Device {
   Counts counts;
   StatArray segments;
   StatArray reserved;
-  std::uint64_t counted_at = ~std::uint64_t{0};
+  std::pair<std::uint64_t, std::uint64_t> counted_at{~std::uint64_t{0}, 0};  // mapping_changes, and bytes of cut pages
   std::int64_t retries = 0;
   std::int64_t failures = 0;
   double fraction = 1.0;

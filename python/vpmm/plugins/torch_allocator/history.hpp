@@ -69,29 +69,29 @@ class History {
     is_listening_ = true;
   }
 
-  // To trackers alone: what lies in memory that other events tell of already.
-  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
-    if (!is_listening()) return;
-    const TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, nullptr, pool,
-                           c10::getApproximateTime());
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
-  }
-
+  // To trackers, and into the ring.
   void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
               MempoolId_t pool, Context context = nullptr, const std::optional<std::string>& text = std::nullopt) {
     if (!is_listening()) return;
-    if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
-    TraceEntry entry(action, device, reinterpret_cast<std::size_t>(at), bytes, stream, pool, c10::getApproximateTime(),
-                     std::move(context), compile_contexts.empty() ? std::string() : compile_contexts.back());
+    TraceEntry entry = make(action, device, at, bytes, stream, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     entry.user_metadata_ = text.value_or(metadata_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
-    if (!is_recording() || std::find(skipped_.begin(), skipped_.end(), action) != skipped_.end()) return;
-    const auto index = static_cast<std::size_t>(device);
-    if (rings_.size() <= index) rings_.resize(index + 1);
-    if (rings_[index].size() == most_) rings_[index].pop_front();
-    rings_[index].push_back(std::move(entry));
+    keep(std::move(entry));
+  }
+  // To trackers alone: what lies in memory that the ring has already.
+  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+    if (!is_listening()) return;
+    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
+  }
+  // Into the ring alone: what trackers were told.
+  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+    if (!is_listening()) return;
+    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    keep(std::move(entry));
   }
 
   void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -129,6 +129,27 @@ class History {
   }
 
  private:
+  TraceEntry make(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
+                  MempoolId_t pool, Context context) const {
+    if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
+    return {action,
+            device,
+            reinterpret_cast<std::size_t>(at),
+            bytes,
+            stream,
+            pool,
+            c10::getApproximateTime(),
+            std::move(context),
+            compile_contexts.empty() ? std::string() : compile_contexts.back()};
+  }
+  void keep(TraceEntry entry) {
+    if (!is_recording() || std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end()) return;
+    const auto index = static_cast<std::size_t>(entry.device_);
+    if (rings_.size() <= index) rings_.resize(index + 1);
+    if (rings_[index].size() == most_) rings_[index].pop_front();
+    rings_[index].push_back(std::move(entry));
+  }
+
   std::mutex mutex_;
   std::atomic<bool> is_listening_{false};
   std::atomic<bool> is_recording_{false};

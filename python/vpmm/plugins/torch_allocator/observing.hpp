@@ -19,16 +19,27 @@ struct Allocator::Mapped {
   bool is_small = false;
   std::uint64_t arena = 0;
 
-  static std::vector<Mapped> of(vpmm_pool* pool) {
+  // In private pools each chunk, and each piece of another allocator, is one of its own: those who register memory want
+  // to know its borders. `pieces`: where pieces begin, ascending.
+  static std::vector<Mapped> of(vpmm_pool* pool, const std::vector<std::size_t>& pieces) {
     vpmm_layout layout{};
     layout.size = sizeof layout;
     check(vpmm_layout_take(pool, &layout), "snapshot");
     std::vector<Mapped> runs;
+    const auto is_border = [&](std::size_t at) {
+      const auto* const end = layout.chunks + layout.chunk_count;
+      const auto* const chunk =
+          std::lower_bound(layout.chunks, end, at, [](const vpmm_chunk& each, std::size_t address) {
+            return reinterpret_cast<std::size_t>(each.begin) < address;
+          });
+      return (chunk != end && reinterpret_cast<std::size_t>(chunk->begin) == at) ||
+             std::binary_search(pieces.begin(), pieces.end(), at);
+    };
     for (std::size_t i = 0; i < layout.block_count; ++i) {
       const vpmm_block& block = layout.blocks[i];
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
       const Mapped next{reinterpret_cast<std::size_t>(block.begin), block.bytes, block.is_small != 0, block.arena};
-      if (!runs.empty() && runs.back().is_continued_by(next))
+      if (!runs.empty() && runs.back().is_continued_by(next) && (next.arena == 0 || !is_border(next.begin)))
         runs.back().bytes += next.bytes;
       else
         runs.push_back(next);
@@ -41,9 +52,21 @@ struct Allocator::Mapped {
   }
 };
 
+std::vector<std::size_t> Allocator::pieces_of(Device& device) {
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  std::vector<std::size_t> begins;
+  const auto add = [&](const Arena& arena) {
+    for (const auto& [memory, bytes] : arena.pieces) begins.push_back(reinterpret_cast<std::size_t>(memory));
+  };
+  for (const auto& [id, arena] : device.arenas) add(*arena);
+  for (const ArenaPtr& arena : device.ending) add(*arena);
+  std::sort(begins.begin(), begins.end());
+  return begins;
+}
+
 // Tiles each segment with the live blocks in it and what lies between them.
 std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optional<MempoolId_t>& only) {
-  std::vector<Mapped> runs = Mapped::of(pool_of(device));
+  std::vector<Mapped> runs = Mapped::of(pool_of(device), pieces_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
   std::vector<std::pair<std::size_t, const Block*>> live;
   live.reserve(device.blocks.size());
@@ -116,14 +139,14 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return snapshot;
 }
 
-// Segments are counted anew when something was mapped or unmapped since.
-void Allocator::count_segments(Device& device) {
-  const std::uint64_t changes = device.mapping_changes.load();
+// Segments are counted anew when something was mapped or unmapped since, or other pages are cut.
+void Allocator::count_segments(Device& device, std::uint64_t cut_bytes) {
+  const std::pair<std::uint64_t, std::uint64_t> changes{device.mapping_changes.load(), cut_bytes};
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     if (device.counted_at == changes) return;
   }
-  const std::vector<Mapped> runs = Mapped::of(pool_of(device));
+  const std::vector<Mapped> runs = Mapped::of(pool_of(device), pieces_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.counted_at = changes;
   std::array<std::int64_t, 3> segments{};
@@ -152,7 +175,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   vpmm_statistics figures{};
   figures.size = sizeof figures;
   check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
-  count_segments(device);
+  count_segments(device, figures.small_bytes);
   const std::lock_guard<std::mutex> lock(device.mutex);
   DeviceStats stats;
   stats.allocation = stats.active = device.counts.allocations;
@@ -184,6 +207,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
 
 void Allocator::resetPeakStats(DeviceIndex index) {
   Device& device = device_of(index);
+  static_cast<void>(getDeviceStats(index));  // counts what is there now
   check(vpmm_reset_peaks(pool_of(device)), "peaks");
   const std::lock_guard<std::mutex> lock(device.mutex);
   for (StatArray* const array :

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "allocator.hpp"
 
@@ -27,6 +28,11 @@ ArenaPtr Allocator::route(Device& device, cudaStream_t stream) {
   for (const Route& candidate : device.routes)
     if (candidate.filter(stream)) return candidate.arena;
   return nullptr;
+}
+
+std::shared_ptr<vpmm_arena> Allocator::handle_of(Device& device, const Arena& arena) {
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  return arena.handle;
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex index, MempoolId_t id, std::shared_ptr<cca::CUDAAllocator> source) {
@@ -61,72 +67,87 @@ int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
   return arena == nullptr ? 0 : arena->users;
 }
 
+// A filter that does not take the current stream yet is that of a capture to come. The pool is told, for until a
+// capturing stream calls it, it cannot know, and an event of the whole context would break the capture.
 void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
   createOrIncrefPool(index, id, nullptr);
   Device& device = device_of(index);
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  for (const Route& open : device.routes)
-    TORCH_CHECK(open.arena->id != id, "beginAllocateToPool: already recording to mempool_id");
-  device.routes.push_back({arena_of(device, id, "beginAllocateToPool"), std::move(filter)});
-  device.has_routes.store(true, std::memory_order_release);
+  const bool is_capture = !filter(Stream::current(index).handle);
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    for (const Route& open : device.routes)
+      TORCH_CHECK(open.arena->id != id, "beginAllocateToPool: already recording to mempool_id");
+    device.routes.push_back({arena_of(device, id, "beginAllocateToPool"), std::move(filter), is_capture});
+    device.has_routes.store(true, std::memory_order_release);
+  }
+  if (is_capture) check(vpmm_capture_begin(pool_of(device)), "a capture");
 }
 
 void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  const auto found =
-      std::find_if(device.routes.begin(), device.routes.end(), [&](const Route& open) { return open.arena->id == id; });
-  TORCH_CHECK(found != device.routes.end(), "endAllocatePool: not currently recording to mempool_id");
-  device.routes.erase(found);
-  device.has_routes.store(!device.routes.empty(), std::memory_order_release);
+  bool was_capture = false;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto found = std::find_if(device.routes.begin(), device.routes.end(),
+                                    [&](const Route& open) { return open.arena->id == id; });
+    TORCH_CHECK(found != device.routes.end(), "endAllocatePool: not currently recording to mempool_id");
+    was_capture = found->is_capture;
+    device.routes.erase(found);
+    device.has_routes.store(!device.routes.empty(), std::memory_order_release);
+  }
+  if (was_capture) check(vpmm_capture_end(pool_of(device)), "a capture");
 }
 
 void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
-  ArenaPtr last;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    const ArenaPtr arena = arena_of(device, id, "releasePool");
-    if (--arena->users > 0) return;
-    last = arena;
-    device.arenas.erase(id);
-    if (last->source != nullptr && last->handle != nullptr) device.ending.insert(last);
-  }
-  if (last->source != nullptr) return end_if_over(device, last);
-  if (last->handle != nullptr) check(vpmm_arena_release(last->handle), "releasePool");
+  std::shared_ptr<vpmm_arena> over;  // released behind the lock, with the last who uses it
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const ArenaPtr arena = arena_of(device, id, "releasePool");
+  if (--arena->users > 0) return;
+  device.arenas.erase(id);
+  if (arena->source != nullptr)
+    device.ending.insert(arena);
+  else
+    over = std::move(arena->handle);
 }
 
-// Memory of another allocator goes back to it as far as it is idle.
-void Allocator::trim_source(Device& device, Arena& arena) {
-  const std::lock_guard<std::mutex> lock(opening_);
-  if (arena.source == nullptr || arena.handle == nullptr) return;
-  void* memory = nullptr;
-  while (vpmm_arena_take_memory(arena.handle, &memory, nullptr) == VPMM_OK && memory != nullptr)
-    give_to_source(device, arena, memory);
-}
-
-// When nobody uses the pool any more and nothing in it lives. A pinned arena gives nothing before its end.
+// Memory of another allocator goes back to it when nobody uses the pool any more and nothing in it lives, and not while
+// a stream is captured: then the next call that empties caches does it.
 void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
+  std::shared_ptr<vpmm_arena> over;
+  std::unordered_map<void*, std::size_t> pieces;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     if (arena->users != 0 || !arena->live.empty()) return;
   }
-  const std::lock_guard<std::mutex> lock(opening_);
-  if (arena->handle == nullptr) return;
-  if (vpmm_synchronize(device.pool.load()) != VPMM_OK) return;  // not while a stream is captured: emptyCache asks again
-  check(vpmm_arena_release(arena->handle), "a memory pool's end");
-  arena->handle = nullptr;
+  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return;
   {
-    const std::lock_guard<std::mutex> device_lock(device.mutex);
-    device.ending.erase(arena);
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return;
+    over = std::move(arena->handle);
+    pieces = std::move(arena->pieces);
   }
-  while (!arena->pieces.empty()) give_to_source(device, *arena, *arena->pieces.begin());
+  over.reset();
+  for (const auto& [memory, bytes] : pieces) {
+    history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id);
+    arena->source->raw_delete(memory);
+  }
 }
 
-void Allocator::give_to_source(Device& device, Arena& arena, void* memory) {
-  arena.pieces.erase(memory);
-  history_.record(Action::SEGMENT_FREE, device.index, memory, 0, nullptr, arena.id);
-  arena.source->raw_delete(memory);
+// Called by destructors, too, so what an allocator throws is a warning.
+void Allocator::end_all_over(Device& device) {
+  std::vector<ArenaPtr> ending;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    ending.assign(device.ending.begin(), device.ending.end());
+  }
+  for (const ArenaPtr& arena : ending) {
+    try {
+      end_if_over(device, arena);
+    } catch (const std::exception& error) {
+      TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
+    }
+  }
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
@@ -166,9 +187,9 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   Device& device = device_of(index);
   const Stream stream = Stream::current(index);
   ArenaPtr arena = route(device, stream.handle);
-  TORCH_CHECK(arena != nullptr && arena->handle != nullptr,
-              "an allocation at an address needs a memory pool: ", "use torch.cuda.use_mem_pool");
-  check(vpmm_arena_allocate_at(arena->handle, at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
+  const std::shared_ptr<vpmm_arena> handle = arena == nullptr ? nullptr : handle_of(device, *arena);
+  TORCH_CHECK(handle != nullptr, "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
+  check(vpmm_arena_allocate_at(handle.get(), at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
   note_allocated(device, at, bytes, stream, std::move(arena), history_.stack(RecordContext::STATE));
   return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
 }
@@ -215,13 +236,15 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::s
     arena = arena_of(device, wanted->id, "setCheckpointPoolState");
     live.assign(arena->live.begin(), arena->live.end());
   }
+  const std::shared_ptr<vpmm_arena> handle = handle_of(device, *arena);
+  TORCH_CHECK(handle != nullptr || wanted->live.empty(), "the memory pool of the checkpoint is over");
   cca::CheckpointDelta delta;
   for (void* const ptr : live) {
     free(ptr);
     delta.ptrs_freed.push_back(ptr);
   }
   for (const Checkpoint::Live& block : wanted->live) {
-    check(vpmm_arena_allocate_at(arena->handle, block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
+    check(vpmm_arena_allocate_at(handle.get(), block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
           "a checkpoint could not be restored");
     note_allocated(device, block.ptr, block.bytes, block.stream, arena, history_.stack(RecordContext::STATE));
     delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
