@@ -17,10 +17,10 @@ torch.cuda.set_per_process_memory_fraction(LIMIT / total)
 
 def batch(size_mib: int) -> list[torch.Tensor]:
     """The activations of one batch: 16 tensors, as long as its longest sequence makes them."""
-    return [torch.zeros(size_mib << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]
+    return [torch.empty(size_mib << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]
 
 
-weights = [torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]  # 512 MiB
+weights = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]  # 512 MiB
 results = []
 try:
     # At most 3.75 GiB live at a time. PyTorch's allocator cuts the result of a batch from a piece of that batch, and
@@ -28,7 +28,7 @@ try:
     for longest in (100, 110, 120, 131, 142, 153, 164, 176):
         activations = batch(longest)
         del activations
-        results.append(torch.zeros((longest * 11 // 20) << 20, dtype=torch.uint8, device="cuda"))
+        results.append(torch.empty((longest * 11 // 20) << 20, dtype=torch.uint8, device="cuda"))
 except torch.OutOfMemoryError as error:
     print(f"{torch.cuda.get_allocator_backend()}: {error}")
     sys.exit(1)

@@ -116,6 +116,21 @@ class Switch(VpmmCase):
         self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
 
 
+class Examples(VpmmCase):
+    def test_the_program_runs_out_of_memory_without_vpmm_and_not_with_it(self) -> None:
+        example = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_limit.py")
+        for setting, ended in (("0", (1, "native: CUDA out of memory")), ("1", (0, "vpmm: all batches ran"))):
+            done = subprocess.run(
+                [sys.executable, example],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+                env=os.environ | {"VPMM_TORCH": setting},
+            )
+            self.assertEqual((done.returncode, done.stdout[: len(ended[1])]), ended, done.stderr)
+
+
 class ForeignAllocators(VpmmCase):
     """MemPools whose memory comes from an allocator of the program's, as NCCL's and those of sleep modes do."""
 
@@ -190,6 +205,18 @@ class ForeignAllocators(VpmmCase):
         del pool
         torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (3, 3))
+
+
+class Sharing(VpmmCase):
+    def test_a_handle_names_the_allocation_and_is_the_same_each_time(self) -> None:
+        tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        first, again = (tensor.untyped_storage()._share_cuda_() for _ in range(2))
+        self.assertTrue(first[1].startswith(b"VPMMIPC1"))
+        self.assertEqual((first[1], first[3]), (again[1], 0))
+
+    def test_a_handle_of_a_process_without_vpmm_is_refused_by_name(self) -> None:
+        with self.assertRaisesRegex(RuntimeError, "does not allocate through VPMM; both processes must"):
+            torch.UntypedStorage._new_shared_cuda(0, b"\x02c" + bytes(64), 1024, 0, b"", 0, b"", False)
 
 
 class Graphs(VpmmCase):
