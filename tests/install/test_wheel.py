@@ -62,13 +62,22 @@ class Wheel(unittest.TestCase):
 
     def test_it_holds_the_package_the_module_and_the_library_and_nothing_else(self) -> None:
         names = {name for name in zipfile.ZipFile(self.wheel).namelist() if ".dist-info/" not in name}
-        sources = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/vpmm").rglob("*.py*")}
-        sources = {name for name in sources if "__pycache__" not in name} | {"vpmm/py.typed"}
+        packages = [ROOT / "python/vpmm", ROOT / "python/vpmm_autoload"]
+        paths = [
+            path for package in packages for path in package.rglob("*") if path.suffix in (".py", ".pyi", ".typed")
+        ]
+        paths += (ROOT / "python/vpmm/plugins/torch_allocator").glob("*.[ch]pp")
+        sources = {str(path.relative_to(ROOT / "python")) for path in paths}
+        sources = {name for name in sources if "__pycache__" not in name} | {"vpmm/include/vpmm/vpmm.h"}
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)
         self.assertEqual(len(compiled), 2, compiled)
         self.assertRegex(compiled[0], r"^vpmm/_vpmm\..*\.so$")
         self.assertRegex(compiled[1], r"^vpmm/libvpmm\.so\.\d+$")
+
+    def test_it_has_pytorchs_entry_point(self) -> None:
+        code = "import importlib.metadata as m; print([p.value for p in m.entry_points(group='torch.backends')])"
+        self.assertEqual(self.python(code), "['vpmm_autoload:autoload']\n")
 
     def test_the_module_finds_the_library_beside_itself(self) -> None:
         (module,) = self.site.glob("vpmm/_vpmm.*.so")
