@@ -117,7 +117,8 @@ def _fingerprint(torch: Any) -> str:
     digest = hashlib.sha256()
     for path in (*sorted(_SOURCES.glob("*.[ch]pp")), _PACKAGE / "include" / "vpmm" / "vpmm.h"):
         digest.update(path.read_bytes())
-    digest.update(inspect.getsource(_compile).encode())
+    for function in (_compile, _standard_library):
+        digest.update(inspect.getsource(function).encode())
     digest.update(repr((torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI, _PACKAGE)).encode())
     return digest.hexdigest()[:16]
 

@@ -104,7 +104,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string bytes) {
 
 namespace {
 
-// Python compares these with its own before it installs anything.
+// Why vpmm_torch_install failed.
 std::string last_error;
 
 }  // namespace
