@@ -393,7 +393,31 @@ def collectives_rank(rank: int) -> Results:
     return results
 
 
+def registered_pools_rank(rank: int) -> Results:
+    """Of memory that NCCL registered: a pool of the allocator, which grows afterwards, and one of NCCL's own."""
+    results: Results = []
+    backend: Any = dist.group.WORLD._get_backend(device_of(rank))  # type: ignore[union-attr]
+    for name, source in (("own", ()), ("nccl", (backend.mem_allocator,))):
+        pool = torch.cuda.MemPool(*source)
+        with torch.cuda.use_mem_pool(pool):
+            large = torch.full((8 << 20,), float(rank + 1), device=device_of(rank))
+            small = torch.full((1000,), float(rank), device=device_of(rank))
+        backend.register_mem_pool(pool)
+        for _ in range(3):
+            dist.all_reduce(large)
+            dist.all_reduce(small)
+        with torch.cuda.use_mem_pool(pool):
+            later = torch.full((3 << 20,), 2.0, device=device_of(rank))
+        dist.all_reduce(later)
+        results += [(f"{name}, {i}", digest(x)) for i, x in enumerate((large, small, later))]
+        torch.cuda.synchronize()
+        backend.deregister_mem_pool(pool)
+        del large, small, later, pool
+    return results
+
+
 RANK_CASES: dict[str, Callable[[int], Results]] = {
+    "registered_pools": registered_pools_rank,
     "ddp": ddp_rank,
     "fsdp": fsdp_rank,
     "fully_shard": fully_shard_rank,
@@ -419,6 +443,11 @@ def fully_shard_by_parameter() -> Results:
 @case(gpus=2)
 def nccl_collectives() -> Results:
     return on_ranks("collectives")
+
+
+@case(gpus=2)
+def nccl_registered_pools() -> Results:
+    return on_ranks("registered_pools")
 
 
 @case(gpus=2)

@@ -65,13 +65,18 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
 // Who registers memory wants to know of every stretch, with the pool that it belongs to.
 void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
+  const bool has_grown = event.kind == VPMM_EVENT_ARENA_GROW;
   MempoolId_t id = kCommonPool;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     const auto name = device.arena_names.find(event.arena);
     if (name != device.arena_names.end()) id = name->second;
+    if (has_grown)
+      device.order_of_stretches[event.ptr] = ++device.stretches_made;
+    else
+      device.order_of_stretches.erase(event.ptr);
   }
-  const Action action = event.kind == VPMM_EVENT_ARENA_GROW ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
+  const Action action = has_grown ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
   instance().history_.tell(action, device.index, event.ptr, event.bytes, id);
 }
 

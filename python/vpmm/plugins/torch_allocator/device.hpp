@@ -132,6 +132,9 @@ struct Device {
   std::map<MempoolId_t, ArenaPtr> arenas;
   std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
   std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of dead ones as well
+  // Where stretches of private pools begin, by the order in which they came: NCCL registers them in it on every rank.
+  std::unordered_map<const void*, std::int32_t> order_of_stretches;
+  std::int32_t stretches_made = 0;
   std::unordered_map<void*, Export> exports;
 };
 

@@ -83,6 +83,8 @@ std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optio
     segment.is_expandable = run.arena == 0;
     const auto name = device.arena_names.find(run.arena);
     if (run.arena != 0 && name != device.arena_names.end()) segment.owner_private_pool_id = name->second;
+    const auto order = device.order_of_stretches.find(reinterpret_cast<const void*>(run.begin));
+    segment.registration_counter = order == device.order_of_stretches.end() ? 0 : order->second;
     while (next != live.end() && next->first < run.begin) ++next;
     std::size_t at = run.begin;
     const std::size_t end = run.begin + run.bytes;
