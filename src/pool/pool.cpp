@@ -153,12 +153,10 @@ Bytes Pool::slack_room(Bytes peak) const {
 }
 
 Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const {
-  static constexpr std::array<Strategy, 2> kMapping{grow, stitch};
   static constexpr std::array<Strategy, 2> kMoving{fit, stitch};
-  static constexpr std::array<Strategy, 1> kFewMappings{grow_in_one_chunk};
   static constexpr std::array<Strategy, 2> kOneChunk{fit_one_chunk, grow_in_one_chunk};
   const View view = memory_.view();
-  if (effort == Effort::few_mappings) return cheapest(kFewMappings, view, ask);
+  if (effort == Effort::few_mappings) return grow_in_one_chunk(view, ask);
   Ask within = ask;
   within.takes_waiting = takes_waiting(caller, effort);
   if (ask.in_one_chunk) return cheapest(kOneChunk, view, within);
@@ -172,7 +170,7 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
     if (std::holds_alternative<Plan>(moved)) return moved;
   }
   if (effort != Effort::by_policy) within.early_growth = 0;
-  return cheapest(kMapping, view, within);
+  return grow_or_stitch(view, within);
 }
 
 Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,

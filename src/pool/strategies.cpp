@@ -197,10 +197,15 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
       best = kept;
   };
   const bool may_begin_anywhere = ask.alignment <= view.tuning.page_size;
+  // Alone it is too small: without a look at its chunks, for most are.
+  const auto is_beaten = [&](const Region& free, const Region* beside) VPMM_REQUIRES(pool_lock) {
+    return free.range.size < best.range.size && !view.admits(beside, ask);
+  };
   view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
     if (!view.admits(free, ask)) return true;
-    if (is_hole(free->next)) consider(kept_back(view, ask, free));
-    if (may_begin_anywhere && is_hole(free->previous)) consider(kept_front(view, ask, free));
+    if (is_hole(free->next) && !is_beaten(*free, free->previous)) consider(kept_back(view, ask, free));
+    if (may_begin_anywhere && is_hole(free->previous) && !is_beaten(*free, free->next))
+      consider(kept_front(view, ask, free));
     return true;
   });
   return best;
@@ -395,25 +400,51 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
   return laid_out(view, ask, kept, std::move(plan));
 }
 
-}  // namespace
-
-Decision stitch(const View& view, const Ask& ask) {
-  const Kept kept = best_kept(view, ask);
+Decision stitched_anywhere(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   const bool is_hole_too_small = none != nullptr && none->reason == NoPlan::Reason::address_space;
   return is_hole_too_small && kept.first != nullptr ? stitched(view, ask, Kept{}) : decision;
 }
 
-Decision grow(const View& view, const Ask& ask) {
+Decision grown(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
   if (ask.early_growth == 0) return NoPlan{NoPlan::Reason::memory, ask.size};
-  const Kept kept = best_kept(view, ask);
   const Bytes lacking = ask.size - kept.range.size;
   const Bytes most = std::min(ask.growth_room, ask.early_growth);
   if (lacking > most) return NoPlan{NoPlan::Reason::memory, lacking - most};
   Plan plan = beginning_with(view, ask, kept);
   plan.creates = view.tuning.chunk_sizes(lacking);
   return laid_out(view, ask, kept, std::move(plan));
+}
+
+std::uint64_t cost_us(const View& view, const Plan& plan) {
+  const Price price = plan.price();
+  return price.driver_us + view.tuning.growth_weight * price.growth_us;
+}
+
+// The plan that costs less; of two that there are not, the one that misses less. The first among equals.
+Decision better(const View& view, Decision a, Decision b) {
+  const Plan* const plan_a = std::get_if<Plan>(&a);
+  const Plan* const plan_b = std::get_if<Plan>(&b);
+  if (plan_a != nullptr && plan_b != nullptr)
+    return cost_us(view, *plan_b) < cost_us(view, *plan_a) ? std::move(b) : std::move(a);
+  if (plan_a != nullptr || plan_b != nullptr) return plan_a != nullptr ? std::move(a) : std::move(b);
+  const NoPlan& none_a = std::get<NoPlan>(a);
+  const NoPlan& none_b = std::get<NoPlan>(b);
+  if (none_b.reason == NoPlan::Reason::address_space) return b;
+  const bool is_less = none_a.reason == NoPlan::Reason::memory && none_b.missing < none_a.missing;
+  return is_less ? std::move(b) : std::move(a);
+}
+
+}  // namespace
+
+Decision stitch(const View& view, const Ask& ask) { return stitched_anywhere(view, ask, best_kept(view, ask)); }
+
+Decision grow(const View& view, const Ask& ask) { return grown(view, ask, best_kept(view, ask)); }
+
+Decision grow_or_stitch(const View& view, const Ask& ask) {
+  const Kept kept = best_kept(view, ask);
+  return better(view, grown(view, ask, kept), stitched_anywhere(view, ask, kept));
 }
 
 Decision fit_one_chunk(const View& view, const Ask& ask) {
@@ -444,25 +475,12 @@ Decision grow_in_one_chunk(const View& view, const Ask& ask) {
 }
 
 Decision cheapest(std::span<const Strategy> strategies, const View& view, const Ask& ask) {
-  std::optional<Plan> best;
-  std::optional<NoPlan> least;
-  const auto cost_us = [&](const Plan& plan) {
-    const Price price = plan.price();
-    return price.driver_us + view.tuning.growth_weight * price.growth_us;
-  };
+  Decision best = NoPlan{NoPlan::Reason::memory, ask.size + 1};
   for (const Strategy strategy : strategies) {
-    Decision decision = strategy(view, ask);
-    if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
-      const bool is_less = !least || (least->reason == NoPlan::Reason::memory && none->missing < least->missing);
-      if (is_less || none->reason == NoPlan::Reason::address_space) least = *none;
-      continue;
-    }
-    Plan& plan = std::get<Plan>(decision);
-    if (plan.is_hit()) return decision;
-    if (!best || cost_us(plan) < cost_us(*best)) best = std::move(plan);
+    best = better(view, std::move(best), strategy(view, ask));
+    if (const Plan* const plan = std::get_if<Plan>(&best); plan != nullptr && plan->is_hit()) break;
   }
-  if (best) return std::move(*best);
-  return *least;
+  return best;
 }
 
 }  // namespace vpmm::pool

@@ -18,6 +18,8 @@ Decision fit(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 Decision stitch(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // New memory behind a kept end of a stretch, within early growth.
 Decision grow(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
+// The cheaper of the two, behind the same kept end.
+Decision grow_or_stitch(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // One idle chunk of just that size. No driver call.
 Decision fit_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // One new chunk: where the number of mappings is at its limit, or one is asked for.

@@ -2,6 +2,7 @@
 #include "vm/chunk_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.hpp"
 #include "base/function_ref.hpp"
@@ -17,6 +18,7 @@ void ChunkTable::provide(std::size_t count) {
   };
   make_room(chunks_);
   make_room(by_begin_);
+  make_room(by_end_);
 }
 
 Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
@@ -33,6 +35,7 @@ void ChunkTable::map(Chunk* chunk, DevicePtr at) {
   const auto [mapping, is_new] = mappings_.emplace(at, chunk);
   VPMM_CHECK(is_new, "two chunks mapped at one address");
   by_begin_.emplace(to_integer(at), mapping);
+  by_end_.emplace(to_integer(at + chunk->size), mapping);
   ++chunk->mappings;
 }
 
@@ -42,6 +45,7 @@ void ChunkTable::unmap(AddressRange range) {
     Chunk* chunk = mapping->second;
     VPMM_CHECK(mapping->first + chunk->size <= range.end(), "part of a mapping forgotten");
     by_begin_.erase(to_integer(mapping->first));
+    by_end_.erase(to_integer(mapping->first + chunk->size));
     mapping = mappings_.erase(mapping);
     --chunk->mappings;
     if (chunk->mappings == 0 && !chunk->handle_held) forget(chunk);
@@ -63,6 +67,11 @@ ChunkTable::Mappings::const_iterator ChunkTable::from(DevicePtr p) const {
   return begins != by_begin_.end() ? Mappings::const_iterator(begins->second) : mappings_.lower_bound(p);
 }
 
+ChunkTable::Mappings::const_iterator ChunkTable::up_to(DevicePtr p) const {
+  const auto ends = by_end_.find(to_integer(p));
+  return ends != by_end_.end() ? std::next(Mappings::const_iterator(ends->second)) : mappings_.lower_bound(p);
+}
+
 void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
   for (auto mapping = from(range.begin); mapping != mappings_.end(); ++mapping) {
     if (mapping->first + mapping->second->size > range.end()) return;
@@ -71,7 +80,7 @@ void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapp
 }
 
 void ChunkTable::for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
-  for (auto mapping = from(range.end()); mapping != mappings_.begin();) {
+  for (auto mapping = up_to(range.end()); mapping != mappings_.begin();) {
     --mapping;
     if (mapping->first + mapping->second->size > range.end()) continue;
     if (mapping->first < range.begin || !visit({mapping->first, mapping->second})) return;
@@ -111,7 +120,8 @@ std::string ChunkTable::validate() const {
     if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
   }
   if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
-  if (by_begin_.size() != mappings_.size()) return "a mapping is not found by where it begins";
+  if (by_begin_.size() != mappings_.size() || by_end_.size() != mappings_.size())
+    return "a mapping is not found by where it begins, or ends";
   if (mapped != mappings_.size()) return message_of("{} mappings, chunks say {}", mappings_.size(), mapped);
   DevicePtr reached{};
   for (const auto& [at, chunk] : mappings_) {

@@ -64,12 +64,16 @@ class ChunkTable {
   void forget(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
   using Mappings = Map<DevicePtr, Chunk*>;
-  // The first mapping at or behind `p`: at once where one begins there, as at the ends of regions.
+  using Places = HashMap<std::uint64_t, Mappings::iterator>;
+  // The first mapping at or behind `p`, and the first behind those that lie before `p`: at once where one begins or
+  // ends there, as at the ends of regions.
   Mappings::const_iterator from(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  Mappings::const_iterator up_to(DevicePtr p) const VPMM_REQUIRES(pool_lock);
 
   HashMap<const Chunk*, std::unique_ptr<Chunk>> chunks_ VPMM_GUARDED_BY(pool_lock);
   Mappings mappings_ VPMM_GUARDED_BY(pool_lock);
-  HashMap<std::uint64_t, Mappings::iterator> by_begin_ VPMM_GUARDED_BY(pool_lock);  // all of them
+  Places by_begin_ VPMM_GUARDED_BY(pool_lock);  // all of them
+  Places by_end_ VPMM_GUARDED_BY(pool_lock);    // likewise
   Bytes chunk_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
