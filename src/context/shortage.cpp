@@ -1,6 +1,7 @@
 // context: looking at a pool whose request has failed for want of memory.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/message.hpp"
 #include "base/quantity.hpp"
@@ -102,12 +103,11 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
 // Of what it is when nobody could help any more; other threads may have changed it since the request was refused.
 // Where the process has no memory for a report the reason is all that is told.
 void DeviceContext::explain_shortage(const Request& request, Error& error) noexcept {
+  const std::string reason = std::exchange(error.message, message_of("out of device memory: {}", error.message));
   try {
-    if (!lacks_gpu_memory(request)) return;
     Visit visit(*this);
-    if (visit.status()) error.message = shortage_report(look_at_shortage(request, error.message));
-  } catch (...) {
-    error.message = message_of("out of device memory: {}", error.message);
+    if (visit.status()) error.message = shortage_report(look_at_shortage(request, reason));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone
   }
   observe::log(observe::LogLevel::info, "{}", first_line(error.message));
 }
