@@ -37,8 +37,8 @@ class Messages(unittest.TestCase):
         done = run("-c", "import vpmm\nvpmm.Pool(prefer='latency', capacity=32 << 20)", VPMM_LOG="info")
         self.assertEqual(
             done.stderr,
-            "vpmm: info: device 0 (Simulated GPU, 139 GiB): pool opened, limit 32 MiB; VPMM_DRIVER=sim; VPMM_CAPACITY=32MiB; "
-            "VPMM_PREFER=latency; VPMM_LOG=info\n",
+            "vpmm: info: device 0 (Simulated GPU, 139 GiB): pool opened, limit 32 MiB; VPMM_DRIVER=sim; "
+            "VPMM_CAPACITY=32MiB; VPMM_PREFER=latency; VPMM_LOG=info\n",
         )
         self.assertEqual(run("-c", "import vpmm\nvpmm.Pool()").stderr, "")
 
