@@ -45,9 +45,8 @@ void leave_neighbourhood(Context& pool) noexcept {
 }
 
 void summarize_all() noexcept {
-  Mutex& mutex = neighbourhood().mutex;
-  if (!mutex.try_lock()) return;
-  const MutexLock lock(mutex, std::adopt_lock);
+  if (!neighbourhood().mutex.try_lock()) return;
+  const MutexLock lock(neighbourhood().mutex, std::adopt_lock);
   for (const Context* const pool : neighbourhood().pools) pool->summarize();
 }
 

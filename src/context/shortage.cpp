@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
 #include "context/shortage_report.hpp"
@@ -39,11 +40,15 @@ void count(Holding& holder, std::string name, Bytes bytes) {
 
 // What is the pool's: nothing of an external arena.
 void DeviceContext::add_holders(Shortage& shortage) const {
+  Set<DevicePtr> external;
+  arenas_.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
+    arenas_.for_each_block_around(
+        stretch, [&](const arena::Block& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
+  });
   std::map<std::uint32_t, Holding> by_tag;
   std::map<std::uint64_t, Holding> by_stream;
   for (const Block& block : drawn_layout().blocks) {
-    const bool is_live = block.state == region::RegionState::allocated;
-    if (!is_live || (block.arena != 0 && arenas_.is_external(ArenaId{block.arena}))) continue;
+    if (block.state != region::RegionState::allocated || external.contains(block.range.begin)) continue;
     count(shortage.live, "live", block.requested);
     shortage.live_taken += block.range.size;
     count(by_tag[block.tag], name_of_tag(block.tag), block.requested);
