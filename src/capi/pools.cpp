@@ -4,7 +4,6 @@
 #include "capi/settings.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
-#include "context/variables.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
