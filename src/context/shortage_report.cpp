@@ -47,11 +47,11 @@ std::string list_of(const std::vector<Holding>& holders) {
     if (i >= kHoldingsNamed)
       others += holders[i].bytes;
     else
-      text += fmt::format("{}{} {}", i == 0 ? "" : ", ", holders[i].name, readable_bytes(holders[i].bytes));
+      text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", holders[i].name, readable_bytes(holders[i].bytes));
   }
   return holders.size() <= kHoldingsNamed
              ? text
-             : fmt::format("{}, {} more {}", text, holders.size() - kHoldingsNamed, readable_bytes(others));
+             : fmt::format("{}, {} more ({})", text, holders.size() - kHoldingsNamed, readable_bytes(others));
 }
 
 class Report {

@@ -52,8 +52,8 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
             "  free       8 MiB in whole pages, the largest range 8 MiB\n"
             "  mapped     48 MiB; the limit is 52 MiB; 4 MiB more may be mapped\n"
             "  GPU        64 MiB, of which 8 MiB free, 8 MiB held by others\n"
-            "  by tag     weights 40 MiB\n"
-            "  by stream  stream 3 30 MiB, no stream 10 MiB\n"
+            "  by tag     weights (40 MiB)\n"
+            "  by stream  stream 3 (30 MiB), no stream (10 MiB)\n"
             "what to try:\n"
             "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 8 MiB free\n"
             "  - " +
@@ -85,7 +85,7 @@ TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   Shortage shortage = usual();
   shortage.by_stream.clear();
   for (int i = 1; i <= 7; ++i) shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
-  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5 2 MiB, 2 more 4 MiB\n"));
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5 (2 MiB), 2 more (4 MiB)\n"));
 }
 
 TEST(ShortageAdvice, is_to_look_at_a_recording_where_no_rule_has_anything_to_say) {
