@@ -70,9 +70,8 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
   shortage.quarantined = 2 * kMiB;
   shortage.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
   const std::string report = shortage_report(shortage);
-  for (const char* line : {"\n  pending    6 MiB of what is free is still used by work that was queued before: stream "
-                           "9 4 MiB, any stream 2 "
-                           "MiB\n",
+  for (const char* line : {"\n  pending    6 MiB of what is free is still used by work that was queued before: "
+                           "stream 9 (4 MiB), any stream (2 MiB)\n",
                            "\n  in pages   3 MiB are free in pages that smaller requests share\n",
                            "\n  leased     2 MiB are freed, but other processes have them open\n",
                            "\n  graphs     10 MiB are freed, but belong to captured graphs\n",
