@@ -15,7 +15,6 @@
 #include "conformance/conformance.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -29,20 +28,6 @@ struct Options {
   std::optional<context::DriverKind> driver;
   int device = 0;
   bool json = false;
-};
-
-// Running out of memory is what some checks are about. While it lives, that is not worth a warning.
-class NoShortages {
- public:
-  NoShortages() {
-    observe::set_log_sink([](observe::LogLevel level, std::string_view message) {
-      if (message.starts_with("out of device memory")) return;
-      fmt::print(stderr, "vpmm: {}: {}\n", observe::to_string(level), message);
-    });
-  }
-  ~NoShortages() { observe::set_log_sink({}); }
-  NoShortages(const NoShortages&) = delete;
-  NoShortages& operator=(const NoShortages&) = delete;
 };
 
 // A built-in manager by its name, anything else from a file.
@@ -80,7 +65,6 @@ Result<int> check(const Options& options) {
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   const vpmm_emm_plugin* const plugin = find_plugin(options.manager);
   const conformance::Suite suite(plugin, options.device);
-  const NoShortages no_shortages;
   if (!options.json)
     fmt::print("memory manager {}, driver {}, device {}\n", plugin->name, driver->name(), options.device);
   std::vector<Finding> findings;

@@ -1,11 +1,15 @@
 // cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "base/quantity.hpp"
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "context/config.hpp"
@@ -116,18 +120,25 @@ void print_device(const Device& device, std::size_t ordinal) {
   fmt::print("  uuid                {}\n", device.uuid);
   fmt::print("  compute capability  {}.{}\n", device.compute_major, device.compute_minor);
   fmt::print("  memory              {:.1f} GiB\n", static_cast<double>(device.total) / static_cast<double>(kGiB));
-  fmt::print("  page granularity    {}\n", device.granularity ? context::format_bytes(*device.granularity) : "none");
+  fmt::print("  page granularity    {}\n", device.granularity ? format_bytes(*device.granularity) : "none");
   for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
     fmt::print("  {:<3}                 {}\n", yes_or_no(device.capabilities[i]), kCapabilities[i].meaning);
   }
   if (!device.granularity) fmt::print("  every request goes to the driver's stream-ordered allocator\n");
 }
 
+struct Setting {
+  context::SettingInForce setting;
+  std::string origin;
+};
+
 // All that was found out. An error does not keep the rest from being printed.
 struct Answer {
   context::Config config;
+  std::vector<Setting> settings;  // the pool's, then the process's
   std::optional<DriverInfo> driver;
-  Result<void> problem;  // no driver, or settings that no pool of it accepts
+  std::vector<std::string> problems;  // values that are not allowed, no driver, settings that no pool of it accepts
+  std::vector<std::string> misspelt;
 };
 
 void print_text(const Answer& answer) {
@@ -138,10 +149,9 @@ void print_text(const Answer& answer) {
                yes_or_no(info.context_events));
     for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
   }
-  fmt::print("\nsettings {}\n", answer.problem ? "in force" : "asked for");
-  for (const context::SettingInForce& setting : context::list_settings(answer.config)) {
-    fmt::print("  {:<24} {:<26} {}\n", setting.name, setting.value, setting.meaning);
-  }
+  fmt::print("\nsettings {}\n", answer.problems.empty() ? "in force" : "asked for");
+  for (const auto& [setting, origin] : answer.settings)
+    fmt::print("  {:<31} {:<26} {:<12} {}\n", setting.name, setting.value, origin, setting.meaning);
 }
 
 Json json_of(const Device& device) {
@@ -164,15 +174,35 @@ void print_json(const Answer& answer) {
             {"cuda_version", answer.driver ? Json(version_text(info.version)) : Json(nullptr)},
             {"context_events", info.context_events},
             {"devices", Json::array()},
-            {"settings", Json::object()}};
+            {"settings", Json::object()},
+            {"origins", Json::object()},
+            {"problems", answer.problems},
+            {"misspelt", answer.misspelt}};
   for (const Device& device : info.devices) json["devices"].push_back(json_of(device));
-  for (const context::SettingInForce& setting : context::list_settings(answer.config))
+  for (const auto& [setting, origin] : answer.settings) {
     json["settings"][setting.name] = setting.value;
+    json["origins"][setting.name] = origin;
+  }
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+void read_settings(const Options& options, Answer& answer) {
+  const auto add = [&answer](const context::SettingInForce& setting, const char* origin) {
+    answer.settings.push_back({setting, origin != nullptr             ? origin
+                                        : setting.is_from_environment ? "environment"
+                                                                      : "default"});
+    if (!setting.problem.empty()) answer.problems.push_back(setting.problem);
+  };
+  answer.config = context::allowed_config_from_environment();
+  if (options.driver) answer.config.driver = *options.driver;
+  for (const context::SettingInForce& setting : context::list_settings(answer.config))
+    add(setting, options.driver && setting.name == "VPMM_DRIVER" ? "--driver" : nullptr);
+  for (const context::SettingInForce& setting : context::list_process_settings()) add(setting, nullptr);
+  for (const std::string& sentence : context::misspelt_variables()) answer.misspelt.push_back(sentence);
+}
+
 // Opens a pool on each device, which judges the settings and reserves nothing.
-Result<void> find_out(Answer& answer) {
+Result<void> ask_driver(Answer& answer) {
   VPMM_TRY_ASSIGN(const auto driver, context::open_driver(answer.config.driver));
   VPMM_TRY_ASSIGN(answer.driver, describe_driver(*driver));
   for (std::size_t i = 0; i < answer.driver->devices.size(); ++i)
@@ -180,15 +210,17 @@ Result<void> find_out(Answer& answer) {
   return {};
 }
 
-Result<void> info(const Options& options) {
+int info(const Options& options) {
   Answer answer;
-  VPMM_TRY_ASSIGN(answer.config, context::config_from_environment());
-  if (options.driver) answer.config.driver = *options.driver;
-  answer.problem = find_out(answer);
+  read_settings(options, answer);
+  if (const Result<void> asked = ask_driver(answer); !asked) answer.problems.push_back(asked.error().message);
   const auto print = options.json ? print_json : print_text;
   print(answer);
-  std::fflush(stdout);  // before an error on the other stream
-  return answer.problem;
+  const bool is_printed = std::fflush(stdout) == 0;  // before an error on the other stream
+  if (!is_printed) fail(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
+  for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
+  for (const std::string& problem : answer.problems) fail(problem);
+  return is_printed && answer.problems.empty() ? kSuccess : kCouldNot;
 }
 
 }  // namespace
@@ -200,9 +232,7 @@ void add_info(CLI::App& app, int& exit_code) {
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_flag("--json", options->json, "One JSON object");
-  verb->callback([options, &exit_code] {
-    if (const auto done = info(*options); !done) exit_code = fail(done.error().message);
-  });
+  verb->callback([options, &exit_code] { exit_code = info(*options); });
 }
 
 }  // namespace vpmm::cli

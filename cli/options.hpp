@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/bytes.hpp"
+#include "base/quantity.hpp"
 #include "context/config.hpp"
 
 namespace vpmm::cli {
@@ -45,7 +45,7 @@ inline CLI::Validator driver_names() {
 inline CLI::Validator size_with_unit() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        const Result<Bytes> bytes = context::parse_bytes(text);
+        const Result<Bytes> bytes = parse_bytes(text);
         if (!bytes) return bytes.error().message;
         text = std::to_string(bytes.value());
         return {};

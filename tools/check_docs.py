@@ -19,7 +19,7 @@ from pathlib import Path
 
 DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*.md", "tests/**/*.md"]
 SETTINGS_PAGE = "docs/reference/settings.md"
-CONFIG = "src/context/config.cpp"
+CONFIGS = ["src/context/config.cpp", "src/context/variables.cpp"]
 KNOWN_SUFFIXES = ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
 SOURCES = ["src/**/*.[chd]*", "include/**/*.h*", "cli/*", "bench/**/*.[chp]*", "python/**/*.[chp]*"]
 # Roots a path in a document may be relative to, besides the document's own folder.
@@ -125,8 +125,8 @@ def learn(root: Path) -> Known:
     code = ["src/**/*.[chd]*", "include/**/*", "cli/*", "bench/**/*.[chp]*", "tests/**/*.[chp]*", "python/**/*.py"]
     build = ["dev", "CMakeLists.txt", "*/CMakeLists.txt", "cmake/*", "tools/*.py"]
     known.names = set(SETTING.findall(read_all(root, code + build)))
-    if (root / CONFIG).exists():
-        known.settings = set(STRING_SETTING.findall((root / CONFIG).read_text()))
+    if any((root / config).exists() for config in CONFIGS):
+        known.settings = set(STRING_SETTING.findall(read_all(root, CONFIGS)))
         known.settings |= set(PYTHON_SETTING.findall(read_all(root, ["python/**/*.py"])))
     cli = read_all(root, ["cli/*.cpp", "cli/*.hpp"])
     if cli:
@@ -254,7 +254,7 @@ def setting_problems(known: Known, page: Path, text: str) -> Iterator[tuple[int,
         if name not in known.names and known.settings is not None:
             yield match.start(), f"{name}: nothing in the sources has this name"
         elif is_settings_page and known.settings is not None and name not in known.settings:
-            yield match.start(), f"{name}: not a setting of {CONFIG} or of the Python package"
+            yield match.start(), f"{name}: not a setting of {' or '.join(CONFIGS)} or of the Python package"
 
 
 def check_page(known: Known, page: Path) -> Iterator[str]:

@@ -239,6 +239,16 @@ typedef struct vpmm_event {
   uint32_t flags;     /* VPMM_EVENT_NO_STREAM */
 } vpmm_event;
 
+typedef enum vpmm_log_level {
+  VPMM_LOG_ERROR = 1,
+  VPMM_LOG_WARNING = 2,
+  VPMM_LOG_INFO = 3,
+  VPMM_LOG_DEBUG = 4
+} vpmm_log_level;
+
+/* `level` is a vpmm_log_level, `text` one message without a line break at its end, valid for the call. */
+typedef void (*vpmm_log_callback)(void* argument, int level, const char* text);
+
 /* `event` is valid for the call. */
 typedef void (*vpmm_event_callback)(void* argument, const vpmm_event* event);
 
@@ -458,6 +468,13 @@ VPMM_API vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vp
                                              void* argument, uint64_t* id);
 /* Once it has returned, the callback is not running and will not be called. VPMM_ERROR_INVALID_ARGUMENT: no such id. */
 VPMM_API vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id);
+
+/* --- messages --- */
+/* Has the messages that VPMM_LOG lets through go to `callback`; null: to standard error again. One for the process.
+ * It is called by any thread, several at once, where the message arises: locks of the library may be held, so it must
+ * be short, must not wait for a thread that calls the library, and calls no vpmm function. Messages also arise while
+ * the process exits. The one that was set before may still be running when the call returns. */
+VPMM_API vpmm_status vpmm_set_log_callback(vpmm_log_callback callback, void* argument);
 
 /* --- tags --- */
 /* What reports call a tag; process-wide. The text is copied. "" takes it away. */

@@ -4,6 +4,7 @@
 #include "errors.hpp"
 #include "events.hpp"
 #include "ipc.hpp"
+#include "messages.hpp"
 #include "pool.hpp"
 
 NB_MODULE(_vpmm, module) {
@@ -18,4 +19,5 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
+  vpmm::python::bind_messages(module);
 }

@@ -40,6 +40,7 @@ __all__ = [
     "dump",
     "ipc_export",
     "ipc_open",
+    "log_to_logging",
     "memory_info",
     "record",
     "record_use",
@@ -136,6 +137,16 @@ def capture(device: int = 0) -> Iterator[None]:
         yield
     finally:
         pool.capture_end()
+
+
+def log_to_logging() -> None:
+    """Makes the library's messages records of ``logging.getLogger("vpmm")`` instead of lines on standard error.
+
+    For the process and its forked children; a second call does nothing. A thread of the package makes the records, some
+    time after what they tell of, at the latest at exit. VPMM_LOG says which messages there are, the logger what becomes
+    of them; more than a thousand that wait are left out and counted.
+    """
+    importlib.import_module("vpmm._messages").log_to_logging()
 
 
 def record_use(array: Any, stream: object, device: int | None = None) -> None:  # noqa: ANN401  any library's array

@@ -21,8 +21,9 @@ class Error(RuntimeError):
 class OutOfMemoryError(Error, MemoryError):
     """Memory of the device, or of the process (``VPMM_ERROR_HOST_OUT_OF_MEMORY``), has run out.
 
-    For the device the message is a report: asked for, live, free, pending, largest free range, held by others. What an
-    out-of-memory callback raised is its ``__cause__``.
+    For the device the message is a report of several lines, of which the first makes sense alone: what was asked for,
+    what lives and who holds it, what is free and why that did not help, what to try. What an out-of-memory callback
+    raised is its ``__cause__``.
     """
 
     def __init__(self, message: str, code: str = "VPMM_ERROR_OUT_OF_MEMORY") -> None:

@@ -10,6 +10,7 @@
 #include "base/mutex.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "context/variables.hpp"
 #include "ipc/exporter.hpp"
 #include "observe/log.hpp"
 
@@ -64,6 +65,7 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const cont
 
 Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership) {
   observe::set_log_level(config.log);
+  context::warn_of_misspelt_variables();
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});

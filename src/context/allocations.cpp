@@ -194,16 +194,6 @@ void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, cons
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
 }
 
-std::string Allocations::report() const {
-  std::string freed;
-  const auto add = [&](std::string_view what, Bytes bytes) {
-    if (bytes > 0) freed += message_of("{} {} {}", freed.empty() ? "; freed, but" : ",", what, bytes);
-  };
-  add("leased to other processes", shares_.freed_bytes());
-  add("kept for captured graphs", captures_.parked_bytes());
-  return recorder_.tags().report() + freed;
-}
-
 void Allocations::release_capture(std::uint64_t capture) {
   for (region::Region* region : captures_.release(capture)) {
     recorder_.observe_end(region->range, std::nullopt);

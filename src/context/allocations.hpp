@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "base/address.hpp"
 #include "context/arenas.hpp"
@@ -33,9 +32,6 @@ class Allocations {
       VPMM_REQUIRES(pool_lock);
   // What was freed, and kept for other processes, which have let go of it. They named no stream.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  // What is live by its tags, and then "; freed, but leased to other processes 4096, kept for captured graphs 8192":
-  // bytes that are nobody's, and that no request can get. Empty: there are none.
-  std::string report() const VPMM_REQUIRES(pool_lock);
   // The memory of that capture is free: its graph is gone.
   void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
 

@@ -158,7 +158,6 @@ pool::PageRequest Arenas::stretch_for(const Request& request) const {
   pool::PageRequest stretch;
   stretch.size = round_up(request.bytes, page);
   stretch.requested = stretch.size;
-  stretch.small = request.bytes;
   stretch.alignment = std::max(request.alignment, device_.pool->page_alignment());
   const Entry* const in = find(request.arena);
   stretch.in_one_chunk = in != nullptr && in->options.one_chunk;
@@ -352,16 +351,15 @@ Bytes Arenas::idle_bytes() const {
   return bytes;
 }
 
-std::string Arenas::report() const {
-  std::string text;
+std::vector<ArenaHolding> Arenas::holdings() const {
+  std::vector<ArenaHolding> holdings;
   for (const auto& [id, each] : by_id_) {
     const Arena& arena = each->arena;
     if (arena.held_bytes() == 0 || each->options.is_external) continue;
-    text += message_of("; arena {} (tag {}{}{}) holds {}, of which live {}", id, each->options.tag,
-                       arena.is_pinned() ? ", pinned" : "", each->is_released ? ", released" : "", arena.held_bytes(),
-                       arena.allocated_bytes());
+    holdings.push_back(
+        {id, each->options.tag, arena.is_pinned(), each->is_released, arena.held_bytes(), arena.allocated_bytes()});
   }
-  return text;
+  return holdings;
 }
 
 void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool)> visit) const {

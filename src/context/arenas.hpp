@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "arena/arena.hpp"
 #include "context/captures.hpp"
@@ -15,6 +16,7 @@
 #include "context/device.hpp"
 #include "context/prover.hpp"
 #include "context/recorder.hpp"
+#include "context/shortage_report.hpp"
 
 namespace vpmm::context {
 
@@ -99,8 +101,8 @@ class Arenas {
   Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // of their stretches, nobody's
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
   Bytes idle_bytes() const VPMM_REQUIRES(pool_lock);     // stretches that could go back
-  // "; arenas hold 4096 bytes, of which idle 2048; arena 3 (tag 0), pinned, holds ..."; empty: they hold nothing.
-  std::string report() const VPMM_REQUIRES(pool_lock);
+  // Of each arena that has memory of the pool.
+  std::vector<ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
   // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
   void for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);

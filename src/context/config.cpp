@@ -1,10 +1,9 @@
-// context: the table of settings, and the only place where the environment is read.
+// context: the table of a pool's settings.
 #include "context/config.hpp"
 
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -12,13 +11,14 @@
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
+#include "base/quantity.hpp"
+#include "context/variables.hpp"
 
 namespace vpmm::context {
 namespace {
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::uint64_t kFewestMappings = 16;
-constexpr std::uint64_t kLongestMs = 3'600'000;
 constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 
 template <typename Enum>
@@ -88,10 +88,9 @@ bool set_threshold(std::string_view text, std::optional<Bytes>& value) {
 }
 
 bool set_count(std::string_view text, std::uint64_t least, std::uint64_t& value) {
-  std::uint64_t count = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (problem != std::errc{} || end != text.data() + text.size() || count < least) return false;
-  value = count;
+  const std::optional<std::uint64_t> count = parse_count(text);
+  if (!count || *count < least) return false;
+  value = *count;
   return true;
 }
 
@@ -178,7 +177,8 @@ constexpr Setting kSettings[] = {
      "1: every allocation has pages and chunks of its own, so that sharing one shares no other; one piece per page",
      [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
      [](const Config& c) -> std::string { return c.ipc_isolate ? "1" : "0"; }},
-    {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"", "what is written to standard error",
+    {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"",
+     "which messages are written, to standard error unless the program takes them",
      [](Config& c, std::string_view text) { return set_log_level(text, c.log); },
      [](const Config& c) -> std::string { return to_string(c.log); }},
     {"unnamed_free", "\"any_stream\" or \"allocating_stream\"",
@@ -188,13 +188,9 @@ constexpr Setting kSettings[] = {
 
 // What the user wrote, where that was in the environment: 1 and not 1B.
 std::string as_given(const char* variable, Bytes bytes) {
-  const char* const text = std::getenv(variable);
-  const auto given = parse_bytes(text == nullptr ? "" : text);
-  return given && given.value() == bytes ? text : format_bytes(bytes);
-}
-
-Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
-  return {ErrorCode::bad_configuration, message_of("{}={}: must be {}", name, value, allowed)};
+  const std::string_view text = value_of(variable);
+  const auto given = parse_bytes(text);
+  return given && given.value() == bytes ? std::string(text) : format_bytes(bytes);
 }
 
 Result<void> set(Config& config, const Setting& setting, std::string_view text) {
@@ -202,33 +198,9 @@ Result<void> set(Config& config, const Setting& setting, std::string_view text) 
   return bad_setting(setting.name, text, setting.allowed);
 }
 
-std::optional<Bytes> unit_of(std::string_view unit) {
-  constexpr std::pair<std::string_view, Bytes> kUnits[] = {
-      {"", 1},       {"B", 1},      {"KiB", kKiB},     {"MiB", kMiB},         {"GiB", kGiB},
-      {"TiB", kTiB}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}, {"TB", 1'000'000'000'000}};
-  for (const auto& [name, bytes] : kUnits) {
-    if (name == unit) return bytes;
-  }
-  return std::nullopt;
-}
-
-Error bad_size(std::string_view text) {
-  return {ErrorCode::invalid_argument,
-          message_of("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
-}
-
-// Empty where the variable is not set.
-std::string_view value_of(const char* variable) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? std::string_view() : std::string_view(text);
-}
-
-bool set_ratio(std::string_view text, double& value) {
-  double ratio = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), ratio);
-  if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1)) return false;
-  value = ratio;
-  return true;
+Result<void> set_from_environment(Config& config, const Setting& setting) {
+  const std::string_view text = setting.set == nullptr ? std::string_view() : value_of(setting.name);
+  return text.empty() ? Result<void>() : set(config, setting, text);
 }
 
 // Note [Children map nothing ahead]
@@ -239,38 +211,18 @@ bool set_ratio(std::string_view text, double& value) {
 constexpr const char* kMappedAheadBy = "VPMM_PAGES_PID";
 
 std::optional<std::string> process_that_mapped_ahead() {
-  const char* const text = std::getenv(kMappedAheadBy);
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  return text;
+  const std::string_view text = value_of(kMappedAheadBy);
+  return text.empty() ? std::optional<std::string>() : std::string(text);
 }
 
 std::string this_process() { return std::to_string(::getpid()); }
 
+void forget_pages_mapped_by_a_parent(Config& config) {
+  const std::optional<std::string> ahead = process_that_mapped_ahead();
+  if (ahead && *ahead != this_process()) config.pages = 0;
+}
+
 }  // namespace
-
-Result<Bytes> parse_bytes(std::string_view text) {
-  Bytes number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [unit, problem] = std::from_chars(text.data(), end, number);
-  if (problem == std::errc::result_out_of_range) {
-    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
-  }
-  if (problem != std::errc{}) return bad_size(text);
-  const auto factor = unit_of(text.substr(static_cast<std::size_t>(unit - text.data())));
-  if (!factor) return bad_size(text);
-  if (number > kMaxBytes / *factor) {
-    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
-  }
-  return number * *factor;
-}
-
-std::string format_bytes(Bytes bytes) {
-  constexpr std::pair<Bytes, const char*> kUnits[] = {{kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
-  for (const auto& [unit, name] : kUnits) {
-    if (bytes != 0 && is_multiple(bytes, unit)) return message_of("{}{}", bytes / unit, name);
-  }
-  return message_of("{}B", bytes);
-}
 
 const char* to_string(DriverKind kind) { return name_of(kDriverNames, kind); }
 const char* to_string(SmallRequests small) { return name_of(kSmallNames, small); }
@@ -280,50 +232,21 @@ const char* to_string(UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule
 
 Result<Config> config_from_environment() {
   Config config;
-  for (const Setting& setting : kSettings) {
-    if (setting.set == nullptr) continue;
-    const char* const text = std::getenv(setting.name);
-    if (text == nullptr || *text == '\0') continue;
-    VPMM_TRY(set(config, setting, text));
-  }
-  if (const std::optional<std::string> ahead = process_that_mapped_ahead(); ahead && *ahead != this_process())
-    config.pages = 0;
+  for (const Setting& setting : kSettings) VPMM_TRY(set_from_environment(config, setting));
+  forget_pages_mapped_by_a_parent(config);
+  return config;
+}
+
+Config allowed_config_from_environment() {
+  Config config;
+  for (const Setting& setting : kSettings) static_cast<void>(set_from_environment(config, setting));
+  forget_pages_mapped_by_a_parent(config);
   return config;
 }
 
 void note_mapped_ahead() {
   if (!process_that_mapped_ahead()) ::setenv(kMappedAheadBy, this_process().c_str(), 1);
 }
-
-Result<PendingLimits> pending_limits_from_environment() {
-  constexpr const char* kCount = "VPMM_MAX_PENDING_DEALLOCS_COUNT";
-  constexpr const char* kRatio = "VPMM_MAX_PENDING_DEALLOCS_RATIO";
-  PendingLimits limits;
-  const std::string_view count = value_of(kCount);
-  if (!count.empty() && !set_count(count, 0, limits.count)) return bad_setting(kCount, count, "a number, 0 or more");
-  const std::string_view ratio = value_of(kRatio);
-  if (!ratio.empty() && !set_ratio(ratio, limits.ratio)) return bad_setting(kRatio, ratio, "a number from 0 to 1");
-  return limits;
-}
-
-Result<IpcSettings> ipc_settings_from_environment() {
-  constexpr const char* kTimeout = "VPMM_IPC_TIMEOUT";
-  constexpr const char* kGrace = "VPMM_IPC_GRACE";
-  IpcSettings settings;
-  settings.folder = value_of("VPMM_IPC_DIR");
-  const std::string_view timeout = value_of(kTimeout);
-  const auto is_bad = [](std::string_view text, std::uint64_t least, std::uint64_t& ms) {
-    return !text.empty() && (!set_count(text, least, ms) || ms > kLongestMs);
-  };
-  if (is_bad(timeout, 1, settings.timeout_ms))
-    return bad_setting(kTimeout, timeout, "a number of milliseconds from 1 to 3600000");
-  const std::string_view grace = value_of(kGrace);
-  if (is_bad(grace, 0, settings.grace_ms))
-    return bad_setting(kGrace, grace, "a number of milliseconds from 0 to 3600000");
-  return settings;
-}
-
-std::string memory_manager_from_environment() { return std::string(value_of("VPMM_MEMORY_MANAGER")); }
 
 Result<void> set(Config& config, std::string_view variable, std::string_view text) {
   for (const Setting& setting : kSettings) {
@@ -368,7 +291,11 @@ std::string difference(const Config& in_force, const Config& asked) {
 Vector<SettingInForce> list_settings(const Config& config) {
   Vector<SettingInForce> list;
   for (const Setting& setting : kSettings) {
-    list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning});
+    Config scratch;
+    const bool is_set = setting.set != nullptr && !value_of(setting.name).empty();
+    const Result<void> judged = set_from_environment(scratch, setting);
+    list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning, is_set && judged,
+                    judged ? std::string() : judged.error().message});
   }
   return list;
 }

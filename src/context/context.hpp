@@ -204,6 +204,8 @@ class Context {
   virtual Result<driver::MemInfo> memory_info() = 0;  // free = free for the pool: the driver's and ours
   virtual observe::Statistics statistics() const = 0;
   virtual void reset_peaks() = 0;
+  // Prints a summary of a pool that was used, where VPMM_STATS asks for one; nothing while somebody holds its lock.
+  virtual void summarize() const noexcept = 0;
   virtual observe::PoolSnapshot snapshot() const = 0;
   // As at one moment; what streams are served from their caches meanwhile may be in it or not.
   virtual Layout layout() const = 0;

@@ -21,9 +21,11 @@ using pool::Caller;
 Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const time::TimelineId* bound) {
   Result<DevicePtr> result = allocate_or_call_back(request, bound);
   if (result) return result;
+  const bool is_out_of_memory = result.error().code == ErrorCode::out_of_memory;
+  if (is_out_of_memory && lacks_gpu_memory(request)) explain_shortage(request, result.error());
   const PoolLock lock(mutex_);
   ++failed_allocations_;
-  if (result.error().code == ErrorCode::out_of_memory) recorder_.out_of_memory(request);
+  if (is_out_of_memory) recorder_.out_of_memory(request);
   return result;
 }
 

@@ -31,7 +31,9 @@ namespace vpmm::context {
 // contexts under the lock.
 class DeviceContext final : public Context {
  public:
-  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config, const DeviceTraits& traits);
+  // `has_summary`: VPMM_STATS.
+  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config, const DeviceTraits& traits,
+                bool has_summary);
   ~DeviceContext() override;
   void prepare();
 
@@ -76,6 +78,7 @@ class DeviceContext final : public Context {
   Result<driver::MemInfo> memory_info() override;
   observe::Statistics statistics() const override;
   void reset_peaks() override;
+  void summarize() const noexcept override;
   observe::PoolSnapshot snapshot() const override;
   Layout layout() const override;
   const Config& config() const override { return device_.config; }
@@ -123,7 +126,13 @@ class DeviceContext final : public Context {
   bool lacks_gpu_memory(const Request& request) const;
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
   Error mistake(Error error);
+  // shortage.cpp
+  void explain_shortage(const Request& request, Error& error) noexcept;
+  Shortage look_at_shortage(const Request& request, const std::string& reason) const VPMM_REQUIRES(pool_lock);
+  void add_holders(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+  void add_pending(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
   // layout.cpp
+  Layout drawn_layout() const VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
   Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
@@ -157,6 +166,7 @@ class DeviceContext final : public Context {
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own
+  const bool has_summary_;
 };
 
 }  // namespace vpmm::context

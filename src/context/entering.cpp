@@ -4,6 +4,7 @@
 #include "context/config.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
+#include "context/summary.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -28,9 +29,12 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
     return Error{ErrorCode::unsupported,
                  message_of("device {} supports neither virtual memory management nor memory pools", device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
+  VPMM_TRY_ASSIGN(const bool has_summary, wants_summary_from_environment());
   observe::set_log_level(config.log);
-  auto context = std::make_unique<DeviceContext>(driver, device, config, traits);
+  auto context = std::make_unique<DeviceContext>(driver, device, config, traits, has_summary);
   context->prepare();
+  if (observe::logs(observe::LogLevel::info))
+    observe::log(observe::LogLevel::info, "{}", opening(driver, device, context->config()));
   enter_neighbourhood(*context);
   return std::unique_ptr<Context>(std::move(context));
 }
@@ -47,7 +51,7 @@ void DeviceContext::prepare() {
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
-                             const DeviceTraits& traits)
+                             const DeviceTraits& traits, bool has_summary)
     : device_(driver, device, config, traits),
       front_(device_, recorder_),
       captures_(device_),
@@ -59,12 +63,14 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       shares_(device_, prover_, arenas_),
       allocations_(device_, captures_, arenas_, shares_, recorder_, prover_),
       slow_path_(device_, footprint_, prover_, arenas_, allocations_),
-      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_) {}
+      router_(device_, captures_, footprint_, recorder_, prover_, slow_path_),
+      has_summary_(has_summary) {}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
   leave_neighbourhood(*this);
+  if (!process_is_ending()) summarize();
   if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending()) return;
   if (!check_alive() || device_.primary.is_poisoned()) return;
   {

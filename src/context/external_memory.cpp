@@ -3,6 +3,7 @@
 
 #include "base/address.hpp"
 #include "base/message.hpp"
+#include "base/quantity.hpp"
 #include "context/arenas.hpp"
 
 namespace vpmm::context {
@@ -84,9 +85,9 @@ void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
 Error Arenas::no_room_for(const Request& request) const {
   const arena::Arena& arena = find(request.arena)->arena;
   return {ErrorCode::out_of_memory,
-          message_of("arena {} has no room for {} bytes in the {} bytes that it was given, of which live {}",
-                     static_cast<std::uint64_t>(request.arena), request.bytes, arena.held_bytes(),
-                     arena.allocated_bytes())};
+          message_of("arena {} has no room for {} in the {} that it was given, of which live {}",
+                     static_cast<std::uint64_t>(request.arena), readable_and_exact_bytes(request.bytes),
+                     readable_bytes(arena.held_bytes()), readable_bytes(arena.allocated_bytes()))};
 }
 
 }  // namespace vpmm::context

@@ -10,9 +10,13 @@ namespace vpmm::context {
 using region::Region;
 using region::RegionState;
 
-// Frees that finalizers deferred are to come; until then what they free is allocated.
 Layout DeviceContext::layout() const {
   const PoolLock lock(mutex_);
+  return drawn_layout();
+}
+
+// Frees that finalizers deferred are to come; until then what they free is allocated.
+Layout DeviceContext::drawn_layout() const {
   Layout layout;
   if (device_.pool != nullptr) {
     device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });

@@ -44,6 +44,12 @@ void leave_neighbourhood(Context& pool) noexcept {
   std::erase(neighbourhood().pools, &pool);
 }
 
+void summarize_all() noexcept {
+  if (!neighbourhood().mutex.try_lock()) return;
+  const MutexLock lock(neighbourhood().mutex, std::adopt_lock);
+  for (const Context* const pool : neighbourhood().pools) pool->summarize();
+}
+
 Bytes ask_neighbours(Context& asking, Bytes bytes) {
   Bytes given = 0;
   {

@@ -18,6 +18,8 @@ namespace vpmm::context {
 void enter_neighbourhood(Context& pool);
 // Never again, and no longer, when this returns. Does nothing when it did not enter, and while the process ends.
 void leave_neighbourhood(Context& pool) noexcept;
+// Has each pool that there is print its summary: for exit, when the gate is closed. Waits for no lock.
+void summarize_all() noexcept;
 // Has the others give back `bytes`, or as much as they have. Returns what they gave back.
 Bytes ask_neighbours(Context& asking, Bytes bytes);
 

@@ -6,6 +6,7 @@
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
+#include "context/summary.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -157,6 +158,18 @@ Result<void> DeviceContext::remove_event_callback(std::uint64_t id) {
 void DeviceContext::reset_peaks() {
   const PoolLock lock(mutex_);
   footprint_.reset_peaks();
+}
+
+// At exit a thread may be stuck inside a driver call, with the lock.
+void DeviceContext::summarize() const noexcept {
+  if (!has_summary_) return;
+  if (!mutex_.try_lock()) return;
+  try {
+    const PoolLock lock(mutex_, std::adopt_lock);
+    const observe::Statistics now = figures();
+    if (now.allocations + now.failed_allocations > 0) print_summary(summary(device(), now, footprint_.capacity()));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the text
+  }
 }
 
 observe::Statistics DeviceContext::statistics() const {

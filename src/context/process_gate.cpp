@@ -17,6 +17,7 @@
 
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
+#include "context/neighbours.hpp"
 #include "context/recordings.hpp"
 
 namespace vpmm::context {
@@ -100,6 +101,7 @@ void close_for_exit() noexcept {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   finish_recordings();
+  summarize_all();
 }
 
 // Other threads' locks may be held for ever in the child. A child of a process that never called us may call us itself.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/message.hpp"
+#include "base/quantity.hpp"
 
 namespace vpmm::context {
 
@@ -64,7 +65,7 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
   const Bytes natural = device_.pool->page_alignment();
   VPMM_TRY(check_alignment(request.alignment));
   const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural),
-                                std::nullopt, request.one_chunk};
+                                request.one_chunk};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {
@@ -105,24 +106,21 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request
   if (result && has_grown) footprint_.offset_growth(lock);
   if (is_short(result))
     return Error{ErrorCode::out_of_memory,
-                 message_of("out of device memory: asked for {} bytes of the driver's stream-ordered pool; {}",
-                            request.bytes, result.error().message)};
-  if (result && footprint_.is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), request, caller));
+                 message_of("of the driver's stream-ordered pool: {}", result.error().message)};
+  if (result && footprint_.is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), caller));
   return result;
 }
 
 // The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages, or undone.
-Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const Caller& caller) {
+Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
   if (!footprint_.is_over_capacity()) return {};
   driver_pool::Block* block = device_.driver_pool->block_around(begin);
   VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
                               : device_.driver_pool->deallocate_after(lock, block, {}));
   static_cast<void>(footprint_.trim_driver_pool(lock));
-  return Error{ErrorCode::out_of_memory,
-               message_of("out of device memory: asked for {} bytes below a page, and the capacity limit of {} bytes "
-                          "is reached",
-                          request.bytes, *footprint_.capacity())};
+  return Error{ErrorCode::out_of_memory, message_of("below a page, and the capacity limit of {} is reached",
+                                                    readable_bytes(*footprint_.capacity()))};
 }
 
 // As many pages as fit, by halving what is still missing.

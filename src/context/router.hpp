@@ -38,8 +38,7 @@ class Router {
       VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Captures& captures_;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/message.hpp"
-#include "observe/log.hpp"
+#include "base/quantity.hpp"
 #include "pool/grow_delay.hpp"
 
 namespace vpmm::context {
@@ -60,12 +60,7 @@ Result<Placed> SlowPath::place(const Job& job) {
     if (has_helped) result = attempt(job, step->effort);
     if (!has_helped || !step->repeats) ++step;
   }
-  if (!is_shortage(result)) return result;
-  Error error{ErrorCode::out_of_memory,
-              message_of("out of device memory: {}{}{}; {}", device_.pool->shortage_report(job.request),
-                         allocations_.report(), arenas_.report(), result.error().message)};
-  observe::log(observe::LogLevel::warning, "{}", error.message);
-  return error;
+  return result;
 }
 
 // Down once: what needs no mapping, with what streams keep; then what does.
@@ -91,7 +86,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
       }
-      return Error{ErrorCode::out_of_memory, message_of("{} bytes are missing", needs.missing)};
+      return Error{ErrorCode::out_of_memory, message_of("{} are missing", readable_bytes(needs.missing))};
     }
     if (!std::exchange(has_paused, true)) ++pauses_;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
@@ -164,7 +159,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
       const Bytes own = caller.timeline == nullptr ? 0 : small.pending_bytes(caller.timeline->id);
       if ((small.pending_bytes() > own && prover_.prove_now()) || is_back) continue;
     }
-    const Result<Placed> page = place({lock, small.page_for(bytes), caller});
+    const Result<Placed> page = place({lock, small.next_page(), caller});
     if (!page) {
       if (page.error().code != ErrorCode::out_of_memory) return page.error();
       // What came back meanwhile, or was waited for in vain, may have been parts of pages.

@@ -1,10 +1,8 @@
-// context: names of tags, and the sum of each for reports.
+// context: names of tags.
 #include "context/tags.hpp"
 
 #include <map>
 #include <set>
-
-#include "base/message.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -34,22 +32,6 @@ const char* tag_name(std::uint32_t tag) {
   const MutexLock lock(all.mutex);
   const auto found = all.by_tag.find(tag);
   return found == all.by_tag.end() ? "" : found->second;
-}
-
-std::string Tags::report() const noexcept {
-  try {
-    std::map<std::uint32_t, Bytes> sums;
-    for (const auto& [begin, tagged] : tagged_) sums[tagged.tag] += tagged.requested;
-    std::string text;
-    for (const auto& [tag, bytes] : sums) {
-      const char* const name = tag_name(tag);
-      text += text.empty() ? "; of what lives, tagged " : ", ";
-      text += *name == '\0' ? message_of("{} {}", tag, bytes) : message_of("{} {}", name, bytes);
-    }
-    return text;
-  } catch (...) {
-    return {};
-  }
 }
 
 }  // namespace vpmm::context

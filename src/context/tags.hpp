@@ -35,9 +35,6 @@ class Tags {
   void forget_unless(FunctionRef<bool(DevicePtr begin)> is_live) VPMM_REQUIRES(pool_lock) {
     std::erase_if(tagged_, [&](const auto& entry) { return !is_live(entry.first); });
   }
-  // "; of what lives, tagged weights 4096, 7 8192": bytes asked for. Empty: nothing is tagged, or the process has no
-  // memory for the text.
-  std::string report() const noexcept VPMM_REQUIRES(pool_lock);
 
  private:
   struct Tagged {

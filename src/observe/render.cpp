@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/quantity.hpp"
 #include "observe/statistic_list.hpp"
 
 namespace vpmm::observe {
@@ -18,7 +19,7 @@ using Regions = std::span<const RegionSnapshot>;
 std::string notation(const RegionSnapshot& region, Bytes page_size) {
   const std::string_view sign = region.kind == ' ' ? std::string_view() : std::string_view(&region.kind, 1);
   if (page_size == 0 || !is_multiple(region.range.size, page_size))
-    return fmt::format("[{}{}B]", sign, region.range.size);
+    return fmt::format("[{}{}]", sign, format_bytes(region.range.size));
   return fmt::format("[{}{}]", sign, region.range.size / page_size);
 }
 
@@ -62,8 +63,9 @@ std::string stamp_text(const RegionSnapshot& region) {
   if (region.kind != ' ') return region.stamp;
   if (region.small_allocations)
     return fmt::format("cut for requests below a page: {} live, asked for {}", *region.small_allocations,
-                       region.requested);
-  return fmt::format("asked for {}{}{}", region.requested, region.stamp.empty() ? "" : ", ", region.stamp);
+                       readable_bytes(region.requested));
+  return fmt::format("asked for {}{}{}", readable_and_exact_bytes(region.requested), region.stamp.empty() ? "" : ", ",
+                     region.stamp);
 }
 
 std::string hex(DevicePtr address) { return fmt::format("0x{:x}", to_integer(address)); }
@@ -149,10 +151,10 @@ std::string to_text(const Statistics& statistics) {
 }
 
 std::string to_text(const PoolSnapshot& snapshot) {
-  std::string out = fmt::format("pool on device {} (driver {}, policy {}, pages of {} bytes)\n", snapshot.device,
-                                snapshot.driver, snapshot.policy, snapshot.page_size);
+  std::string out = fmt::format("pool on device {} (driver {}, policy {}, pages of {})\n", snapshot.device,
+                                snapshot.driver, snapshot.policy, format_bytes(snapshot.page_size));
   out += to_text(snapshot.statistics);
-  out += fmt::format("picture, in pages: {}\n", picture(snapshot));
+  out += fmt::format("picture, in pages or with a unit: {}\n", picture(snapshot));
   out += fmt::format("{} regions\n", snapshot.regions.size());
   for (const RegionSnapshot& region : snapshot.regions) {
     std::string line = fmt::format("  {}  {:>16}  {:<10}  {}", hex(region.range.begin), region.range.size,

@@ -9,7 +9,7 @@ namespace vpmm::observe {
 
 // Sizes in pages, lowest address first: [4] allocated, [-6] free, [*10] hole, [~2] zombie, [#1] in flight.
 // A hole that ends a reservation is left out (it is usually terabytes of nothing); a bar separates reservations. "[]":
-// all is hole. A size that is no whole number of pages is printed in bytes: [100B].
+// all is hole. A size that is no whole number of pages has a unit: [100B], [5MiB].
 std::string picture(const PoolSnapshot& snapshot);
 
 // Every figure, one per line: name, value, meaning.

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
+#include "base/quantity.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "pool/address_space.hpp"
@@ -393,12 +394,11 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (wanted <= mapped_bytes()) return {};
   const Bytes missing = wanted - mapped_bytes();
   const auto too_much = [&](const std::string& why) VPMM_REQUIRES(pool_lock) {
-    return Error{ErrorCode::out_of_memory, message_of("out of device memory: asked to map {} bytes in all, {} are "
-                                                      "mapped; {}",
-                                                      bytes, mapped_bytes(), why)};
+    return Error{ErrorCode::out_of_memory, message_of("out of device memory: asked to map {} in all, {} are mapped; {}",
+                                                      readable_bytes(bytes), readable_bytes(mapped_bytes()), why)};
   };
   if (missing > room_.below_capacity(memory_.claimed_bytes()))
-    return too_much(message_of("the limit is {}", *room_.capacity()));
+    return too_much(message_of("the limit is {}", readable_bytes(*room_.capacity())));
   if (!room_.covers(memory_.claimed_bytes(), missing)) VPMM_TRY(ask_for_room(lock, missing));
   if (!room_.covers(memory_.claimed_bytes(), missing)) return too_much("the GPU has less free");
   Region* hole = nullptr;
@@ -494,35 +494,6 @@ std::string Pool::validate() const {
   });
   if (slack != slack_) return message_of("{} bytes of slack, {} counted", slack, slack_);
   return {};
-}
-
-std::string Pool::shortage_report(const PageRequest& request) noexcept {
-  try {
-    return written_shortage_report(request);
-  } catch (...) {
-    return kNoMemoryForMessage;
-  }
-}
-
-std::string Pool::written_shortage_report(const PageRequest& request) {
-  std::string report = fmt::format(
-      "asked for {} bytes; live {}, of which slack {}, free {}, of which pending {}, largest free range {}, mapped {}, "
-      "limit "
-      "{}",
-      request.small.value_or(request.requested), used_bytes(), slack_bytes(), idle_bytes(),
-      memory_.index.pending_bytes(), memory_.index.largest_free(), mapped_bytes(),
-      room_.capacity() ? fmt::format("{}", *room_.capacity()) : "none");
-  if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success) {
-    const Bytes used = info.total - std::min(info.total, info.free);
-    report += fmt::format("; of the GPU's {} bytes {} are free and {} held by others", info.total, info.free,
-                          used - std::min(used, memory_.held_bytes()));
-  }
-  memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    const Bytes pending = memory_.index.pending_bytes(timeline.id);
-    if (pending > 0)
-      report += fmt::format("; pending {} on {}", pending, memory_.timelines.describe({timeline.id, timeline.last}));
-  });
-  return report;
 }
 
 }  // namespace vpmm::pool

@@ -161,8 +161,6 @@ class Pool {
   std::string picture(Bytes unit = 0) const VPMM_REQUIRES(pool_lock) {
     return memory_.index.picture(unit == 0 ? page_size() : unit);
   }
-  std::string shortage_report(const PageRequest& request) noexcept VPMM_REQUIRES(pool_lock);
-  std::string written_shortage_report(const PageRequest& request) VPMM_REQUIRES(pool_lock);
 
   // Gives everything back. Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock) { reclaimer_.release_everything(); }

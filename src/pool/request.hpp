@@ -32,11 +32,9 @@ struct Caller {
 };
 
 struct PageRequest {
-  Bytes requested = 0;  // as the user said
-  Bytes size = 0;       // rounded to whole pages
-  Bytes alignment = 0;  // at least Pool::page_alignment()
-  // What is to be divided further: the bytes of the request that finds no room in what is there already.
-  std::optional<Bytes> small{};
+  Bytes requested = 0;        // as the user said
+  Bytes size = 0;             // rounded to whole pages
+  Bytes alignment = 0;        // at least Pool::page_alignment()
   bool in_one_chunk = false;  // one physical chunk of just that size, which nothing else uses
 };
 

@@ -7,6 +7,7 @@
 #include "driver/driver_error.hpp"
 #include "driver/recording.hpp"
 #include "driver/timing.hpp"
+#include "observe/log.hpp"
 #include "replay/live_memory.hpp"
 #include "replay/session.hpp"
 #include "replay/use_checker.hpp"
@@ -83,6 +84,8 @@ class Replay {
   Result<void> refused(Error error) {
     if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::invalid_argument) return error;
     ++result_.failed_allocations;
+    if (error.message.starts_with("out of device memory"))  // a pool's report; its first line says it all
+      observe::log(observe::LogLevel::warning, "{}", error.message.substr(0, error.message.find('\n')));
     return {};
   }
 

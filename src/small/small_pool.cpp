@@ -57,13 +57,11 @@ DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
   return block ? take_block(*block, bytes, caller) : take_span(bytes, std::max(alignment, kUnit), caller);
 }
 
-pool::PageRequest SmallPool::page_for(Bytes bytes) const {
-  return {page_size(), page_size(), pool_.page_alignment(), bytes};
-}
+pool::PageRequest SmallPool::next_page() const { return {page_size(), page_size(), pool_.page_alignment()}; }
 
 bool SmallPool::should_cut_page(const Caller& caller) {
   const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-  return !is_idle && (pool_.can_find(page_for(0), caller) || flush_one(caller, page_size()));
+  return !is_idle && (pool_.can_find(next_page(), caller) || flush_one(caller, page_size()));
 }
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {
@@ -156,7 +154,7 @@ void SmallPool::cut_page(const pool::Placed& page, const Caller& caller) { cut_p
 void SmallPool::cut_more_pages(const Caller& caller) {
   const Bytes share = share_of(caches_.of(caller));
   for (Bytes taken = 2 * page_size(); taken <= share; taken += page_size()) {
-    const std::optional<pool::Placed> page = pool_.find(page_for(page_size()), caller);
+    const std::optional<pool::Placed> page = pool_.find(next_page(), caller);
     if (!page) return;
     cut_page(*page, caller);
   }

@@ -88,12 +88,12 @@ class SmallPool {
   // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
   // needs another page.
   DevicePtr take(Bytes bytes, Bytes alignment, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // The page to ask the pool for where take() found nothing for a request of `bytes`.
-  pool::PageRequest page_for(Bytes bytes) const;
+  // The page to ask the pool for where take() found nothing.
+  pool::PageRequest next_page() const;
   // Whether another page is to be cut at once: one can be had without a mapping, and little of what is cut already lies
   // idle. Otherwise, and before something would be mapped, what streams keep comes back first.
   bool should_cut_page(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Of the pool, in answer to page_for(). Throws std::bad_alloc, and has given it back, where there is no host memory.
+  // Of the pool, in answer to next_page(). Throws std::bad_alloc, and has given it back, where there is no host memory.
   void cut_page(const pool::Placed& page, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // For the rest of the caller's share, pages that lie idle: nothing is mapped for it.
   void cut_more_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -198,6 +198,47 @@ class CommandLine(unittest.TestCase):
             self.assertIn("VPMM_MAX_MAPPINGS", done.stderr)
             self.assertIn("lots", done.stderr)
 
+    def test_info_lists_every_variable_with_its_value_and_where_that_came_from(self) -> None:
+        done = vpmm("info", "--driver", "sim", VPMM_IPC_TIMEOUT="7")
+        self.assertEqual(done.returncode, OK, done.stderr)
+        for row in (
+            r"VPMM_IPC_TIMEOUT +7 +environment",
+            r"VPMM_MEMORY_MANAGER +vpmm +default",
+            r"VPMM_DRIVER +sim +--driver",
+        ):
+            self.assertRegex(done.stdout, row)
+        info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_IPC_TIMEOUT="7").stdout)
+        self.assertEqual(
+            (info["settings"]["VPMM_IPC_TIMEOUT"], info["origins"]["VPMM_IPC_TIMEOUT"]), ("7", "environment")
+        )
+        self.assertEqual((info["problems"], info["misspelt"]), ([], []))
+
+    def test_info_prints_all_the_same_when_variables_hold_what_is_not_allowed(self) -> None:
+        bad = {"VPMM_IPC_TIMEOUT": "0", "VPMM_MAX_PENDING_DEALLOCS_RATIO": "2", "VPMM_PAGES": "lots"}
+        done = vpmm("info", "--driver", "sim", **bad)
+        self.assertEqual(done.returncode, COULD_NOT)
+        for name, value in bad.items():
+            self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
+        self.assertIn("device 0", done.stdout)
+        self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), 3)
+
+    def test_info_warns_of_a_variable_that_is_none_and_names_the_one_that_was_meant(self) -> None:
+        sentence = "VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"
+        done = vpmm("info", "--driver", "sim", VPMM_PAGE_SZE="4MiB")
+        self.assertEqual((done.returncode, done.stderr), (OK, f"vpmm: warning: {sentence}\n"))
+        info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_PAGE_SZE="4MiB").stdout)
+        self.assertEqual(info["misspelt"], [sentence])
+
+    def test_info_that_cannot_be_written_is_an_error(self) -> None:
+        for words in ([], ["--json"]):
+            with open("/dev/full", "w") as full:
+                command = [str(VPMM), "info", "--driver", "sim", *words]
+                done = subprocess.run(
+                    command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False, env=CLEAN
+                )
+            self.assertEqual(done.returncode, COULD_NOT)
+            self.assertIn("standard output cannot be written: No space left on device", done.stderr)
+
     def test_replay_prints_one_object_per_trace_and_allocator_with_exactly_these_keys(self) -> None:
         traces = [self.trace(), self.trace(name="packed.csv.gz")]
         allocators = ["vpmm", "vpmm-page", "cuda", "cuda-async"]

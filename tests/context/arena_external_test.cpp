@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantity.hpp"
 #include "context/hooked_world.hpp"
 #include "support/layout_tiles.hpp"
 #include "support/pool_world_arenas.hpp"
@@ -45,7 +46,7 @@ TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
   const DevicePtr rest = allocate_in(world, arena, memory.size - 1536, b);
   EXPECT_EQ(rest, memory.begin + 1536);
   expect_error(world.pool().allocate_in_arena({1, 0, a, arena}), ErrorCode::out_of_memory,
-               {"no room for 1 bytes", std::to_string(memory.size), "live " + std::to_string(memory.size)});
+               {"no room for 1 byte in the " + readable_bytes(memory.size), "live " + readable_bytes(memory.size)});
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   world.use(memory.begin, 1000, a);
   world.use(rest, memory.size - 1536, b);

@@ -144,7 +144,7 @@ TEST_P(Capture, a_shortage_names_memory_that_is_kept_for_graphs) {
   world.pool().set_capacity(world.statistics().mapped_bytes);
   const auto refused = world.pool().allocate({world.statistics().mapped_bytes, 0, a});
   ASSERT_FALSE(refused.ok());
-  const std::string kept = "; freed, but kept for captured graphs " + std::to_string(4 * kPage);
+  const std::string kept = "8 MiB are freed, but belong to captured graphs";
   EXPECT_NE(refused.error().message.find(kept), std::string::npos) << refused.error().message;
   destroy(world, graph, exec);
   world.wait();

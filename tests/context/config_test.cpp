@@ -43,55 +43,6 @@ std::string allowed_for(std::string_view name) {
   return "no such setting";
 }
 
-TEST(ParseBytes, accepts_bare_numbers_and_every_unit) {
-  const std::pair<const char*, Bytes> cases[] = {{"0", 0},
-                                                 {"4096", 4096},
-                                                 {"4096B", 4096},
-                                                 {"3KiB", 3 * kKiB},
-                                                 {"64MiB", 64 * kMiB},
-                                                 {"5GiB", 5 * kGiB},
-                                                 {"8TiB", 8 * kTiB},
-                                                 {"3KB", 3'000},
-                                                 {"3MB", 3'000'000},
-                                                 {"3GB", 3'000'000'000},
-                                                 {"3TB", 3'000'000'000'000},
-                                                 {"18446744073709551615", ~Bytes{0}}};
-  for (const auto& [text, bytes] : cases) {
-    const auto parsed = parse_bytes(text);
-    ASSERT_TRUE(parsed.ok()) << text;
-    EXPECT_EQ(parsed.value(), bytes) << text;
-  }
-}
-
-TEST(ParseBytes, refuses_everything_else) {
-  for (const char* text : {"", " ", "MiB", "64M", "64m", "1k", "2g", "1.5GiB", "-1", "+1", " 1", "1 ", "1 MiB", "64mib",
-                           "0x10", "1MiBx", "max", "1e3"}) {
-    const auto parsed = parse_bytes(text);
-    ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
-  }
-}
-
-TEST(ParseBytes, refuses_sizes_that_overflow) {
-  for (const char* text :
-       {"18446744073709551616", "16777216TiB", "18446744073709551615KiB", "99999999999999999999999"}) {
-    const auto parsed = parse_bytes(text);
-    ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_NE(parsed.error().message.find("larger than any size"), std::string::npos) << parsed.error().message;
-  }
-  EXPECT_TRUE(parse_bytes("16777215TiB").ok());
-}
-
-TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
-  for (const Bytes bytes : {Bytes{0}, Bytes{1}, Bytes{1500}, kKiB, 3 * kMiB, 2 * kGiB, 8 * kTiB, kTiB + 1, ~Bytes{0}}) {
-    const auto parsed = parse_bytes(format_bytes(bytes));
-    ASSERT_TRUE(parsed.ok()) << format_bytes(bytes);
-    EXPECT_EQ(parsed.value(), bytes);
-  }
-  EXPECT_EQ(format_bytes(3 * kMiB), "3MiB");
-  EXPECT_EQ(format_bytes(1500), "1500B");
-}
-
 TEST_F(ConfigFromEnvironment, children_of_a_process_that_mapped_pages_ahead_do_not) {
   const Variable pages("VPMM_PAGES", "7");
   {
@@ -141,33 +92,6 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
-}
-
-TEST_F(ConfigFromEnvironment, reads_what_ipc_is_told) {
-  const auto unset = ipc_settings_from_environment();
-  ASSERT_TRUE(unset.ok()) << unset.error().message;
-  EXPECT_EQ(unset.value().folder, "");
-  EXPECT_EQ(unset.value().timeout_ms, 10'000U);
-  EXPECT_EQ(unset.value().grace_ms, 10'000U);
-  const Variable variables[] = {{"VPMM_IPC_DIR", "/run/mine"}, {"VPMM_IPC_TIMEOUT", "1"}, {"VPMM_IPC_GRACE", "0"}};
-  const auto set = ipc_settings_from_environment();
-  ASSERT_TRUE(set.ok()) << set.error().message;
-  EXPECT_EQ(set.value().folder, "/run/mine");
-  EXPECT_EQ(set.value().timeout_ms, 1U);
-  EXPECT_EQ(set.value().grace_ms, 0U);
-}
-
-TEST_F(ConfigFromEnvironment, refuses_times_of_ipc_that_are_none) {
-  for (const char* text : {"0", "soon", "3600001", "1s", "-1"}) {
-    const Variable timeout("VPMM_IPC_TIMEOUT", text);
-    const auto settings = ipc_settings_from_environment();
-    ASSERT_FALSE(settings.ok()) << text;
-    EXPECT_EQ(settings.error().code, ErrorCode::bad_configuration);
-    EXPECT_EQ(settings.error().message,
-              std::string("VPMM_IPC_TIMEOUT=") + text + ": must be a number of milliseconds from 1 to 3600000");
-  }
-  const Variable grace("VPMM_IPC_GRACE", "never");
-  EXPECT_FALSE(ipc_settings_from_environment().ok());
 }
 
 TEST_F(ConfigFromEnvironment, takes_an_empty_variable_as_not_set) {

@@ -90,8 +90,7 @@ TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {
   const DevicePtr busy = other->allocate({8 * kPage, 0, stream}).value();
   world.use(busy, 8 * kPage, stream, kLongNs);
   ASSERT_TRUE(other->deallocate(busy, stream).ok());
-  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory,
-               {"12582912 bytes are missing"});
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory, {"12 MiB are missing"});
   EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
   EXPECT_EQ(other->statistics().host_waits, 0u);
   world.use(live, 4 * kPage, stream);

@@ -1,6 +1,7 @@
 // context: docs/reference/settings.md holds exactly the settings that exist, as their list words them.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -20,11 +21,14 @@ std::vector<std::string> rows_of_the_page() {
 }
 
 TEST(SettingsReference, lists_every_setting_with_its_default_in_the_lists_own_words) {
+  for (const SettingInForce& setting : list_process_settings()) unsetenv(setting.name.c_str());
   std::vector<std::string> expected;
-  for (const SettingInForce& setting : list_settings({})) {
+  const auto add = [&expected](const SettingInForce& setting) {
     expected.push_back("| `" + setting.name + "` | " + setting.value + " | " + setting.allowed + " | " +
                        setting.meaning + " |");
-  }
+  };
+  for (const SettingInForce& setting : list_settings({})) add(setting);
+  for (const SettingInForce& setting : list_process_settings()) add(setting);
   EXPECT_EQ(rows_of_the_page(), expected);
 }
 

@@ -66,7 +66,7 @@ TEST(Sharing, a_shortage_names_what_others_still_hold) {
   world.deallocate(ptr, stream);
   const auto refused = world.pool().allocate({5 * kPage, 0, stream});
   ASSERT_FALSE(refused.ok());
-  const std::string leased = "; freed, but leased to other processes " + std::to_string(5 * kPage);
+  const std::string leased = "10 MiB are freed, but other processes have them open";
   EXPECT_NE(refused.error().message.find(leased), std::string::npos) << refused.error().message;
   world.pool().end_lease(id, Holder::handle);
   world.pool().end_lease(id, Holder::importer);

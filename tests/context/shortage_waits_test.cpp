@@ -194,8 +194,9 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   ASSERT_TRUE(world.pool->capture_begin().ok());
   world.deallocate(rest, std::nullopt);
   expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
-               {"asked for 83886080 bytes", "live 4194304", "free 79691776, of which pending 79691776",
-                "; pending 79691776 on any stream"});
+               {"out of device memory: asked for 80 MiB; ", "live       4 MiB in 1 allocation, ",
+                "pending    76 MiB of what is free is still used by work that was queued before: any stream (76 MiB)",
+                "end the stream capture that forbids to wait for the work of any stream"});
   ASSERT_TRUE(world.pool->capture_end().ok());
 }
 

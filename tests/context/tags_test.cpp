@@ -112,7 +112,7 @@ TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
   request.tag = 43;
   const EventLog log(world.pool(), bit_of(EventKind::out_of_memory));
   expect_error(world.pool().allocate(request), ErrorCode::out_of_memory,
-               {"; of what lives, tagged weights " + std::to_string(3 * kPage) + ", 42 1000"});
+               {"by tag     weights (6 MiB), 42 (1000 bytes)", ", tag 43\n"});
   ASSERT_EQ(log.events().size(), 1u);
   EXPECT_EQ(log.events()[0].tag, 43u);
 }

@@ -67,9 +67,9 @@ TEST(Picture, separates_reservations_by_a_bar) {
   EXPECT_EQ(picture(pool.snapshot()), "[4] | [-3]");
 }
 
-TEST(Picture, prints_a_broken_page_in_bytes) {
+TEST(Picture, prints_a_broken_page_with_a_unit) {
   Pool pool;
-  EXPECT_EQ(picture(pool.add(' ', 100).snapshot()), "[100B]");
+  EXPECT_EQ(picture(pool.add(' ', 100).add(' ', 5 * kMiB).add('-', 3 * kKiB).snapshot()), "[100B][5MiB][-3KiB]");
 }
 
 TEST(PoolText, names_every_statistic_with_its_value_and_meaning) {
@@ -100,13 +100,13 @@ TEST(PoolText, lists_every_region_with_address_size_notation_and_stamp) {
   pool.last().small_allocations = 3;
   const std::string text = to_text(pool.snapshot());
   const std::string expected =
-      "picture, in pages: [1][-2][-3][*4][1]\n"
+      "picture, in pages or with a unit: [1][-2][-3][*4][1]\n"
       "5 regions\n"
-      "  0x10000000           2097152  [1]         asked for 1234, stream 9\n"
+      "  0x10000000           2097152  [1]         asked for 1.21 KiB (1234 bytes), stream 9\n"
       "  0x10200000           4194304  [-2]        pending: timeline 3 up to 17 (stream 9)\n"
       "  0x10600000           6291456  [-3]        complete\n"
       "  0x10c00000           8388608  [*4]\n"
-      "  0x11400000           2097152  [1]         cut for requests below a page: 3 live, asked for 3000\n";
+      "  0x11400000           2097152  [1]         cut for requests below a page: 3 live, asked for 2.93 KiB\n";
   ASSERT_GE(text.size(), expected.size());
   EXPECT_EQ(text.substr(text.size() - expected.size()), expected);
 }

@@ -1,0 +1,98 @@
+// python: the queue between the library, which may hold locks when it has a message, and a thread that has the GIL.
+//
+// Note [Messages wait for the interpreter's lock, and nobody waits with them]
+// A message arises anywhere, with or without the GIL and under the pool's lock. Who took the GIL there would wait for a
+// thread that holds it and waits for the pool's lock. So messages go into a queue whose own lock is held for a few
+// instructions, never across taking the GIL, and a thread of Python's takes them out.
+#include "messages.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+#include "gil.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+using Message = std::pair<int, std::string>;
+constexpr std::size_t kMostWaiting = 1000;
+
+struct Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Message> waiting;
+  std::uint64_t left_out = 0;
+  bool is_open = true;
+};
+
+// Leaked: threads may still have messages when the process exits.
+Queue* queue = nullptr;
+
+void put(void* argument, int level, const char* text) {
+  auto& into = *static_cast<Queue*>(argument);
+  try {
+    const std::lock_guard<std::mutex> lock(into.mutex);
+    if (into.waiting.size() < kMostWaiting)
+      into.waiting.emplace_back(level, text);
+    else
+      ++into.left_out;
+  } catch (...) {  // no memory: the message is lost
+    return;
+  }
+  into.changed.notify_one();
+}
+
+// Also in a forked child, where a lock of the parent's queue may be held for ever.
+void open_messages() {
+  queue = new Queue;
+  call([] { return vpmm_set_log_callback(put, queue); });
+}
+
+void close_messages() {
+  if (queue == nullptr) return;
+  call([] { return vpmm_set_log_callback(nullptr, nullptr); });
+  {
+    const std::lock_guard<std::mutex> lock(queue->mutex);
+    queue->is_open = false;
+  }
+  queue->changed.notify_all();
+}
+
+// Waits for one. None: there will be no more.
+std::optional<Message> next_message() {
+  if (queue == nullptr) return std::nullopt;
+  const WithoutLock released;
+  std::unique_lock<std::mutex> lock(queue->mutex);
+  queue->changed.wait(lock, [] { return !queue->waiting.empty() || !queue->is_open; });
+  if (queue->waiting.empty()) return std::nullopt;
+  Message message = std::move(queue->waiting.front());
+  queue->waiting.pop_front();
+  if (queue->left_out != 0)  // they would have come behind what waits now
+    queue->waiting.emplace_back(VPMM_LOG_WARNING,
+                                std::to_string(std::exchange(queue->left_out, 0)) + " messages were left out");
+  return message;
+}
+
+}  // namespace
+
+void bind_messages(nb::module_& module) {
+  module.def("open_messages", &open_messages);
+  module.def("close_messages", &close_messages);
+  module.def("next_message", &next_message);
+}
+
+}  // namespace vpmm::python

@@ -1,0 +1,10 @@
+// python: messages of the library, for Python's logging.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace vpmm::python {
+
+void bind_messages(nanobind::module_& module);
+
+}  // namespace vpmm::python

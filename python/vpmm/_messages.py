@@ -1,0 +1,47 @@
+# vpmm: messages of the library as records of Python's logging.
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+
+from vpmm import _vpmm
+
+__all__ = ["log_to_logging"]
+
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def _deliver() -> None:
+    logger = logging.getLogger("vpmm")
+    while (message := _vpmm.next_message()) is not None:
+        level, text = message
+        logger.log(_LEVELS.get(level, logging.INFO), "%s", text)
+
+
+def _start() -> None:
+    global _thread
+    _vpmm.open_messages()
+    _thread = threading.Thread(target=_deliver, name="vpmm messages", daemon=True)
+    _thread.start()
+
+
+def _finish() -> None:
+    _vpmm.close_messages()
+    if _thread is not None:
+        _thread.join()
+
+
+def log_to_logging() -> None:
+    """As vpmm.log_to_logging() says."""
+    with _lock:
+        if _thread is not None:
+            return
+        _start()
+        atexit.register(_finish)
+        os.register_at_fork(after_in_child=_start)

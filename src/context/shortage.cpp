@@ -1,0 +1,120 @@
+// context: looking at a pool whose request has failed for want of memory.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
+#include "base/quantity.hpp"
+#include "context/shortage_report.hpp"
+#include "context/visit.hpp"
+#include "observe/log.hpp"
+
+namespace vpmm::context {
+namespace {
+
+std::string name_of_tag(std::uint32_t tag) {
+  const char* const name = tag_name(tag);
+  if (tag == 0) return "untagged";
+  return *name == '\0' ? message_of("{}", tag) : name;
+}
+
+std::string name_of_stream(std::uint64_t stream) { return stream == 0 ? "no stream" : message_of("stream {}", stream); }
+
+template <typename Number>
+std::vector<Holding> sorted(const std::map<Number, Holding>& sums) {
+  std::vector<Holding> holders;
+  for (const auto& [number, holder] : sums) holders.push_back(holder);
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const Holding& a, const Holding& b) { return a.bytes > b.bytes; });
+  return holders;
+}
+
+void count(Holding& holder, std::string name, Bytes bytes) {
+  holder.name = std::move(name);
+  holder.bytes += bytes;
+  ++holder.allocations;
+}
+
+}  // namespace
+
+// What is the pool's: nothing of an external arena.
+void DeviceContext::add_holders(Shortage& shortage) const {
+  Set<DevicePtr> external;
+  arenas_.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
+    arenas_.for_each_block_around(
+        stretch, [&](const arena::Block& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
+  });
+  std::map<std::uint32_t, Holding> by_tag;
+  std::map<std::uint64_t, Holding> by_stream;
+  for (const Block& block : drawn_layout().blocks) {
+    if (block.state != region::RegionState::allocated || external.contains(block.range.begin)) continue;
+    count(shortage.live, "live", block.requested);
+    shortage.live_taken += block.range.size;
+    count(by_tag[block.tag], name_of_tag(block.tag), block.requested);
+    count(by_stream[block.stream_id], name_of_stream(block.stream_id), block.requested);
+  }
+  if (by_tag.size() > 1 || by_tag.count(0) == 0) shortage.by_tag = sorted(by_tag);
+  shortage.by_stream = sorted(by_stream);
+}
+
+void DeviceContext::add_pending(Shortage& shortage) const {
+  std::map<std::uint64_t, Holding> by_timeline;
+  device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
+    if (device_.pool == nullptr) return;
+    const Bytes pending = device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id);
+    if (pending > 0)
+      count(by_timeline[static_cast<std::uint64_t>(timeline.id)], device_.timelines.describe_stream(timeline.id),
+            pending);
+  });
+  shortage.pending_on = sorted(by_timeline);
+}
+
+Shortage DeviceContext::look_at_shortage(const Request& request, const std::string& reason) const {
+  Shortage shortage;
+  const observe::Statistics now = figures();
+  shortage.requested = request.bytes;
+  shortage.taken = round_up(request.bytes, device_.page_size);
+  driver::StreamId stream{};
+  shortage.stream = "no stream";
+  if (request.stream && device_.driver.stream_get_id(*request.stream, stream) == driver::CuResult::success)
+    shortage.stream = name_of_stream(static_cast<std::uint64_t>(stream));
+  if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
+  shortage.arena = static_cast<std::uint64_t>(request.arena);
+  shortage.is_one_chunk = request.one_chunk;
+  shortage.reason = reason;
+  shortage.slack = device_.pool == nullptr ? 0 : device_.pool->slack_bytes();
+  shortage.free = now.free_bytes;
+  shortage.pending = now.pending_bytes;
+  shortage.largest_free = now.largest_free_bytes;
+  shortage.small_free = now.small_free_bytes;
+  shortage.leased = now.leased_bytes;
+  shortage.parked = captures_.parked_bytes();
+  shortage.quarantined = now.quarantined_bytes;
+  shortage.mapped = now.mapped_bytes;
+  shortage.mappings = now.mappings;
+  shortage.max_mappings = device_.config.max_mappings;
+  shortage.capacity = footprint_.capacity();
+  shortage.prefer = device_.config.prefer;
+  shortage.is_capture_known = captures_.are_known();
+  driver::MemInfo gpu;
+  if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.gpu = gpu;
+  shortage.arenas = arenas_.holdings();
+  add_pending(shortage);
+  add_holders(shortage);
+  return shortage;
+}
+
+// Of what it is when nobody could help any more; other threads may have changed it since the request was refused.
+// Where the process has no memory for a report the reason is all that is told.
+void DeviceContext::explain_shortage(const Request& request, Error& error) noexcept {
+  const std::string reason = std::exchange(error.message, message_of("out of device memory: {}", error.message));
+  try {
+    Visit visit(*this);
+    if (visit.status()) error.message = shortage_report(look_at_shortage(request, reason));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone
+  }
+  observe::log(observe::LogLevel::info, "{}", first_line(error.message));
+}
+
+}  // namespace vpmm::context

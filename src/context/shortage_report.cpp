@@ -1,0 +1,160 @@
+// context: the lines of the report, and the rules for what to try.
+#include "context/shortage_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/quantity.hpp"
+
+namespace vpmm::context {
+namespace {
+
+constexpr std::size_t kHoldingsNamed = 5;
+
+Bytes minus(Bytes a, Bytes b) { return a - std::min(a, b); }
+
+Bytes held_by_others(const Shortage& shortage) {
+  return shortage.gpu ? minus(minus(shortage.gpu->total, shortage.gpu->free), shortage.mapped) : 0;
+}
+
+// What the pool may still map.
+Bytes room(const Shortage& shortage) {
+  const Bytes gpu = shortage.gpu ? shortage.gpu->free : 0;
+  return shortage.capacity ? std::min(gpu, minus(*shortage.capacity, shortage.mapped)) : gpu;
+}
+
+// What would have to be freed, or allowed, for the request to fit: 0, something else was in the way.
+Bytes missing(const Shortage& shortage) {
+  return minus(shortage.taken, minus(shortage.free, shortage.pending) + room(shortage));
+}
+
+Bytes idle_in_pinned_arenas(const Shortage& shortage) {
+  Bytes idle = 0;
+  for (const ArenaHolding& arena : shortage.arenas)
+    if (arena.is_pinned) idle += minus(arena.held, arena.live);
+  return idle;
+}
+
+std::string limit_of(const Shortage& shortage) {
+  return shortage.capacity ? readable_bytes(*shortage.capacity) : "none";
+}
+
+std::string list_of(const std::vector<Holding>& holders) {
+  std::string text;
+  Bytes others = 0;
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    if (i >= kHoldingsNamed)
+      others += holders[i].bytes;
+    else
+      text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", holders[i].name, readable_bytes(holders[i].bytes));
+  }
+  return holders.size() <= kHoldingsNamed
+             ? text
+             : fmt::format("{}, {} more ({})", text, holders.size() - kHoldingsNamed, readable_bytes(others));
+}
+
+class Report {
+ public:
+  template <typename... Args>
+  void line(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
+    text_ += fmt::format("\n  {:<10} {}", name, fmt::format(format, std::forward<Args>(args)...));
+  }
+  void add(std::string_view text) { text_ += text; }
+  std::string done() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void add_request(const Shortage& shortage, Report& report) {
+  report.line("asked for", "{}{}{}{}{}", readable_and_exact_bytes(shortage.requested),
+              shortage.stream.empty() ? "" : " on " + shortage.stream,
+              shortage.tag.empty() ? "" : ", tag " + shortage.tag,
+              shortage.arena == 0 ? "" : fmt::format(", arena {}", shortage.arena),
+              shortage.is_one_chunk ? ", in one physical chunk" : "");
+}
+
+void add_pool(const Shortage& shortage, Report& report) {
+  report.line("live", "{} in {} allocation{}, which take {}{}", readable_bytes(shortage.live.bytes),
+              shortage.live.allocations, shortage.live.allocations == 1 ? "" : "s", readable_bytes(shortage.live_taken),
+              shortage.slack == 0 ? "" : fmt::format(", {} of it slack", readable_bytes(shortage.slack)));
+  report.line("free", "{} in whole pages, the largest range {}", readable_bytes(shortage.free),
+              readable_bytes(shortage.largest_free));
+  if (shortage.pending > 0)
+    report.line("pending", "{} of what is free is still used by work that was queued before: {}",
+                readable_bytes(shortage.pending), list_of(shortage.pending_on));
+  if (shortage.small_free > 0)
+    report.line("in pages", "{} are free in pages that smaller requests share", readable_bytes(shortage.small_free));
+  if (shortage.leased > 0)
+    report.line("leased", "{} are freed, but other processes have them open", readable_bytes(shortage.leased));
+  if (shortage.parked > 0)
+    report.line("graphs", "{} are freed, but belong to captured graphs", readable_bytes(shortage.parked));
+  for (const ArenaHolding& arena : shortage.arenas)
+    report.line("arena", "{} (tag {}{}{}) holds {}, of which live {}", arena.id, arena.tag,
+                arena.is_pinned ? ", pinned" : "", arena.is_released ? ", released" : "", readable_bytes(arena.held),
+                readable_bytes(arena.live));
+  if (shortage.quarantined > 0)
+    report.line("refused", "{} that the driver does not take back", readable_bytes(shortage.quarantined));
+}
+
+void add_limits(const Shortage& shortage, Report& report) {
+  report.line("mapped", "{}; the limit is {}; {} more may be mapped", readable_bytes(shortage.mapped),
+              limit_of(shortage), readable_bytes(room(shortage)));
+  if (shortage.gpu)
+    report.line("GPU", "{}, of which {} free, {} held by others", readable_bytes(shortage.gpu->total),
+                readable_bytes(shortage.gpu->free), readable_bytes(held_by_others(shortage)));
+  if (!shortage.by_tag.empty()) report.line("by tag", "{}", list_of(shortage.by_tag));
+  if (!shortage.by_stream.empty()) report.line("by stream", "{}", list_of(shortage.by_stream));
+}
+
+}  // namespace
+
+// A rule speaks where what it proposes would matter for this request.
+std::vector<std::string> advice(const Shortage& shortage) {
+  std::vector<std::string> list;
+  const Bytes lacking = std::max(missing(shortage), Bytes{1});
+  const Bytes others = held_by_others(shortage);
+  const auto say = [&list](std::string text) { list.push_back(std::move(text)); };
+  const bool is_limited = shortage.capacity && minus(*shortage.capacity, shortage.mapped) < shortage.taken;
+  if (is_limited && shortage.gpu && shortage.gpu->free >= lacking)
+    say(fmt::format("raise VPMM_CAPACITY (vpmm_set_capacity) by {} or more, or take it away: the GPU has {} free",
+                    readable_bytes(lacking), readable_bytes(shortage.gpu->free)));
+  if (shortage.pending > 0 && !shortage.pending_on.empty())
+    say(fmt::format("{} for the work of {}, or free with the stream that used the memory last{}",
+                    shortage.is_capture_known ? "end the stream capture that forbids to wait" : "wait",
+                    shortage.pending_on.front().name,
+                    shortage.is_capture_known ? " (captures that are announced count until they are ended)" : ""));
+  if (others >= lacking && !(is_limited && shortage.gpu->free >= lacking))
+    say(fmt::format("find out who else holds {} of the GPU: other processes (nvidia-smi), other libraries or pools",
+                    readable_bytes(others)));
+  if (shortage.leased > 0) say("have the other processes close the memory of this one that they opened");
+  if (shortage.parked > 0) say("destroy captured graphs that are not launched any more, or vpmm_capture_release them");
+  if (const Bytes idle = idle_in_pinned_arenas(shortage); idle > 0)
+    say(fmt::format("release pinned arenas that are done with: {} in them are idle", readable_bytes(idle)));
+  if (shortage.slack >= lacking && shortage.prefer != pool::Prefer::footprint)
+    say(fmt::format("VPMM_PREFER=footprint: {} of what lives is slack", readable_bytes(shortage.slack)));
+  if (shortage.small_free >= lacking) say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");
+  if (shortage.mappings >= shortage.max_mappings)
+    say(fmt::format("raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
+                    shortage.mappings));
+  say("see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm");
+  return list;
+}
+
+std::string shortage_report(const Shortage& shortage) {
+  Report report;
+  report.add(fmt::format("out of device memory: asked for {}; {}; live {}, free {}, limit {}",
+                         readable_bytes(shortage.requested), shortage.reason, readable_bytes(shortage.live.bytes),
+                         readable_bytes(shortage.free), limit_of(shortage)));
+  add_request(shortage, report);
+  add_pool(shortage, report);
+  add_limits(shortage, report);
+  report.add("\nwhat to try:");
+  for (const std::string& sentence : advice(shortage)) report.add("\n  - " + sentence);
+  return std::move(report).done();
+}
+
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace vpmm::context

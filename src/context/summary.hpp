@@ -1,0 +1,21 @@
+// context: what VPMM_STATS=1 and VPMM_LOG=info say of a pool when it ends and when it opens.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "context/config.hpp"
+#include "driver/driver.hpp"
+#include "observe/statistics.hpp"
+
+namespace vpmm::context {
+
+// Several lines for people, the last with its line break.
+std::string summary(driver::DeviceOrdinal device, const observe::Statistics& figures, std::optional<Bytes> capacity);
+// To standard error, in one write. Safe while the process ends.
+void print_summary(const std::string& text) noexcept;
+
+// "device 0 (NVIDIA H100, 80 GiB): pool opened, limit none; VPMM_PREFER=latency": what differs from the defaults.
+std::string opening(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config);
+
+}  // namespace vpmm::context

@@ -1,0 +1,237 @@
+// context: the table of the process's variables, and the search for the one that was meant.
+#include "context/variables.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "base/message.hpp"
+#include "base/quantity.hpp"
+#include "context/config.hpp"
+#include "observe/log.hpp"
+
+namespace vpmm::context {
+namespace {
+
+constexpr std::uint64_t kLongestMs = 3'600'000;
+constexpr std::size_t kLongestFolder = 65;  // ipc: what a socket's name leaves of the system's limit
+
+std::optional<double> parse_ratio(std::string_view text) {
+  double ratio = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), ratio);
+  if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1)) return std::nullopt;
+  return ratio;
+}
+
+bool is_count_in(std::string_view text, std::uint64_t least, std::uint64_t most) {
+  const std::optional<std::uint64_t> count = parse_count(text);
+  return count && *count >= least && *count <= most;
+}
+
+bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), text) != words.end();
+}
+
+bool is_anything(std::string_view /*text*/) { return true; }
+bool is_switch(std::string_view text) { return is_one_of(text, {"0", "1"}); }
+bool is_number(std::string_view text) { return parse_count(text).has_value(); }
+
+struct ProcessVariable {
+  const char* name;
+  const char* fallback;  // as the user would write it
+  const char* allowed;   // reads well after "must be"
+  const char* meaning;
+  bool (*is_allowed)(std::string_view text);
+};
+
+constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
+                                 "1: each pool prints a summary to standard error when it ends", is_switch};
+constexpr ProcessVariable kIpcFolder{
+    "VPMM_IPC_DIR", "/tmp/vpmm-UID", "an absolute path of at most 65 characters",
+    "folder of the sockets through which processes hand memory to each other",
+    [](std::string_view text) { return text.front() == '/' && text.size() <= kLongestFolder; }};
+constexpr ProcessVariable kIpcTimeout{"VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
+                                      "longest that one answer of another process is waited for",
+                                      [](std::string_view text) { return is_count_in(text, 1, kLongestMs); }};
+constexpr ProcessVariable kIpcGrace{"VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
+                                    "how long a process that is gone and cannot be watched keeps what it had open",
+                                    [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
+constexpr ProcessVariable kMemoryManager{
+    "VPMM_MEMORY_MANAGER", "vpmm", "\"vpmm\", \"stream_ordered\", \"default\" or the path of a library",
+    "what programs that use the interface for memory managers take memory from", is_anything};
+constexpr ProcessVariable kPendingCount{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "10", "a number, 0 or more",
+                                        "most frees of a memory manager that wait", is_number};
+constexpr ProcessVariable kPendingRatio{"VPMM_MAX_PENDING_DEALLOCS_RATIO", "0.2", "a number from 0 to 1",
+                                        "most bytes that wait likewise, as a part of the device's memory",
+                                        [](std::string_view text) { return parse_ratio(text).has_value(); }};
+
+// Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt ones derive from it.
+constexpr ProcessVariable kVariables[] = {
+    kStats,
+    {"VPMM_RECORD", "none", "the path of a file",
+     "file that each pool records to; %p stands for the process, %d for the device", is_anything},
+    {"VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
+     "whose call stacks are recorded with each allocation",
+     [](std::string_view text) {
+       return is_one_of(text, {"none", "native", "python", "both"});
+     }},
+    {"VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
+     "most bytes of the file; beyond it the older half is left out",
+     [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }},
+    {"VPMM_RECORD_WINDOW", "none", "a number of seconds, or \"none\"", "how much of the latest time the file keeps",
+     [](std::string_view text) { return text == "none" || is_number(text); }},
+    {"VPMM_RECORD_SAMPLE", "1", "a number, 1 or more", "one allocation in so many is recorded",
+     [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }},
+    kIpcFolder,
+    kIpcTimeout,
+    kIpcGrace,
+    kMemoryManager,
+    kPendingCount,
+    kPendingRatio,
+    {"VPMM_TORCH", "0", "1, true, yes or on; anything else is no",
+     "Python: PyTorch takes its GPU memory from the pools as soon as it is imported", is_anything},
+    {"VPMM_NUMBA_KERNEL_ARGUMENTS", "on", "\"on\" or \"off\"",
+     "Python: whether Numba's plugin passes arrays to kernels in its own, faster way",
+     [](std::string_view text) {
+       return is_one_of(text, {"on", "off"});
+     }},
+    {"VPMM_CACHE_DIR", "~/.cache/vpmm", "the path of a folder", "Python: folder of what is compiled at its first use",
+     is_anything},
+    {"VPMM_PAGES_PID", "none", "left alone", "left by a process that mapped pages ahead, for its children",
+     is_anything},
+};
+
+// Of the repository's own tests and tools, whose programs open pools; what follows "VPMM_" begins so.
+constexpr std::string_view kOfTests[] = {"BENCH_",      "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE",
+                                         "GOLDEN",      "HERE",         "HOST_FAULTS", "PACKAGE_", "PROGRAMS",
+                                         "REQUIRE_GPU", "SEED",         "SIM_GPU_",    "SOAK_",    "STRESS_",
+                                         "TEST_",       "THERE",        "TORCH_PYTHON"};
+
+constexpr std::string_view kPrefix = "VPMM_";
+
+// What it holds. bad_configuration: that is not allowed.
+Result<std::string_view> allowed_value(const ProcessVariable& variable) {
+  const std::string_view text = value_of(variable.name);
+  if (text.empty() || variable.is_allowed(text)) return text;
+  return bad_setting(variable.name, text, variable.allowed);
+}
+
+// The least number of letters to insert, leave out, replace or swap with their neighbour.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> least(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      std::size_t& here = least[i][j];
+      here = i + j;
+      if (i == 0 || j == 0) continue;
+      here = std::min({least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swapped) here = std::min(here, least[i - 2][j - 2] + 1);
+    }
+  }
+  return least[a.size()][b.size()];
+}
+
+Vector<std::string> known_variables() {
+  Vector<std::string> names;
+  for (const SettingInForce& setting : list_settings(Config{}))
+    if (setting.name.starts_with(kPrefix)) names.push_back(setting.name);
+  for (const ProcessVariable& variable : kVariables) names.emplace_back(variable.name);
+  return names;
+}
+
+// Empty: it is like none of them. A third of the letters may differ, one at least.
+std::string most_like(std::string_view name, const Vector<std::string>& known) {
+  std::string best;
+  std::size_t least = std::max<std::size_t>(1, (name.size() - kPrefix.size()) / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t letters = distance(name, candidate);
+    if (letters >= least) continue;
+    least = letters;
+    best = candidate;
+  }
+  return best;
+}
+
+bool is_of_tests(std::string_view name) {
+  name.remove_prefix(kPrefix.size());
+  return std::any_of(std::begin(kOfTests), std::end(kOfTests),
+                     [&](std::string_view start) { return name.starts_with(start); });
+}
+
+}  // namespace
+
+std::string_view value_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? std::string_view() : std::string_view(text);
+}
+
+Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
+  return {ErrorCode::bad_configuration, message_of("{}={}: must be {}", name, value, allowed)};
+}
+
+Result<PendingLimits> pending_limits_from_environment() {
+  PendingLimits limits;
+  VPMM_TRY_ASSIGN(const std::string_view count, allowed_value(kPendingCount));
+  VPMM_TRY_ASSIGN(const std::string_view ratio, allowed_value(kPendingRatio));
+  limits.count = parse_count(count).value_or(limits.count);
+  limits.ratio = parse_ratio(ratio).value_or(limits.ratio);
+  return limits;
+}
+
+// The folder is judged by who uses it.
+Result<IpcSettings> ipc_settings_from_environment() {
+  IpcSettings settings;
+  settings.folder = value_of(kIpcFolder.name);
+  VPMM_TRY_ASSIGN(const std::string_view timeout, allowed_value(kIpcTimeout));
+  VPMM_TRY_ASSIGN(const std::string_view grace, allowed_value(kIpcGrace));
+  settings.timeout_ms = parse_count(timeout).value_or(settings.timeout_ms);
+  settings.grace_ms = parse_count(grace).value_or(settings.grace_ms);
+  return settings;
+}
+
+std::string memory_manager_from_environment() { return std::string(value_of(kMemoryManager.name)); }
+
+Result<bool> wants_summary_from_environment() {
+  VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kStats));
+  return text == "1";
+}
+
+Vector<SettingInForce> list_process_settings() {
+  Vector<SettingInForce> list;
+  for (const ProcessVariable& variable : kVariables) {
+    const Result<std::string_view> text = allowed_value(variable);
+    const bool is_set = text && !text.value().empty();
+    list.push_back({variable.name, std::string(is_set ? text.value() : variable.fallback), variable.allowed,
+                    variable.meaning, is_set, text ? std::string() : text.error().message});
+  }
+  return list;
+}
+
+Vector<std::string> misspelt_variables() {
+  Vector<std::string> sentences;
+  const Vector<std::string> known = known_variables();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with(kPrefix) || name.size() + 1 >= text.size() || is_of_tests(name)) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string meant = most_like(name, known);
+    sentences.push_back(meant.empty() ? message_of("{} is not a setting; `vpmm info` lists all that there are", name)
+                                      : message_of("{} is not a setting; did you mean {}?", name, meant));
+  }
+  return sentences;
+}
+
+void warn_of_misspelt_variables() {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  for (const std::string& sentence : misspelt_variables()) observe::log(observe::LogLevel::warning, "{}", sentence);
+}
+
+}  // namespace vpmm::context

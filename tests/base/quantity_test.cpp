@@ -1,0 +1,84 @@
+// base: sizes as text: what is accepted, what is refused, and what people read.
+#include "base/quantity.hpp"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+namespace vpmm {
+namespace {
+
+TEST(ParseBytes, accepts_bare_numbers_and_every_unit) {
+  const std::pair<const char*, Bytes> cases[] = {{"0", 0},
+                                                 {"4096", 4096},
+                                                 {"4096B", 4096},
+                                                 {"3KiB", 3 * kKiB},
+                                                 {"64MiB", 64 * kMiB},
+                                                 {"5GiB", 5 * kGiB},
+                                                 {"8TiB", 8 * kTiB},
+                                                 {"3KB", 3'000},
+                                                 {"3MB", 3'000'000},
+                                                 {"3GB", 3'000'000'000},
+                                                 {"3TB", 3'000'000'000'000},
+                                                 {"18446744073709551615", ~Bytes{0}}};
+  for (const auto& [text, bytes] : cases) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.value(), bytes) << text;
+  }
+}
+
+TEST(ParseBytes, refuses_everything_else) {
+  for (const char* text : {"", " ", "MiB", "64M", "64m", "1k", "2g", "1.5GiB", "-1", "+1", " 1", "1 ", "1 MiB", "64mib",
+                           "0x10", "1MiBx", "max", "1e3"}) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
+  }
+}
+
+TEST(ParseBytes, refuses_sizes_that_overflow) {
+  for (const char* text :
+       {"18446744073709551616", "16777216TiB", "18446744073709551615KiB", "99999999999999999999999"}) {
+    const auto parsed = parse_bytes(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_NE(parsed.error().message.find("larger than any size"), std::string::npos) << parsed.error().message;
+  }
+  EXPECT_TRUE(parse_bytes("16777215TiB").ok());
+}
+
+TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
+  for (const Bytes bytes : {Bytes{0}, Bytes{1}, Bytes{1500}, kKiB, 3 * kMiB, 2 * kGiB, 8 * kTiB, kTiB + 1, ~Bytes{0}}) {
+    const auto parsed = parse_bytes(format_bytes(bytes));
+    ASSERT_TRUE(parsed.ok()) << format_bytes(bytes);
+    EXPECT_EQ(parsed.value(), bytes);
+  }
+  EXPECT_EQ(format_bytes(3 * kMiB), "3MiB");
+  EXPECT_EQ(format_bytes(1500), "1500B");
+}
+
+TEST(ReadableBytes, has_three_digits_and_the_largest_unit_that_is_not_more) {
+  const std::pair<Bytes, const char*> cases[] = {{0, "0 bytes"},
+                                                 {1, "1 byte"},
+                                                 {1023, "1023 bytes"},
+                                                 {kKiB, "1 KiB"},
+                                                 {18 * kMiB, "18 MiB"},
+                                                 {1000 * kMiB, "1000 MiB"},
+                                                 {kGiB + kGiB / 2, "1.50 GiB"},
+                                                 {12 * kMiB + 300 * kKiB, "12.3 MiB"},
+                                                 {149'250'113'536, "139 GiB"},
+                                                 {300 * kGiB + 1, "300 GiB"},
+                                                 {~Bytes{0}, "16777216 TiB"}};
+  for (const auto& [bytes, text] : cases) EXPECT_EQ(readable_bytes(bytes), text);
+  EXPECT_EQ(readable_and_exact_bytes(18 * kMiB), "18 MiB (18874368 bytes)");
+  EXPECT_EQ(readable_and_exact_bytes(700), "700 bytes");
+}
+
+TEST(ParseCount, accepts_digits_alone) {
+  EXPECT_EQ(parse_count("18446744073709551615"), ~std::uint64_t{0});
+  for (const char* text : {"", "-1", "+1", " 1", "1 ", "1.5", "1KiB", "18446744073709551616"})
+    EXPECT_FALSE(parse_count(text).has_value()) << text;
+}
+
+}  // namespace
+}  // namespace vpmm

@@ -1,0 +1,155 @@
+// context: what the report of a shortage says, and which advice it gives when.
+#include "context/shortage_report.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace vpmm::context {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr const char* kRecord =
+    "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm";
+
+// A GPU of 64 MiB, of which the pool has mapped 48 and others have 8; the request of 20 MiB lacks 4.
+Shortage usual() {
+  Shortage shortage;
+  shortage.requested = shortage.taken = 20 * kMiB;
+  shortage.stream = "stream 3";
+  shortage.reason = "4 MiB are missing";
+  shortage.live = {"live", 40 * kMiB, 3};
+  shortage.live_taken = 40 * kMiB;
+  shortage.free = shortage.largest_free = 8 * kMiB;
+  shortage.mapped = 48 * kMiB;
+  shortage.mappings = 7;
+  shortage.max_mappings = 60'000;
+  shortage.gpu = driver::MemInfo{8 * kMiB, 64 * kMiB};
+  shortage.by_stream = {{"stream 3", 30 * kMiB, 2}, {"no stream", 10 * kMiB, 1}};
+  return shortage;
+}
+
+TEST(ShortageReport, begins_with_a_line_that_makes_sense_alone) {
+  EXPECT_EQ(first_line(shortage_report(usual())),
+            "out of device memory: asked for 20 MiB; 4 MiB are missing; live 40 MiB, free 8 MiB, limit none");
+}
+
+TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_holds_it) {
+  Shortage shortage = usual();
+  shortage.tag = "weights";
+  shortage.capacity = 52 * kMiB;
+  shortage.by_tag = {{"weights", 40 * kMiB, 3}};
+  EXPECT_EQ(shortage_report(shortage),
+            "out of device memory: asked for 20 MiB; 4 MiB are missing; live 40 MiB, free 8 MiB, limit 52 MiB\n"
+            "  asked for  20 MiB (20971520 bytes) on stream 3, tag weights\n"
+            "  live       40 MiB in 3 allocations, which take 40 MiB\n"
+            "  free       8 MiB in whole pages, the largest range 8 MiB\n"
+            "  mapped     48 MiB; the limit is 52 MiB; 4 MiB more may be mapped\n"
+            "  GPU        64 MiB, of which 8 MiB free, 8 MiB held by others\n"
+            "  by tag     weights (40 MiB)\n"
+            "  by stream  stream 3 (30 MiB), no stream (10 MiB)\n"
+            "what to try:\n"
+            "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 8 MiB free\n"
+            "  - " +
+                std::string(kRecord));
+}
+
+TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
+  Shortage shortage = usual();
+  shortage.pending = 6 * kMiB;
+  shortage.pending_on = {{"stream 9", 4 * kMiB, 1}, {"any stream", 2 * kMiB, 1}};
+  shortage.small_free = 3 * kMiB;
+  shortage.leased = 2 * kMiB;
+  shortage.parked = 10 * kMiB;
+  shortage.quarantined = 2 * kMiB;
+  shortage.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
+  const std::string report = shortage_report(shortage);
+  for (const char* line : {"\n  pending    6 MiB of what is free is still used by work that was queued before: "
+                           "stream 9 (4 MiB), any stream (2 MiB)\n",
+                           "\n  in pages   3 MiB are free in pages that smaller requests share\n",
+                           "\n  leased     2 MiB are freed, but other processes have them open\n",
+                           "\n  graphs     10 MiB are freed, but belong to captured graphs\n",
+                           "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
+                           "\n  refused    2 MiB that the driver does not take back\n"})
+    EXPECT_THAT(report, HasSubstr(line));
+}
+
+TEST(ShortageReport, names_five_holders_and_counts_the_others) {
+  Shortage shortage = usual();
+  shortage.by_stream.clear();
+  for (int i = 1; i <= 7; ++i) shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5 (2 MiB), 2 more (4 MiB)\n"));
+}
+
+TEST(ShortageAdvice, is_to_look_at_a_recording_where_no_rule_has_anything_to_say) {
+  Shortage shortage = usual();
+  shortage.gpu = driver::MemInfo{0, 48 * kMiB};
+  EXPECT_THAT(advice(shortage), ElementsAre(kRecord));
+}
+
+TEST(ShortageAdvice, names_the_limit_where_it_is_in_the_way_and_the_gpu_has_enough) {
+  Shortage shortage = usual();
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "there is none";
+  shortage.capacity = 50 * kMiB;
+  shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 10 MiB or more")));
+  shortage.gpu = driver::MemInfo{kMiB, kGiB};
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "it would not help";
+}
+
+TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
+  Shortage shortage = usual();
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
+  shortage.gpu->free = 14 * kMiB;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else"))) << "2 MiB are held, and nothing is missing";
+  shortage.gpu->free = 16 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else"))));
+}
+
+TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_it) {
+  Shortage shortage = usual();
+  shortage.pending = 4 * kMiB;
+  shortage.pending_on = {{"stream 9", 4 * kMiB, 1}};
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("wait for the work of stream 9")));
+  shortage.is_capture_known = true;
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
+}
+
+TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
+  Shortage shortage = usual();
+  const std::vector<std::string> none = advice(shortage);
+  shortage.leased = shortage.parked = kMiB;
+  shortage.arenas = {{4, 0, true, false, 6 * kMiB, 2 * kMiB}, {5, 0, false, false, 6 * kMiB, 0}};
+  EXPECT_EQ(advice(shortage).size(), none.size() + 3);
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("other processes close")));
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("destroy captured graphs")));
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("release pinned arenas that are done with: 4 MiB")));
+}
+
+TEST(ShortageAdvice, names_the_preference_where_slack_is_what_is_missing) {
+  Shortage shortage = usual();
+  shortage.slack = 2 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER")))) << "it is not enough";
+  shortage.slack = 4 * kMiB;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_PREFER=footprint: 4 MiB")));
+  shortage.prefer = pool::Prefer::footprint;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
+}
+
+TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {
+  Shortage shortage = usual();
+  shortage.small_free = 5 * kMiB;
+  shortage.mappings = shortage.max_mappings;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_SMALL=stream_ordered")));
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_MAX_MAPPINGS: at 60000 mappings")));
+}
+
+}  // namespace
+}  // namespace vpmm::context

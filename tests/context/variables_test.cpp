@@ -1,0 +1,152 @@
+// context: the process's own settings, and variables that are none.
+#include "context/variables.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "context/config.hpp"
+#include "observe/log.hpp"
+
+namespace vpmm::context {
+namespace {
+
+// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// Without the variables that the shell may have set.
+class Variables : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const SettingInForce& setting : list_process_settings()) unsetenv(setting.name.c_str());
+  }
+};
+
+std::vector<std::string> misspelt() {
+  const auto sentences = misspelt_variables();
+  return {sentences.begin(), sentences.end()};
+}
+
+SettingInForce setting_called(const std::string& name) {
+  for (const SettingInForce& setting : list_process_settings())
+    if (setting.name == name) return setting;
+  for (const SettingInForce& setting : list_settings(allowed_config_from_environment()))
+    if (setting.name == name) return setting;
+  return {};
+}
+
+TEST_F(Variables, reads_what_ipc_is_told) {
+  const auto unset = ipc_settings_from_environment();
+  ASSERT_TRUE(unset.ok()) << unset.error().message;
+  EXPECT_EQ(unset.value().folder, "");
+  EXPECT_EQ(unset.value().timeout_ms, 10'000U);
+  EXPECT_EQ(unset.value().grace_ms, 10'000U);
+  const Variable variables[] = {{"VPMM_IPC_DIR", "/run/mine"}, {"VPMM_IPC_TIMEOUT", "1"}, {"VPMM_IPC_GRACE", "0"}};
+  const auto set = ipc_settings_from_environment();
+  ASSERT_TRUE(set.ok()) << set.error().message;
+  EXPECT_EQ(set.value().folder, "/run/mine");
+  EXPECT_EQ(set.value().timeout_ms, 1U);
+  EXPECT_EQ(set.value().grace_ms, 0U);
+}
+
+TEST_F(Variables, refuses_times_of_ipc_that_are_none) {
+  for (const char* text : {"0", "soon", "3600001", "1s", "-1"}) {
+    const Variable timeout("VPMM_IPC_TIMEOUT", text);
+    const auto settings = ipc_settings_from_environment();
+    ASSERT_FALSE(settings.ok()) << text;
+    EXPECT_EQ(settings.error().code, ErrorCode::bad_configuration);
+    EXPECT_EQ(settings.error().message,
+              std::string("VPMM_IPC_TIMEOUT=") + text + ": must be a number of milliseconds from 1 to 3600000");
+  }
+  const Variable grace("VPMM_IPC_GRACE", "never");
+  EXPECT_FALSE(ipc_settings_from_environment().ok());
+}
+
+TEST_F(Variables, say_whether_a_summary_is_wanted) {
+  EXPECT_FALSE(wants_summary_from_environment().value());
+  {
+    const Variable stats("VPMM_STATS", "1");
+    EXPECT_TRUE(wants_summary_from_environment().value());
+  }
+  const Variable stats("VPMM_STATS", "yes");
+  const auto bad = wants_summary_from_environment();
+  ASSERT_FALSE(bad.ok());
+  EXPECT_EQ(bad.error().message, "VPMM_STATS=yes: must be 0 or 1");
+}
+
+TEST_F(Variables, are_listed_with_what_they_hold_and_where_it_came_from) {
+  EXPECT_EQ(setting_called("VPMM_IPC_GRACE").value, "10000");
+  EXPECT_FALSE(setting_called("VPMM_IPC_GRACE").is_from_environment);
+  const Variable variables[] = {{"VPMM_IPC_GRACE", "7"}, {"VPMM_PAGES", "3"}};
+  EXPECT_EQ(setting_called("VPMM_IPC_GRACE").value, "7");
+  EXPECT_TRUE(setting_called("VPMM_IPC_GRACE").is_from_environment);
+  EXPECT_EQ(setting_called("VPMM_PAGES").value, "3");
+  EXPECT_TRUE(setting_called("VPMM_PAGES").is_from_environment);
+  EXPECT_FALSE(setting_called("VPMM_PREFER").is_from_environment);
+}
+
+TEST_F(Variables, stand_at_their_defaults_where_what_they_hold_is_not_allowed) {
+  const std::pair<const char*, const char*> bad[] = {{"VPMM_IPC_DIR", "here"},
+                                                     {"VPMM_IPC_TIMEOUT", "0"},
+                                                     {"VPMM_MAX_PENDING_DEALLOCS_COUNT", "-1"},
+                                                     {"VPMM_MAX_PENDING_DEALLOCS_RATIO", "1.5"},
+                                                     {"VPMM_RECORD_STACKS", "all"},
+                                                     {"VPMM_RECORD_LIMIT", "64M"},
+                                                     {"VPMM_RECORD_SAMPLE", "0"},
+                                                     {"VPMM_RECORD_WINDOW", "long"},
+                                                     {"VPMM_NUMBA_KERNEL_ARGUMENTS", "no"},
+                                                     {"VPMM_PAGES", "lots"}};
+  for (const auto& [name, value] : bad) {
+    const SettingInForce usual = setting_called(name);
+    const Variable variable(name, value);
+    const SettingInForce setting = setting_called(name);
+    EXPECT_EQ(setting.problem, std::string(name) + "=" + value + ": must be " + setting.allowed);
+    EXPECT_EQ(setting.value, usual.value) << name;
+    EXPECT_FALSE(setting.is_from_environment) << name;
+  }
+}
+
+TEST_F(Variables, that_are_none_are_named_with_the_one_that_was_meant) {
+  EXPECT_EQ(misspelt(), std::vector<std::string>{});
+  const std::pair<const char*, const char*> cases[] = {
+      {"VPMM_PAGE_SZE", "VPMM_PAGE_SIZE"},    {"VPMM_PAGESIZE", "VPMM_PAGE_SIZE"},
+      {"VPMM_MAX_CAPACITY", "VPMM_CAPACITY"}, {"VPMM_LGO", "VPMM_LOG"},
+      {"VPMM_RECRD", "VPMM_RECORD"},          {"VPMM_IPC_TIMOUT", "VPMM_IPC_TIMEOUT"}};
+  for (const auto& [name, meant] : cases) {
+    const Variable variable(name, "1");
+    EXPECT_EQ(misspelt(), std::vector{std::string(name) + " is not a setting; did you mean " + meant + "?"});
+  }
+  const Variable strange("VPMM_HEAP", "1");
+  EXPECT_EQ(misspelt(), std::vector<std::string>{"VPMM_HEAP is not a setting; `vpmm info` lists all that there are"});
+}
+
+TEST_F(Variables, of_tests_and_empty_ones_and_ours_are_not_misspelt) {
+  const Variable variables[] = {{"VPMM_SEED", "7"},       {"VPMM_BUILD_FOLDER", "x"}, {"VPMM_PAGE_SZE", ""},
+                                {"VPMM_PAGES_PID", "12"}, {"VPMM_TORCH", "1"},        {"VPMM", "1"}};
+  EXPECT_EQ(misspelt(), std::vector<std::string>{});
+}
+
+TEST_F(Variables, that_are_none_are_warned_of_once) {
+  const Variable variable("VPMM_PAGE_SZE", "4MiB");
+  std::vector<std::string> messages;
+  observe::set_log_sink([&](observe::LogLevel, std::string_view message) { messages.emplace_back(message); });
+  warn_of_misspelt_variables();
+  warn_of_misspelt_variables();
+  observe::set_log_sink({});
+  EXPECT_EQ(messages, std::vector<std::string>{"VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"});
+}
+
+}  // namespace
+}  // namespace vpmm::context
