@@ -5,6 +5,7 @@
 #include "events.hpp"
 #include "ipc.hpp"
 #include "pool.hpp"
+#include "stacks.hpp"
 
 NB_MODULE(_vpmm, module) {
   // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
@@ -18,4 +19,5 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
+  vpmm::python::provide_stacks();
 }

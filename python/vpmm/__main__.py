@@ -20,14 +20,14 @@ def recording_path(path: Path, device: int) -> str:
     return str(path.with_name(f"{path.name.removesuffix(suffixes)}.device{device}{suffixes}"))
 
 
-def run(script: str, arguments: list[str], recording: Path | None, torch: bool) -> None:
+def run(script: str, arguments: list[str], recording: Path | None, stacks: str, torch: bool) -> None:
     """Runs the script as `python script` would, with NUMBA_CUDA_MEMORY_MANAGER=vpmm; `torch`: and VPMM_TORCH=1."""
     if torch:
         run_on_torch()
     os.environ["NUMBA_CUDA_MEMORY_MANAGER"] = "vpmm"
     if recording is not None:
         path = recording
-        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device)))
+        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device), stacks))
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
@@ -62,6 +62,9 @@ def main() -> int:
     run_parser = verbs.add_parser("run", help="run a program with Numba's memory from the pool")
     run_parser.add_argument("--torch", action="store_true", help="PyTorch's memory, too")
     run_parser.add_argument("--record", type=Path, metavar="FILE", help="record allocations for `vpmm replay`")
+    run_parser.add_argument(
+        "--stacks", choices=("none", "native", "python", "both"), default="none", help="of what is recorded"
+    )
     run_parser.add_argument("script")
     run_parser.add_argument("arguments", nargs=argparse.REMAINDER)
     verbs.add_parser("info", help="print version and devices")
@@ -69,7 +72,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.verb == "run":
-            run(options.script, options.arguments, options.record, options.torch)
+            run(options.script, options.arguments, options.record, options.stacks, options.torch)
         elif options.verb == "build-torch":
             build_torch()
         else:

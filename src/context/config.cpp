@@ -323,6 +323,28 @@ Result<IpcSettings> ipc_settings_from_environment() {
   return settings;
 }
 
+Result<RecordSettings> record_settings_from_environment() {
+  constexpr const char* kSample = "VPMM_RECORD_SAMPLE";
+  constexpr const char* kLimit = "VPMM_RECORD_LIMIT";
+  constexpr const char* kWindow = "VPMM_RECORD_WINDOW";
+  RecordSettings settings;
+  settings.file = value_of("VPMM_RECORD");
+  if (settings.file.empty()) return settings;
+  RecordOptions& options = settings.options;
+  if (const std::string_view stacks = value_of("VPMM_RECORD_STACKS"); !stacks.empty()) options.stacks = stacks;
+  const std::string_view sample = value_of(kSample);
+  if (!sample.empty() && !set_count(sample, 1, options.sample))
+    return bad_setting(kSample, sample, "a number, 1 or more");
+  const std::string_view limit = value_of(kLimit);
+  if (!limit.empty() && !set_bytes(limit, options.limit)) return bad_setting(kLimit, limit, "a size such as 256MiB");
+  const std::string_view window = value_of(kWindow);
+  std::uint64_t seconds = 0;
+  if (!window.empty() && (!set_count(window, 1, seconds) || seconds > kLongestMs))
+    return bad_setting(kWindow, window, "a number of seconds from 1 to 3600000");
+  options.window_ns = seconds * 1'000'000'000;
+  return settings;
+}
+
 std::string memory_manager_from_environment() { return std::string(value_of("VPMM_MEMORY_MANAGER")); }
 
 Result<void> set(Config& config, std::string_view variable, std::string_view text) {

@@ -20,6 +20,14 @@ enum class AnyStreamOrder { context, legacy, park };
 // Whose work ends the use of memory that is freed without naming a stream.
 enum class UnnamedFree { any_stream, allocating_stream };
 
+// How a recording is made.
+struct RecordOptions {
+  std::string stacks = "none";  // of allocations: "native", "python" or "both"
+  std::uint64_t sample = 1;     // one allocation in so many
+  Bytes limit = 0;              // of the file; 0: none
+  std::uint64_t window_ns = 0;  // how far back the file must reach; 0: to the beginning
+};
+
 // All settings, the pool's included.
 struct Config : pool::Config {
   DriverKind driver = DriverKind::automatic;            // VPMM_DRIVER
@@ -71,6 +79,12 @@ struct IpcSettings {
   std::uint64_t grace_ms = 10'000;    // that a process has which is gone and cannot be watched
 };
 Result<IpcSettings> ipc_settings_from_environment();
+// VPMM_RECORD, VPMM_RECORD_STACKS, VPMM_RECORD_SAMPLE, VPMM_RECORD_LIMIT and VPMM_RECORD_WINDOW.
+struct RecordSettings {
+  std::string file;  // as it was given; empty: nothing is recorded
+  RecordOptions options;
+};
+Result<RecordSettings> record_settings_from_environment();
 // VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not set.
 std::string memory_manager_from_environment();
 

@@ -13,6 +13,10 @@ using region::RegionState;
 // Frees that finalizers deferred are to come; until then what they free is allocated.
 Layout DeviceContext::layout() const {
   const PoolLock lock(mutex_);
+  return layout_now();
+}
+
+Layout DeviceContext::layout_now() const {
   Layout layout;
   if (device_.pool != nullptr) {
     device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
