@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace vpmm::observe {
@@ -82,16 +83,14 @@ bool BlockFile::write(BlockKind kind, std::string_view bytes) noexcept try {
   const std::size_t size =
       ZSTD_compress2(context_.get(), frame, stored_.size() - sizeof(header), bytes.data(), bytes.size());
   if (ZSTD_isError(size) != 0) {
-    keep_error(ZSTD_getErrorName(size));
-    return false;
+    return false;  // of its own memory
   }
   header.stored = static_cast<std::uint32_t>(size);
   header.crc = static_cast<std::uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(frame), static_cast<uInt>(size)));  // NOLINT: zlib's bytes
   std::memcpy(stored_.data(), &header, sizeof(header));
   return append({stored_.data(), sizeof(header) + size});
-} catch (...) {  // no host memory
-  keep_error("no host memory");
+} catch (const std::exception&) {  // no host memory
   return false;
 }
 

@@ -23,7 +23,7 @@ class BlockFile {
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // False: it is not in the file.
+  // False: it is not in the file; without is_broken() for want of host memory.
   bool write(BlockKind kind, std::string_view bytes) noexcept;
   // A block or several, as they are in `from`, to which they were written.
   bool copy(const BlockFile& from, std::uint64_t begin, std::uint64_t end) noexcept;
@@ -33,6 +33,7 @@ class BlockFile {
   // Nothing is written after it.
   void close() noexcept;
 
+  bool is_broken() const { return is_broken_; }
   std::uint64_t size() const { return size_; }
   bool is_regular() const { return is_regular_; }
   const std::string& path() const { return path_; }

@@ -43,6 +43,7 @@ class BlockSink final : public RecordingSink {
     return last_ns_;
   }
   RecordedEvent numbered(const QueuedEvent& event);
+  bool write_events() noexcept;
   void add(const RecordedEvent& event);
 
   const std::uint64_t start_ns_;
@@ -53,6 +54,7 @@ class BlockSink final : public RecordingSink {
   LiveTable live_;
   std::vector<RecordedEvent> events_;  // not in the file yet; never more than fit into a block
   std::uint64_t left_out_ = 0;
+  bool is_over_ = false;  // nothing can be written any more
   Bytes peak_mapped_ = 0;
 };
 
@@ -106,7 +108,7 @@ void BlockSink::write(const QueuedEvent& event) {
 
 void BlockSink::add(const RecordedEvent& event) {
   events_.push_back(event);  // in memory that is reserved
-  if (events_.size() == kEventsPerBlock || definitions_.is_full()) left_out_ += flush();
+  if (events_.size() == kEventsPerBlock || definitions_.is_full()) left_out_ = flush();
 }
 
 void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) {
@@ -127,26 +129,30 @@ void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now
   }
 }
 
+// What cannot be written for want of host memory waits for the next time, as long as there is room for it: a file that
+// lacked some of the events in between could not be read.
 std::uint64_t BlockSink::flush() noexcept {
-  std::uint64_t left_out = std::exchange(left_out_, 0);
-  if (events_.empty()) return left_out;
-  try {
-    const bool is_written =
-        definitions_.write_to(window_) &&
-        window_.write(BlockKind::events, {reinterpret_cast<const char*>(events_.data()),
-                                          events_.size() * sizeof(RecordedEvent)});  // NOLINT: bytes of a plain struct
-    if (!is_written) left_out += events_.size();
-    events_.clear();
-    window_.keep_short(live_, last_ns_);
-  } catch (const std::exception&) {  // no host memory
-    left_out += events_.size();
+  if (!events_.empty() && write_events()) events_.clear();
+  is_over_ = is_over_ || window_.is_broken() || events_.size() == kEventsPerBlock;
+  if (is_over_) {
+    left_out_ += events_.size();
     events_.clear();
   }
-  return left_out;
+  return std::exchange(left_out_, 0);
+}
+
+bool BlockSink::write_events() noexcept try {
+  if (is_over_ || !definitions_.write_to(window_)) return false;
+  const auto* const bytes = reinterpret_cast<const char*>(events_.data());  // NOLINT: of a plain struct
+  if (!window_.write(BlockKind::events, {bytes, events_.size() * sizeof(RecordedEvent)})) return false;
+  window_.keep_short(live_, last_ns_);
+  return true;
+} catch (const std::exception&) {  // no host memory
+  return false;
 }
 
 void BlockSink::close(std::uint64_t lost, bool is_exit) noexcept try {
-  lost += flush();
+  lost += flush() + events_.size();
   const nlohmann::json end = {{"lost", lost},
                               {"ended", is_exit ? "exit" : "stopped"},
                               {"peak_live_bytes", live_.peak_bytes()},

@@ -86,6 +86,7 @@ const FrameText& Definitions::native(std::uint64_t return_address) {
   return native_.emplace(return_address, describe_native(return_address)).first->second;
 }
 
+// Where it fails, all are written again: a stack may stand in the file twice, and never stands for another.
 bool Definitions::write_stacks(Window& window) {
   nlohmann::json json = nlohmann::json::object();
   std::size_t bytes = 0;
@@ -93,7 +94,8 @@ bool Definitions::write_stacks(Window& window) {
     bytes = 0;
     return json.empty() || window.write_lasting(text_of(std::exchange(json, nlohmann::json::object())));
   };
-  for (const StackTable::Stack& stack : stacks_.take_new()) {
+  if (fresh_stacks_.empty()) fresh_stacks_ = stacks_.take_new();
+  for (const StackTable::Stack& stack : fresh_stacks_) {
     nlohmann::json frames = nlohmann::json::array();
     const auto add = [&](const FrameText& frame) {
       frames.push_back(json_of(frame));
@@ -104,7 +106,9 @@ bool Definitions::write_stacks(Window& window) {
     json["stacks"][std::to_string(stack.number)] = std::move(frames);
     if (bytes >= kMostText && !write()) return false;
   }
-  return write();
+  if (!write()) return false;
+  fresh_stacks_.clear();
+  return true;
 }
 
 }  // namespace vpmm::observe

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "observe/stack_table.hpp"
 #include "observe/window.hpp"
@@ -41,6 +42,7 @@ class Definitions {
   const char* (*const tag_name_)(std::uint32_t);
   StackTable& stacks_;
   const std::uint32_t first_stack_;
+  std::vector<StackTable::Stack> fresh_stacks_;  // not in the file, or not all of them
   std::unordered_map<std::uint64_t, std::uint32_t> streams_;
   std::unordered_map<std::uint32_t, std::uint32_t> threads_;
   std::unordered_set<std::uint32_t> tags_;

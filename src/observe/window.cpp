@@ -87,7 +87,7 @@ bool Window::is_due(std::uint64_t now_ns) const {
   return options_.window_ns != 0 && now_ns - newer_since_ns_ >= options_.window_ns;
 }
 
-void Window::keep_short(const LiveTable& live, std::uint64_t now_ns) {
+void Window::keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept try {
   if (!is_due(now_ns)) return;
   std::vector<RecordedEvent> lives = live.as_live_events();
   if (newer_ != 0 && !leave_out_older()) {
@@ -97,6 +97,7 @@ void Window::keep_short(const LiveTable& live, std::uint64_t now_ns) {
   lived_ = std::move(lives);
   newer_ = file_->size();
   newer_since_ns_ = now_ns;
+} catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as said
 }
 
 bool Window::leave_out_older() {

@@ -24,10 +24,11 @@ class Window {
   bool write(BlockKind kind, std::string_view bytes) noexcept { return file_->write(kind, bytes); }
   // Definitions that no part may be without.
   bool write_lasting(std::string_view bytes);
-  // Requires: everything so far is written. May throw std::bad_alloc; nothing has changed then.
-  void keep_short(const LiveTable& live, std::uint64_t now_ns);
+  // Requires: everything so far is written. Without host memory nothing changes, and it is tried again.
+  void keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept;
 
   void close() noexcept { file_->close(); }
+  bool is_broken() const { return file_->is_broken(); }
   const std::string& path() const { return file_->path(); }
   const std::string& error() const { return file_->error(); }
   void keep_error(const char* text) noexcept { file_->keep_error(text); }
