@@ -59,9 +59,15 @@ void CallLog::allocated(DevicePtr begin, const Request& request, Bytes taken, co
 }
 
 void CallLog::failed(const Request& request, const Error& error, const By& by) noexcept {
+  const bool is_shortage = error.code == ErrorCode::out_of_memory;
+  if (is_shortage) fail(Kind::out_of_memory, request, error, by);
+  fail(Kind::allocate_failed, request, error, by);
+}
+
+void CallLog::fail(Kind kind, const Request& request, const Error& error, const By& by) noexcept {
   Place place = claim();
   if (!place.is_wanted()) return;
-  observe::QueuedEvent failed = event(Kind::allocate_failed, {DevicePtr{}, request.bytes}, by);
+  observe::QueuedEvent failed = event(kind, {DevicePtr{}, request.bytes}, by);
   failed.tag = request.tag;
   failed.stack = request.stack;
   failed.arena = static_cast<std::uint64_t>(request.arena);

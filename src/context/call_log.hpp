@@ -63,6 +63,7 @@ class CallLog final : public driver::CallObserver {
   void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;
 
  private:
+  void fail(Kind kind, const Request& request, const Error& error, const By& by) noexcept;
   observe::QueuedEvent event(Kind kind, AddressRange range, const By& by) const noexcept;
 
   driver::Driver& driver_;

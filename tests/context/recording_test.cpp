@@ -104,6 +104,7 @@ TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   start(world);
+  const std::uint64_t created = world.calls().count(driver::Call::mem_create);
   std::vector<DevicePtr> pages;
   for (int i = 0; i < 8; ++i) pages.push_back(world.allocate(kPage, stream));
   for (std::size_t i = 0; i < 8; i += 2) world.deallocate(pages[i], stream);
@@ -122,7 +123,7 @@ TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
   std::array<std::uint64_t, 7> calls{};
   for (const RecordedEvent& event : file.events)
     if (event.kind == static_cast<std::uint16_t>(RecordedKind::driver)) ++calls.at(event.flags);
-  EXPECT_EQ(calls[1], world.calls().count(driver::Call::mem_create));
+  EXPECT_EQ(calls[1], world.calls().count(driver::Call::mem_create) - created);
   EXPECT_GT(calls[2], 8u);
   EXPECT_GT(calls[3], 0u);
   EXPECT_GT(file.count(RecordedKind::sample), 1u);
@@ -241,13 +242,15 @@ TEST_F(Recorded, eight_threads_that_hand_memory_to_each_other_are_recorded_in_an
         const auto ptr = world.pool().allocate({bytes, 0, streams[t % 3 == 0 ? 0 : t]});
         if (!ptr) continue;
         const DevicePtr other{hands[(i + t) % hands.size()].exchange(to_integer(ptr.value()))};
-        if (!is_null(other)) EXPECT_TRUE(world.pool().deallocate(other, streams[t]).ok());
+        if (is_null(other)) continue;
+        EXPECT_TRUE(world.pool().deallocate(other, streams[t]).ok());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (auto& hand : hands)
-    if (hand.load() != 0) EXPECT_TRUE(world.pool().deallocate(DevicePtr{hand.load()}, std::nullopt).ok());
+  for (auto& hand : hands) {
+    EXPECT_TRUE(world.pool().deallocate(DevicePtr{hand.load()}, std::nullopt).ok());
+  }
   const RecordedFile file = stop(world);
   EXPECT_EQ(file.count(RecordedKind::allocate), 8u * 1500u);
   EXPECT_EQ(file.count(RecordedKind::free), 8u * 1500u);
