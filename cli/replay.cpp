@@ -24,12 +24,13 @@ namespace vpmm::cli {
 namespace {
 
 constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
+constexpr Bytes kAsRecorded = std::numeric_limits<Bytes>::max();
 
 struct Options {
   std::vector<std::string> traces;
   std::optional<context::DriverKind> driver;
   std::vector<replay::AllocatorKind> allocators;
-  std::optional<Bytes> capacity;
+  std::optional<Bytes> capacity;  // kAsRecorded: what the recorded pool had
   std::uint64_t lag_us = 500;
   std::uint64_t seed = 1;
   replay::Costs costs = replay::Costs::busy;
@@ -37,12 +38,19 @@ struct Options {
   bool paced = false;
   bool calls = false;
   bool json = false;
+  bool fail_on_oom = false;
 };
 
 // One trace through one allocator.
 struct Run {
   const observe::Trace* trace;
   replay::AllocatorKind allocator;
+};
+
+// The memory that a trace gets.
+struct Room {
+  Bytes gpu = 0;               // the simulated one
+  std::optional<Bytes> limit;  // of the pool; none: what the settings say
 };
 
 // A trace that does not fit fails thousands of times, each with a warning. While it lives, the first few are shown.
@@ -85,10 +93,7 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const Options& options, const context::Config& config)
-      : options_(options),
-        config_(config),
-        capacity_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
+  Replayer(const Options& options, const context::Config& config) : options_(options), config_(config) {}
 
   // Reads everything before anything runs, so that a bad file costs no time.
   Result<void> prepare() {
@@ -101,8 +106,10 @@ class Replayer {
     simulated_ = std::string_view(driver_->name()) == "sim";
     if (!simulated_ && options_.fit)
       return Error{ErrorCode::bad_configuration, "--fit looks for the smallest simulated GPU: it needs --driver sim"};
-    if (!simulated_ && options_.capacity) config_.capacity = options_.capacity;
     for (const observe::Trace& trace : traces_) {
+      if (options_.capacity == kAsRecorded && !trace.capacity && !trace.device_bytes)
+        return Error{ErrorCode::bad_file,
+                     fmt::format("{}: --capacity recorded, and it does not say what it had", trace.name)};
       for (const replay::AllocatorKind allocator : options_.allocators) runs_.push_back({&trace, allocator});
     }
     return {};
@@ -139,13 +146,28 @@ class Replayer {
   }
 
   int exit_code() const {
-    const bool trouble = std::any_of(results_.begin(), results_.end(), [](const replay::ReplayResult& result) {
-      return result.corruptions != 0 || result.hazards.value_or(0) != 0;
+    const bool trouble = std::any_of(results_.begin(), results_.end(), [&](const replay::ReplayResult& result) {
+      const bool fails = options_.fail_on_oom && result.failed_allocations != 0;
+      return fails || result.corruptions != 0 || result.hazards.value_or(0) != 0;
     });
     return trouble ? kFoundTrouble : kSuccess;
   }
 
  private:
+  // A recording of a program that ran out of memory is replayed with the memory that it had, so that it does again.
+  bool is_as_recorded(const observe::Trace& trace) const {
+    if (options_.capacity) return *options_.capacity == kAsRecorded;
+    const bool knows = trace.capacity || trace.device_bytes;
+    return simulated_ && !options_.fit && trace.failed != 0 && knows;
+  }
+
+  Room room_for(const observe::Trace& trace) const {
+    const Bytes usual = replay::SimMachineOptions().capacity;
+    if (is_as_recorded(trace)) return {trace.device_bytes.value_or(usual), trace.capacity};
+    if (!options_.capacity) return {usual, std::nullopt};
+    return {*options_.capacity, simulated_ ? std::nullopt : options_.capacity};
+  }
+
   std::unique_ptr<replay::Machine> make_machine(Bytes capacity) {
     if (!simulated_) {
       return replay::make_real_machine(*driver_,
@@ -160,7 +182,7 @@ class Replayer {
   }
 
   Result<replay::ReplayResult> run_one(const Run& run, ProgressBar& bar) {
-    const auto machine = make_machine(capacity_);
+    const auto machine = make_machine(room_for(*run.trace).gpu);
     replay::ReplayOptions how = options_for_all();
     how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
       bar.add(done - std::exchange(last, done));
@@ -173,7 +195,7 @@ class Replayer {
     const FewShortages::Expected expected(shortages);
     replay::ReplayOptions how = options_for_all();
     how.on_refusal = replay::OnRefusal::stop;
-    return replay::find_fit(roomy, capacity_, [&](Bytes capacity) {
+    return replay::find_fit(roomy, room_for(*run.trace).gpu, [&](Bytes capacity) {
       const auto machine = make_machine(capacity);
       return replay_on(*machine, run, how);
     });
@@ -187,7 +209,9 @@ class Replayer {
   }
 
   Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run, const replay::ReplayOptions& how) {
-    auto result = replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config_), how);
+    context::Config config = config_;
+    if (const std::optional<Bytes> limit = room_for(*run.trace).limit) config.capacity = limit;
+    auto result = replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);
     if (result) return result;
     return Error{result.error().code, fmt::format("{} through {}: {}", run.trace->name,
                                                   replay::to_string(run.allocator), result.error().message)};
@@ -195,7 +219,6 @@ class Replayer {
 
   const Options& options_;
   context::Config config_;
-  const Bytes capacity_;  // of the simulated GPU
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
   bool simulated_ = false;
@@ -223,8 +246,21 @@ CLI::Validator allocator_names() {
   return names_only(names);
 }
 
+CLI::Validator size_or_recorded() {
+  const CLI::Validator size = size_with_unit();
+  return CLI::Validator(
+      [size](std::string& text) -> std::string {
+        if (text != "recorded") return size(text);
+        text = std::to_string(kAsRecorded);
+        return {};
+      },
+      "SIZE|recorded");
+}
+
 void add_options(CLI::App& verb, Options& options) {
-  verb.add_option("TRACE", options.traces, "CSV files with the columns op,id,bytes,stream,time_us, gzip or plain")
+  verb.add_option(
+          "TRACE", options.traces,
+          "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or plain; -: standard input")
       ->required();
   verb.add_option(
           "--driver", options.driver,
@@ -237,8 +273,9 @@ void add_options(CLI::App& verb, Options& options) {
       ->take_all()
       ->allow_extra_args(false);
   verb.add_option("--capacity", options.capacity,
-                  "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map")
-      ->transform(size_with_unit());
+                  "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map. recorded: "
+                  "what the recorded pool had, the default on the simulator where requests failed")
+      ->transform(size_or_recorded());
   verb.add_flag("--fit", options.fit,
                 "On the simulator: also find the smallest GPU, up to --capacity, on which no allocation fails");
   verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
@@ -255,6 +292,7 @@ void add_options(CLI::App& verb, Options& options) {
       ->capture_default_str();
   verb.add_flag("--calls", options.calls,
                 "Also print what each kind of driver call took; JSON has that always, as driver_calls_by_kind");
+  verb.add_flag("--fail-on-oom", options.fail_on_oom, "Exit with 1 where an allocation fails");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 

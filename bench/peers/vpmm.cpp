@@ -1,5 +1,6 @@
 // bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound streams, `vpmm-page`
-// with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these preferences.
+// with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these preferences, `vpmm-recorded` and
+// `vpmm-recorded-stacks` while a recording goes nowhere, without stacks and with native ones.
 #include "vpmm/vpmm.h"
 
 #include "peers/peer.hpp"
@@ -78,6 +79,16 @@ class Pool final : public Peer {
     if (name_ == "vpmm-latency") config.prefer = "latency";
     if (name_ == "vpmm-footprint") config.prefer = "footprint";
     check(vpmm_pool_create(0, &config, &pool_));
+    if (name_ == "vpmm-recorded") record("none");
+    if (name_ == "vpmm-recorded-stacks") record("native");
+  }
+
+  void record(const char* stacks) {
+    vpmm_record_options options{};
+    options.size = sizeof(options);
+    options.path = "/dev/null";
+    options.stacks = stacks;
+    check(vpmm_record_start_with(pool_, &options));
   }
 
   const std::string name_;

@@ -497,12 +497,37 @@ VPMM_API void vpmm_layout_release(vpmm_layout* layout); /* null, and one that wa
 VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
-/* Records allocations to a gzip CSV file that `vpmm replay` reads. A recording that is not stopped is finished when the
+/* Records what happens in the pool to a file that `vpmm replay` reads: allocations and frees as lines where the name
+ * ends in .csv or .csv.gz, else everything, as events in blocks. A recording that is not stopped is finished when the
  * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes holds calls up for a second
  * at most, once: after that calls are left out, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or
- * after ten seconds that the file is not finished. To open the file may wait, on a pipe that nobody reads for ever. */
+ * after ten seconds that the file is not finished. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
+
+typedef struct vpmm_record_options {
+  size_t size; /* sizeof(vpmm_record_options) */
+  const char* path;
+  const char* stacks; /* of allocations: "native", "python" or "both"; null or "none": none */
+  uint64_t sample;    /* one allocation in so many, and its free, is in the file; 0 and 1: all */
+  uint64_t limit;     /* bytes of the file, at least 65536; when it has more, its older part is left out; 0: none */
+  uint64_t window_ns; /* how far back the file must reach; what is more than twice as old is left out; 0: all of it */
+} vpmm_record_options;
+/* The same with options. A limit or a window needs a regular file; they, stacks and samples are for events in blocks,
+ * so a name that ends in .csv or .csv.gz with any of them is VPMM_ERROR_INVALID_ARGUMENT. */
+VPMM_API vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* options);
+/* Puts a text of the program's between the events before this call and those after it. Without a recording: nothing. */
+VPMM_API vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text);
+/* Frames of another language for the stacks "python" and "both". `capture` is called by an allocation, on its thread
+ * and without a lock of the pool: it writes up to `most` numbers of frames, innermost first, and returns how many; a
+ * number means the same frame as long as the process runs. `describe` follows on the same thread, for each frame of a
+ * stack that was not seen before: it gives file, line and function as texts that are valid until it is called again.
+ * Both may call vpmm functions, but not allocate. Null functions take the provider away; a call that is under way may
+ * still use it. */
+typedef size_t (*vpmm_stack_capture)(void* argument, uint64_t* frames, size_t most);
+typedef void (*vpmm_stack_describe)(void* argument, uint64_t frame, const char** file, uint64_t* line,
+                                    const char** function);
+VPMM_API vpmm_status vpmm_set_stack_callback(vpmm_stack_capture capture, vpmm_stack_describe describe, void* argument);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include "ipc.hpp"
 #include "messages.hpp"
 #include "pool.hpp"
+#include "stacks.hpp"
 
 NB_MODULE(_vpmm, module) {
   // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
@@ -20,4 +21,5 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
   vpmm::python::bind_messages(module);
+  vpmm::python::provide_stacks();
 }

@@ -342,10 +342,18 @@ void bind_pool(nb::module_& module) {
       .def("capture_end", &simply<vpmm_capture_end>)
       .def(
           "record_start",
-          [](const Pool& pool, const std::string& path) {
-            call([&] { return vpmm_record_start(pool.handle(), path.c_str()); });
+          [](const Pool& pool, const std::string& path, const std::string& stacks, std::uint64_t sample,
+             std::uint64_t limit, std::uint64_t window_ns) {
+            const vpmm_record_options options{sizeof(options), path.c_str(), stacks.c_str(), sample, limit, window_ns};
+            call([&] { return vpmm_record_start_with(pool.handle(), &options); });
           },
-          "path"_a)
+          "path"_a, "stacks"_a = "none", "sample"_a = 1, "limit"_a = 0, "window_ns"_a = 0)
+      .def(
+          "record_mark",
+          [](const Pool& pool, const std::string& text) {
+            call([&] { return vpmm_record_mark(pool.handle(), text.c_str()); });
+          },
+          "text"_a)
       .def("record_stop", &simply<vpmm_record_stop>);
 }
 

@@ -43,6 +43,7 @@ __all__ = [
     "log_to_logging",
     "memory_info",
     "record",
+    "record_mark",
     "record_use",
     "stats",
     "trim",
@@ -95,10 +96,12 @@ def configure(device: int = 0, **settings: Setting) -> Pool:
 class Recording:
     """A recording in progress, made by vpmm.record(); ends with stop() or as a context manager."""
 
-    def __init__(self, path: str | os.PathLike[str], device: int) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], device: int, stacks: str, sample: int, limit: int, window_ns: int
+    ) -> None:
         self._pool = Pool.default(device)
         self._is_running = False
-        self._pool.record_start(os.fspath(path))
+        self._pool.record_start(os.fspath(path), stacks, sample, limit, window_ns)
         self._is_running = True
 
     def stop(self) -> None:
@@ -116,13 +119,34 @@ class Recording:
         self.stop()
 
 
-def record(path: str | os.PathLike[str], device: int = 0) -> Recording:
-    """Writes every allocation and free of the process-wide pool of `device` to a gzip CSV file, from now on.
+def record(
+    path: str | os.PathLike[str],
+    device: int = 0,
+    *,
+    stacks: bool | str = False,
+    sample: int = 1,
+    limit: int | None = None,
+    window: float | None = None,
+) -> Recording:
+    """Writes what happens in the process-wide pool of `device` to a file, from now on.
 
-    ``vpmm replay`` reads it. Use it in a ``with`` statement or call ``stop()``; a recording that is not stopped is
-    finished when the process exits. While it runs, each call takes the pool's lock. One at a time for each device.
+    ``vpmm replay`` reads it. A name that ends in .csv or .csv.gz gives lines of allocations and frees, any other events
+    in blocks (docs/reference/recording.md), for which the rest is: `stacks` of allocations, True for those of Python
+    and C++ or "native" or "python" for one of them; `sample`: one allocation in so many; `limit` in bytes: a longer
+    file loses its older part; `window` in seconds: what is more than twice as old is left out. Use it in a ``with``
+    statement or call ``stop()``; a recording that is not stopped is finished when the process exits. One at a time for
+    each device. Raises vpmm.Error where the file cannot be made, or an option is wrong.
     """
-    return Recording(path, device)
+    kinds = stacks if isinstance(stacks, str) else "both" if stacks else "none"
+    return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
+
+
+def record_mark(text: str, device: int = 0) -> None:
+    """Puts `text` into the recording of the pool of `device`, between the calls before and after it, as in "step 12".
+
+    Without a recording it does nothing.
+    """
+    Pool.default(device).record_mark(text)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-// capi: figures, snapshots, dumps and recordings of a pool.
+// capi: figures, snapshots and dumps of a pool.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -120,15 +120,3 @@ vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text) {
 }
 
 void vpmm_string_free(char* text) { std::free(text); }
-
-vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path) {
-  return with_pool(pool, [&](Context& context) -> Result<void> {
-    VPMM_TRY(require(path, "path"));
-    if (*path == '\0') return Error{ErrorCode::invalid_argument, "`path` is empty"};
-    return context.start_recording(path);
-  });
-}
-
-vpmm_status vpmm_record_stop(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.stop_recording(); });
-}

@@ -8,6 +8,7 @@
 
 #include "base/message.hpp"
 #include "base/mutex.hpp"
+#include "capi/recording.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "context/variables.hpp"
@@ -69,6 +70,7 @@ Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownershi
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
+  record_as_environment_says(*pool->context);
   const MutexLock lock(open_pools().mutex);
   open_pools().list.push_back(pool.get());
   return pool.release();

@@ -122,9 +122,11 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& str
   if (region == nullptr && !arenas_.has(ptr)) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
   const Recorder::Told told = what_to_tell(EventKind::free, ptr);
+  CallLog::Place place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(region, ptr));
+  recorder_.record_free(std::move(place), ptr, caller);
   recorder_.freed(ptr, told, caller);
   if (!is_kept) arenas_.ended(ptr);
   return {};
@@ -177,13 +179,20 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
   if (block->begin != ptr) return not_live(ptr, range);
+  CallLog::Place place = recorder_.claim_free();
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
-  if (!caller.may_queue() || !uses.are_of(caller))
-    return device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
+  if (!caller.may_queue() || !uses.are_of(caller)) {
+    Result<void> freed = device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
+    recorder_.record_free(std::move(place), ptr, caller);
+    return freed;
+  }
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
-  if (!freed) recorder_.free_failed(range, tag, caller);  // it is the caller's still
+  if (freed)
+    recorder_.record_free(std::move(place), ptr, caller);
+  else
+    recorder_.free_failed(range, tag, caller);  // it is the caller's still
   return freed;
 }
 

@@ -40,8 +40,9 @@ struct Request {
   Bytes alignment = 0;  // power of two; 0: the default (256 below a page, a page from there up; 512 in an arena)
   Stream stream;
   ArenaId arena{};
-  std::uint32_t tag = 0;   // for events, layouts and reports; 0: none
-  bool one_chunk = false;  // whole pages, backed by one physical chunk that nothing else uses
+  std::uint32_t tag = 0;    // for events, layouts and reports; 0: none
+  bool one_chunk = false;   // whole pages, backed by one physical chunk that nothing else uses
+  std::uint32_t stack = 0;  // of the call, for a recording; 0: not known
 
   // Whether what its stream keeps may serve it.
   bool is_plain() const { return tag == 0 && !one_chunk; }
@@ -222,9 +223,11 @@ class Context {
   virtual Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) = 0;
   virtual void end_lease(ShareId id, Holder holder) = 0;
 
-  // Writes every allocation and deallocation to a gzip CSV file that `vpmm replay` reads.
-  virtual Result<void> start_recording(const std::string& path) = 0;
+  // Writes what happens to a file that `vpmm replay` reads (docs/reference/recording.md).
+  virtual Result<void> start_recording(const std::string& path, const RecordOptions& options = {}) = 0;
   virtual Result<void> stop_recording() = 0;
+  // A text of the program's, between the calls before it and those after; without a recording: nothing.
+  virtual void mark(const std::string& text) = 0;
 };
 
 }  // namespace vpmm::context

@@ -19,13 +19,25 @@ using pool::Caller;
 // --- a request ------------------------------------------------------------------------------------------------------
 
 Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const time::TimelineId* bound) {
+  CallLog* const log = front_.way().log;
+  const std::uint32_t stack = log == nullptr ? 0 : log->capture_stack();
+  if (stack == 0) return allocate_or_tell(request, bound);
+  Request with_stack = request;
+  with_stack.stack = stack;
+  return allocate_or_tell(with_stack, bound);
+}
+
+Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request, const time::TimelineId* bound) {
   Result<DevicePtr> result = allocate_or_call_back(request, bound);
   if (result) return result;
-  const bool is_out_of_memory = result.error().code == ErrorCode::out_of_memory;
-  if (is_out_of_memory && lacks_gpu_memory(request)) explain_shortage(request, result.error());
+  if (result.error().code == ErrorCode::out_of_memory && lacks_gpu_memory(request))
+    explain_shortage(request, result.error());
+  CallLog::By by;
+  if (const Way way = front_.way(); way.log != nullptr && request.stream)
+    by = CallLog::by(front_.client_of(way, *request.stream));
   const PoolLock lock(mutex_);
   ++failed_allocations_;
-  if (is_out_of_memory) recorder_.out_of_memory(request);
+  recorder_.failed(request, result.error(), by);
   return result;
 }
 
@@ -107,9 +119,9 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : prover_.all_streams();
   VPMM_TRY(allocations_.record_use(ptr, user));
-  if (recorder_.wants(EventKind::record_use))
+  if (recorder_.wants(EventKind::record_use) || recorder_.is_recording())
     if (const Result<AllocationInfo> info = allocations_.query(ptr))
-      recorder_.used(ptr, {info.value().requested, info.value().arena}, stream);
+      recorder_.used(ptr, {info.value().requested, info.value().arena}, caller, stream);
   leave(caller);
   return {};
 }

@@ -88,8 +88,9 @@ class DeviceContext final : public Context {
   Result<SharedRange> share(AddressRange range) override;
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) override;
   void end_lease(ShareId id, Holder holder) override;
-  Result<void> start_recording(const std::string& path) override;
+  Result<void> start_recording(const std::string& path, const RecordOptions& options) override;
   Result<void> stop_recording() override;
+  void mark(const std::string& text) override;
 
  private:
   class Visit;  // one public call: context made current, lock held
@@ -113,14 +114,18 @@ class DeviceContext final : public Context {
   }
   // fast_path.cpp
   using Freed = small::SmallPool::Freed;
-  DevicePtr try_allocate(const StreamFront::Client& client, Bytes bytes, Bytes alignment);
+  using Way = StreamFront::Way;
+  DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
-  Freed try_free(const StreamFront::Client& client, DevicePtr ptr);
+  Freed try_free(const Way& way, const StreamFront::Client& client, DevicePtr ptr);
+  [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin, Bytes bytes);
+  [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client, DevicePtr ptr);
   bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
   void record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept;
   void free_surely(DevicePtr ptr, Stream stream) noexcept;
   // device_context.cpp; `bound`: of a bound stream, else null
   Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_or_tell(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
   bool lacks_gpu_memory(const Request& request) const;
@@ -139,6 +144,11 @@ class DeviceContext final : public Context {
   Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
   Block block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
   void add_blocks_of_arena(DevicePtr stretch, Layout& layout) const VPMM_REQUIRES(pool_lock);
+  // recording.cpp
+  observe::RecordingHeader header() const;
+  Result<void> begin_recording(const std::shared_ptr<observe::TraceWriter>& writer, std::uint64_t now_ns);
+  std::vector<observe::LiveAllocation> live_allocations() const VPMM_REQUIRES(pool_lock);
+  void sample_figures() VPMM_REQUIRES(pool_lock);
   // observing.cpp
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
@@ -167,6 +177,7 @@ class DeviceContext final : public Context {
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own
   const bool has_summary_;
+  Mutex starting_recordings_;  // before mutex_, for a file may take long to open
 };
 
 }  // namespace vpmm::context

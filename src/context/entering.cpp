@@ -62,7 +62,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       arenas_(device_, captures_, recorder_, prover_),
       shares_(device_, prover_, arenas_),
       allocations_(device_, captures_, arenas_, shares_, recorder_, prover_),
-      slow_path_(device_, footprint_, prover_, arenas_, allocations_),
+      slow_path_(device_, footprint_, recorder_, prover_, arenas_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_),
       has_summary_(has_summary) {}
 
@@ -203,6 +203,7 @@ Result<void> DeviceContext::forget_dead_others() {
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
   front_.attend(caller);
+  if (recorder_.is_sample_due()) sample_figures();
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
     if (device_.timelines.is_due(*caller.timeline))

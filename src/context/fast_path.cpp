@@ -11,13 +11,32 @@ namespace vpmm::context {
 using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
-DevicePtr DeviceContext::try_allocate(const Client& client, Bytes bytes, Bytes alignment) {
+DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Bytes bytes, Bytes alignment) {
   if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
-  return device_.small->try_allocate(client, bytes);
+  const DevicePtr begin = device_.small->try_allocate(client, bytes);
+  if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
+  return begin;
 }
 
-Freed DeviceContext::try_free(const Client& client, DevicePtr ptr) {
-  return client.cache == nullptr ? Freed::no : device_.small->try_free(client, ptr);
+Freed DeviceContext::try_free(const Way& way, const Client& client, DevicePtr ptr) {
+  if (client.cache == nullptr) return Freed::no;
+  return way.log == nullptr ? device_.small->try_free(client, ptr) : free_and_record(*way.log, client, ptr);
+}
+
+void DeviceContext::record(CallLog& log, const Client& client, DevicePtr begin, Bytes bytes) {
+  Request request;
+  request.bytes = bytes;
+  request.stack = log.capture_stack();
+  log.allocated(begin, request, device_.small->taken_for(bytes), CallLog::by(client));
+}
+
+// Note [The order of claims is the order of the file]
+Freed DeviceContext::free_and_record(CallLog& log, const Client& client, DevicePtr ptr) {
+  CallLog::Place place = log.claim();
+  const Freed freed = device_.small->try_free(client, ptr);
+  if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
+    log.freed(std::move(place), ptr, CallLog::by(client));
+  return freed;
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
@@ -43,13 +62,12 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  if (request.stream && request.is_plain() && device_.small != nullptr &&
+  const Way way = front_.way();
+  if (way.is_open && request.stream && request.is_plain() &&
       device_.small->may_be_cached(request.bytes, request.alignment)) {
-    const Client client = front_.client_of(*request.stream);
-    if (client.cache != nullptr) {
-      const DevicePtr begin = device_.small->try_allocate(client, request.bytes);
-      if (!is_null(begin)) return begin;
-    }
+    const Client client = front_.client_of(way, *request.stream);
+    const DevicePtr begin = try_allocate(way, client, request.bytes, request.alignment);
+    if (!is_null(begin)) return begin;
   }
   return allocate_slowly(request, nullptr);
 }
@@ -60,13 +78,14 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 // locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
-  if (bytes == 0 || !front_.is_open()) return {};
+  const Way way = front_.way();
+  if (bytes == 0 || !way.is_open) return {};
   const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
   if (!device_.small->may_be_cached(bytes, alignment)) return {};
   if (!allocations_.may_pass_deferred()) return {};
-  return device_.small->try_allocate({&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes);
+  return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes, alignment);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
@@ -74,6 +93,10 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   pool::Pool& pool = *device_.pool;
   const Bytes natural = pool.page_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
+  Request request;
+  request.bytes = bytes;
+  request.alignment = alignment;
+  if (CallLog* const log = front_.way().log) request.stack = log->capture_stack();
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
@@ -84,7 +107,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    recorder_.allocated(begin, {bytes, alignment, std::nullopt}, caller);
+    recorder_.allocated(begin, request, caller);
     footprint_.note_peaks(caller);
   });
   return begin;
@@ -92,9 +115,10 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && front_.is_open()) {
-    Freed freed = device_.small->try_free_by_handle(ptr, *stream);
-    if (freed == Freed::not_known) freed = try_free(front_.client_of(*stream), ptr);
+  if (const Way way = front_.way(); way.is_open && stream) {
+    // By the handle it is not known whose free it is, which a recording says.
+    Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, *stream) : Freed::not_known;
+    if (freed == Freed::not_known) freed = try_free(way, front_.client_of(way, *stream), ptr);
     if (is_freed(freed, stream, nullptr)) return {};
   }
   return deallocate_slowly(ptr, stream, nullptr);
@@ -104,7 +128,8 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Client client = stream ? front_.client_of(*stream) : Client{};
+  const Way way = front_.way();
+  const Client client = stream ? front_.client_of(way, *stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -112,7 +137,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
-    out[i] = try_allocate(client, bytes[i], 0);
+    out[i] = try_allocate(way, client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
@@ -141,10 +166,11 @@ void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
 }
 
 Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
-  const Client client = stream ? front_.client_of(*stream) : Client{};
+  const Way way = front_.way();
+  const Client client = stream ? front_.client_of(way, *stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
-    if (is_null(ptr) || is_freed(try_free(client, ptr), stream, nullptr)) continue;
+    if (is_null(ptr) || is_freed(try_free(way, client, ptr), stream, nullptr)) continue;
     Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
     if (!freed && first) first = std::move(freed);
   }
@@ -166,7 +192,8 @@ class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
   Result<void> deallocate_beyond(DevicePtr ptr) override;
 
  private:
-  bool is_fast() const;
+  // Not open: the call takes the lock.
+  Way way() const;
 
   DeviceContext& context_;
   const Client client_;
@@ -192,18 +219,22 @@ DeviceContext::Bound::~Bound() {
   if (time::Timeline* timeline = context_.device_.timelines.find(timeline_)) --timeline->callers;
 }
 
-bool DeviceContext::Bound::is_fast() const {
-  return client_.cache != nullptr && context_.front_.is_open() && !context_.captures_.may_be_known();
+DeviceContext::Way DeviceContext::Bound::way() const {
+  Way way = context_.front_.way();
+  way.is_open = way.is_open && client_.cache != nullptr && !context_.captures_.may_be_known();
+  return way;
 }
 
 DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
-  if (bytes == 0 || !is_fast()) return {};
-  return context_.try_allocate(client_, bytes, alignment);
+  if (bytes == 0) return {};
+  const Way now = way();
+  return now.is_open ? context_.try_allocate(now, client_, bytes, alignment) : DevicePtr{};
 }
 
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
-  if (is_null(ptr) || !is_fast()) return false;
-  return context_.is_freed(context_.device_.small->try_free(client_, ptr), client_.stream, &timeline_);
+  if (is_null(ptr)) return false;
+  const Way now = way();
+  return now.is_open && context_.is_freed(context_.try_free(now, client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {

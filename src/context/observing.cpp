@@ -1,4 +1,4 @@
-// context: figures, pictures, limits and recording.
+// context: figures, pictures and limits.
 #include <algorithm>
 
 #include "base/message.hpp"
@@ -296,41 +296,6 @@ Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
   VPMM_TRY(device_.primary.noted(device_.pool->set_peer_access(visit.lock(), peer)));
   peers_.add(peer);
   return {};
-}
-
-// --- recording ------------------------------------------------------------------------------------------------------
-
-Result<void> DeviceContext::start_recording(const std::string& path) {
-  if (process_is_ending()) return process_ending_error();
-  const Error running{ErrorCode::invalid_argument, "a recording is running already"};
-  {
-    const PoolLock lock(mutex_);
-    if (recorder_.is_recording()) return running;  // before a file is replaced, perhaps the one that is being written
-  }
-  VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, device_.driver.now_ns() / 1000));
-  const std::shared_ptr<observe::TraceWriter> writer = std::move(created);
-  finish_at_exit(writer);
-  const PoolLock lock(mutex_);
-  if (recorder_.is_recording()) return running;
-  recorder_.start(writer);
-  front_.refresh();
-  return {};
-}
-
-// Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more they stay out.
-Result<void> DeviceContext::stop_recording() {
-  if (allocations_.has_deferred()) {
-    Visit visit(*this);
-    if (visit.status()) allocations_.drain(visit.lock());
-  }
-  std::shared_ptr<observe::TraceWriter> writer;
-  {
-    const PoolLock lock(mutex_);
-    writer = recorder_.stop();
-    front_.refresh();
-  }
-  if (!writer) return Error{ErrorCode::invalid_argument, "no recording is running"};
-  return writer->close();
 }
 
 }  // namespace vpmm::context

@@ -4,12 +4,35 @@
 namespace vpmm::context {
 namespace {
 
-std::optional<std::uint64_t> stream_key(const pool::Caller& caller) {
-  if (caller.timeline == nullptr || !caller.timeline->stream) return std::nullopt;
-  return static_cast<std::uint64_t>(*caller.timeline->stream);
-}
+constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 }  // namespace
+
+// --- a recording ----------------------------------------------------------------------------------------------------
+
+// A channel that is in use is that of a recording whose file hangs, and whose thread still takes from it.
+CallLog& Recorder::provide_log() {
+  if (log_ != nullptr && log_->channel()->is_in_use.load()) {
+    given_up_.reserve(given_up_.size() + 1);
+    given_up_.push_back(std::move(log_));
+  }
+  if (log_ == nullptr) log_ = std::make_unique<CallLog>(device_.driver);
+  return *log_;
+}
+
+void Recorder::start(std::shared_ptr<observe::TraceWriter> writer) {
+  writer_ = std::move(writer);
+  sampled_ns_ = 0;
+  device_.driver.set_observer(log_.get());
+  listen();
+}
+
+std::shared_ptr<observe::TraceWriter> Recorder::stop() {
+  std::shared_ptr<observe::TraceWriter> writer = std::move(writer_);
+  device_.driver.set_observer(nullptr);
+  listen();
+  return writer;
+}
 
 // --- listeners ------------------------------------------------------------------------------------------------------
 
@@ -28,7 +51,7 @@ bool Recorder::remove_listener(std::uint64_t id) {
 void Recorder::listen() {
   wanted_ = 0;
   for (const Listener& listener : listeners_) wanted_ |= listener.kinds;
-  const bool wants_mappings = wants(EventKind::map) || wants(EventKind::unmap);
+  const bool wants_mappings = wants(EventKind::map) || wants(EventKind::unmap) || is_recording();
   if (device_.pool != nullptr) device_.pool->set_mapping_observer(wants_mappings ? this : nullptr);
 }
 
@@ -53,21 +76,20 @@ void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Ca
   if (request.tag != 0) tags_.add(begin, request.bytes, request.tag);
   tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag,
         static_cast<std::uint64_t>(request.arena)});
-  if (writer_) writer_->record_allocate(begin, request.bytes, stream_key(caller), device_.driver.now_ns() / 1000);
-  if (observer_ == nullptr) return;
+  if (observer_ == nullptr && log() == nullptr) return;
   const region::Region* const region = device_.allocated_around(begin);
   AddressRange range{begin, request.bytes};
   if (block)
     range = *block;
   else if (region != nullptr)
     range = small::SmallPool::is_arena(*region) ? device_.small->find(*region, begin)->range : region->range;
+  if (CallLog* const recording = log()) recording->allocated(begin, request, range.size, CallLog::by(caller));
   observe_begin(range, request.stream);
 }
 
 std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
   const std::uint32_t tag = tags_.empty() ? 0 : tags_.take(ptr);
   tell({EventKind::free, ptr, told.requested, caller.stream, tag, static_cast<std::uint64_t>(told.arena)});
-  if (writer_) writer_->record_deallocate(ptr, stream_key(caller), device_.driver.now_ns() / 1000);
   return tag;
 }
 
@@ -77,24 +99,63 @@ void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Ca
   observe_begin(range, caller.stream);
 }
 
-void Recorder::used(DevicePtr ptr, const Told& told, driver::StreamHandle stream) {
+CallLog::Place Recorder::claim_free() const { return log() == nullptr ? CallLog::Place() : log()->claim(); }
+
+void Recorder::record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) {
+  if (CallLog* const recording = log()) recording->freed(std::move(place), ptr, CallLog::by(caller));
+}
+
+void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller, driver::StreamHandle stream) {
   tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr), static_cast<std::uint64_t>(told.arena)});
+  if (CallLog* const recording = log()) recording->used({ptr, told.requested}, CallLog::by(caller));
 }
 
 void Recorder::arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) {
   tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
+  using Kind = CallLog::Kind;
+  if (CallLog* const recording = log())
+    recording->put(kind == EventKind::arena_grow ? Kind::arena_grow : Kind::arena_shrink, stretch, 0,
+                   static_cast<std::uint64_t>(arena));
 }
 
-void Recorder::out_of_memory(const Request& request) {
-  tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
+void Recorder::failed(const Request& request, const Error& error, const CallLog::By& by) {
+  const bool is_shortage = error.code == ErrorCode::out_of_memory;
+  if (is_shortage) tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
+  if (CallLog* const recording = log()) recording->failed(request, error, by);
 }
 
-void Recorder::trimmed(Bytes released) { tell({EventKind::trim, DevicePtr{}, released, std::nullopt}); }
+void Recorder::trimmed(Bytes released) {
+  tell({EventKind::trim, DevicePtr{}, released, std::nullopt});
+  if (CallLog* const recording = log()) recording->put(CallLog::Kind::trim, {DevicePtr{}, released});
+}
 
-void Recorder::on_map(AddressRange chunk) noexcept { tell({EventKind::map, chunk.begin, chunk.size, std::nullopt}); }
+void Recorder::paused(std::uint64_t ns) {
+  if (CallLog* const recording = log()) recording->put(CallLog::Kind::pause, {}, ns);
+}
 
-void Recorder::on_unmap(AddressRange chunk) noexcept {
+bool Recorder::is_sample_due() {
+  if (log() == nullptr) return false;
+  const std::uint64_t now_ns = device_.driver.now_ns();
+  if (sampled_ns_ != 0 && now_ns - sampled_ns_ < kBetweenSamplesNs) return false;
+  sampled_ns_ = now_ns;
+  return true;
+}
+
+void Recorder::sample(Bytes mapped, Bytes pending, Bytes free) {
+  if (CallLog* const recording = log()) recording->put(CallLog::Kind::sample, {DevicePtr{mapped}, pending}, free);
+}
+
+void Recorder::on_map(AddressRange chunk, DevicePtr before) noexcept {
+  tell({EventKind::map, chunk.begin, chunk.size, std::nullopt});
+  CallLog* const recording = log();
+  if (recording == nullptr) return;
+  recording->put(CallLog::Kind::map, chunk, is_null(before) ? 1 : 0);
+  if (!is_null(before)) recording->put(CallLog::Kind::move, chunk, to_integer(before));
+}
+
+void Recorder::on_unmap(AddressRange chunk, Fate fate) noexcept {
   tell({EventKind::unmap, chunk.begin, chunk.size, std::nullopt});
+  if (CallLog* const recording = log()) recording->put(CallLog::Kind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
 }
 
 void Recorder::forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) {

@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
+#include "context/call_log.hpp"
 #include "context/context.hpp"
 #include "context/device.hpp"
 #include "context/events.hpp"
 #include "context/tags.hpp"
-#include "observe/trace_file.hpp"
+#include "observe/trace_writer.hpp"
 
 namespace vpmm::context {
 
@@ -23,10 +24,18 @@ namespace vpmm::context {
 class Recorder final : public pool::MappingObserver {
  public:
   explicit Recorder(Device& device) : device_(device), observer_(device.driver.memory_observer()) {}
+  ~Recorder() { device_.driver.set_observer(nullptr); }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
 
+  // --- a recording ---
   bool is_recording() const VPMM_REQUIRES(pool_lock) { return writer_ != nullptr; }
-  void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock) { writer_ = std::move(writer); }
-  std::shared_ptr<observe::TraceWriter> stop() VPMM_REQUIRES(pool_lock) { return std::move(writer_); }
+  // Where calls leave what they do; null: nothing is recorded. It lives as long as this.
+  CallLog* log() const VPMM_REQUIRES(pool_lock) { return writer_ == nullptr ? nullptr : log_.get(); }
+  // The channel for the next recording. Requires: nothing is recorded.
+  CallLog& provide_log() VPMM_REQUIRES(pool_lock);
+  void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock);
+  std::shared_ptr<observe::TraceWriter> stop() VPMM_REQUIRES(pool_lock);
 
   // --- listeners ---
   // The number of this one, which no other of the pool ever has.
@@ -35,9 +44,7 @@ class Recorder final : public pool::MappingObserver {
   bool remove_listener(std::uint64_t id) VPMM_REQUIRES(pool_lock);
   bool wants(EventKind kind) const VPMM_REQUIRES(pool_lock) { return (wanted_ & bit_of(kind)) != 0; }
   // Whether every allocation and every free has to come through the pool's lock.
-  bool wants_all_calls() const VPMM_REQUIRES(pool_lock) {
-    return is_recording() || wants(EventKind::allocate) || wants(EventKind::free);
-  }
+  bool wants_all_calls() const VPMM_REQUIRES(pool_lock) { return wants(EventKind::allocate) || wants(EventKind::free); }
 
   // --- what happens ---
   // `block`: where it is part of an arena's memory.
@@ -52,13 +59,22 @@ class Recorder final : public pool::MappingObserver {
   std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // It was said to be freed, which then failed.
   void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void used(DevicePtr ptr, const Told& told, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
+  // In the recording: claimed before the memory can be anybody else's, and written down if it is freed.
+  CallLog::Place claim_free() const VPMM_REQUIRES(pool_lock);
+  void record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void used(DevicePtr ptr, const Told& told, const pool::Caller& caller, driver::StreamHandle stream)
+      VPMM_REQUIRES(pool_lock);
   // arena_grow or arena_shrink.
   void arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) VPMM_REQUIRES(pool_lock);
-  void out_of_memory(const Request& request) VPMM_REQUIRES(pool_lock);
+  void failed(const Request& request, const Error& error, const CallLog::By& by) VPMM_REQUIRES(pool_lock);
   void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);
-  void on_map(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
-  void on_unmap(AddressRange chunk) noexcept override VPMM_REQUIRES(pool_lock);
+  // A call waited for the GPU.
+  void paused(std::uint64_t ns) VPMM_REQUIRES(pool_lock);
+  // Whether a picture of the figures is due. True: the next is not before 10 ms.
+  bool is_sample_due() VPMM_REQUIRES(pool_lock);
+  void sample(Bytes mapped, Bytes pending, Bytes free) VPMM_REQUIRES(pool_lock);
+  void on_map(AddressRange chunk, DevicePtr before) noexcept override VPMM_REQUIRES(pool_lock);
+  void on_unmap(AddressRange chunk, Fate fate) noexcept override VPMM_REQUIRES(pool_lock);
   const Tags& tags() const VPMM_REQUIRES(pool_lock) { return tags_; }
   // Memory is gone that nobody freed. `is_elsewhere`: whether it lives beside what the device has.
   void forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) VPMM_REQUIRES(pool_lock);
@@ -78,6 +94,9 @@ class Recorder final : public pool::MappingObserver {
   Device& device_;
   driver::MemoryObserver* const observer_;
   std::shared_ptr<observe::TraceWriter> writer_ VPMM_GUARDED_BY(pool_lock);  // null: nothing is recorded
+  std::unique_ptr<CallLog> log_ VPMM_GUARDED_BY(pool_lock);                  // null: nothing was ever recorded
+  Vector<std::unique_ptr<CallLog>> given_up_ VPMM_GUARDED_BY(pool_lock);     // whose files take no bytes
+  std::uint64_t sampled_ns_ VPMM_GUARDED_BY(pool_lock) = 0;
   Tags tags_ VPMM_GUARDED_BY(pool_lock);
   EventKinds wanted_ VPMM_GUARDED_BY(pool_lock) = 0;  // by any listener
   std::uint64_t last_listener_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -40,7 +40,8 @@ void finish_recordings() noexcept {
     Vector<std::shared_ptr<observe::TraceWriter>> writers;
     for (const auto& weak : open.writers)
       if (auto writer = weak.lock()) writers.push_back(std::move(writer));
-    for (const auto& writer : writers) writer->begin_to_close();  // they finish side by side
+    // They finish side by side.
+    for (const auto& writer : writers) writer->begin_to_close(observe::TraceWriter::Reason::exit);
     const auto give_up = std::chrono::steady_clock::now() + kPatience;
     for (const auto& writer : writers) {
       const auto left = give_up - std::chrono::steady_clock::now();

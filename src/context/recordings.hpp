@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "observe/trace_file.hpp"
+#include "observe/trace_writer.hpp"
 
 namespace vpmm::context {
 

@@ -7,6 +7,8 @@
 
 #include "base/message.hpp"
 #include "base/quantity.hpp"
+#include "base/scope_exit.hpp"
+#include "observe/log.hpp"
 #include "pool/grow_delay.hpp"
 
 namespace vpmm::context {
@@ -137,6 +139,8 @@ void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
 // Until something came back, or until then. A look that fails has learned nothing; only a broken context is told.
 Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   const std::uint64_t returned = device_.pool->returned();
+  const std::uint64_t began_ns = device_.driver.now_ns();
+  const ScopeExit tell([&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
   while (device_.pool->returned() == returned && device_.driver.now_ns() < until_ns) {
     {
       const Unlocked unlocked(lock);
@@ -227,6 +231,8 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
 // all events are asked again and again, without the lock between. False: there is nothing to wait for.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
   if (device_.pool->pending_bytes() + device_.small->pending_bytes() == 0) return false;
+  const std::uint64_t began_ns = device_.driver.now_ns();
+  const ScopeExit tell([&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
   if (job.caller.own() && job.caller.timeline->provable < job.caller.timeline->last)
     VPMM_TRY(device_.timelines.close(*job.caller.timeline, *job.caller.stream));
   const bool has_events = prover_.prove_everything() || device_.timelines.outstanding_events() > 0;

@@ -7,14 +7,21 @@
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
+#include "context/recorder.hpp"
 
 namespace vpmm::context {
 
 // Requires, of all calls: there is a pool.
 class SlowPath {
  public:
-  SlowPath(Device& device, Footprint& footprint, Prover& prover, Arenas& arenas, Allocations& allocations)
-      : device_(device), footprint_(footprint), prover_(prover), arenas_(arenas), allocations_(allocations) {}
+  SlowPath(Device& device, Footprint& footprint, Recorder& recorder, Prover& prover, Arenas& arenas,
+           Allocations& allocations)
+      : device_(device),
+        footprint_(footprint),
+        recorder_(recorder),
+        prover_(prover),
+        arenas_(arenas),
+        allocations_(allocations) {}
 
   // The lock may be dropped meanwhile.
   struct Job {
@@ -50,6 +57,7 @@ class SlowPath {
 
   Device& device_;
   Footprint& footprint_;
+  Recorder& recorder_;
   Prover& prover_;
   Arenas& arenas_;
   Allocations& allocations_;

@@ -23,9 +23,18 @@ class StreamFront {
   StreamFront(const Device& device, const Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
-  // Whether calls may be served from what their streams have cached.
-  bool is_open() const { return is_open_.load(std::memory_order_relaxed) && !process_is_ending(); }
-  Client client_of(driver::StreamHandle stream) const;
+  // What a call may do, asked once in it: whether it may be served from what its stream has cached, and what is told of
+  // it then. While nothing is recorded that costs one load.
+  struct Way {
+    bool is_open = false;
+    CallLog* log = nullptr;  // null: nothing is recorded
+  };
+  Way way() const {
+    const std::uintptr_t state = state_.load(std::memory_order_acquire);
+    if (state == 0 || process_is_ending()) return {};
+    return {(state & kOpen) != 0, reinterpret_cast<CallLog*>(state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
+  }
+  Client client_of(const Way& way, driver::StreamHandle stream) const;
   // Whoever has changed what decides that says so.
   void refresh() VPMM_REQUIRES(pool_lock);
   // The call took the pool's lock, so it can do what others asked this stream for.
@@ -39,12 +48,13 @@ class StreamFront {
   driver::Driver& driver_;
   const Device& device_;
   const Recorder& recorder_;
-  std::atomic<bool> is_open_{false};
+  static constexpr std::uintptr_t kOpen = 1;
+  std::atomic<std::uintptr_t> state_{0};  // kOpen or 0, and the address of the log, which lives as long as the pool
   StreamTable streams_;
 };
 
-inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) const {
-  if (!is_open()) return {};
+inline StreamFront::Client StreamFront::client_of(const Way& way, driver::StreamHandle stream) const {
+  if (!way.is_open) return {};
   if (is_default(stream)) {
     // These belong to the context that is current, and their ids outlive a reset.
     driver::ContextHandle current{};
@@ -66,8 +76,9 @@ inline StreamFront::Client StreamFront::client_of(driver::StreamHandle stream) c
 inline void StreamFront::refresh() {
   const bool is_open = device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
                        !device_.primary.is_poisoned() && !recorder_.wants_all_calls();
+  const std::uintptr_t state = reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
   // Only a change is written: every other thread reads it at every call.
-  if (is_open_.load(std::memory_order_relaxed) != is_open) is_open_.store(is_open);
+  if (state_.load(std::memory_order_relaxed) != state) state_.store(state);
 }
 
 inline void StreamFront::attend(const pool::Caller& caller) {

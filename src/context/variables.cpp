@@ -19,6 +19,7 @@ namespace vpmm::context {
 namespace {
 
 constexpr std::uint64_t kLongestMs = 3'600'000;
+constexpr std::uint64_t kLongestSeconds = 3'600'000;
 constexpr std::size_t kLongestFolder = 65;  // ipc: what a socket's name leaves of the system's limit
 
 std::optional<double> parse_ratio(std::string_view text) {
@@ -69,24 +70,33 @@ constexpr ProcessVariable kPendingCount{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "10",
 constexpr ProcessVariable kPendingRatio{"VPMM_MAX_PENDING_DEALLOCS_RATIO", "0.2", "a number from 0 to 1",
                                         "most bytes that wait likewise, as a part of the device's memory",
                                         [](std::string_view text) { return parse_ratio(text).has_value(); }};
+constexpr ProcessVariable kRecord{"VPMM_RECORD", "none", "the path of a file",
+                                  "file that each pool records to; %p stands for the process, %d for the device",
+                                  is_anything};
+constexpr ProcessVariable kRecordStacks{"VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
+                                        "whose call stacks are recorded with each allocation",
+                                        [](std::string_view text) {
+                                          return is_one_of(text, {"none", "native", "python", "both"});
+                                        }};
+constexpr ProcessVariable kRecordLimit{"VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
+                                       "most bytes of the file; beyond it the older half is left out",
+                                       [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }};
+constexpr ProcessVariable kRecordWindow{
+    "VPMM_RECORD_WINDOW", "none", "a number of seconds from 1 to 3600000, or \"none\"",
+    "how much of the latest time the file keeps",
+    [](std::string_view text) { return text == "none" || is_count_in(text, 1, kLongestSeconds); }};
+constexpr ProcessVariable kRecordSample{"VPMM_RECORD_SAMPLE", "1", "a number, 1 or more",
+                                        "one allocation in so many is recorded",
+                                        [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
 // Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt ones derive from it.
 constexpr ProcessVariable kVariables[] = {
     kStats,
-    {"VPMM_RECORD", "none", "the path of a file",
-     "file that each pool records to; %p stands for the process, %d for the device", is_anything},
-    {"VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
-     "whose call stacks are recorded with each allocation",
-     [](std::string_view text) {
-       return is_one_of(text, {"none", "native", "python", "both"});
-     }},
-    {"VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
-     "most bytes of the file; beyond it the older half is left out",
-     [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }},
-    {"VPMM_RECORD_WINDOW", "none", "a number of seconds, or \"none\"", "how much of the latest time the file keeps",
-     [](std::string_view text) { return text == "none" || is_number(text); }},
-    {"VPMM_RECORD_SAMPLE", "1", "a number, 1 or more", "one allocation in so many is recorded",
-     [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }},
+    kRecord,
+    kRecordStacks,
+    kRecordLimit,
+    kRecordWindow,
+    kRecordSample,
     kIpcFolder,
     kIpcTimeout,
     kIpcGrace,
@@ -196,6 +206,24 @@ Result<IpcSettings> ipc_settings_from_environment() {
 }
 
 std::string memory_manager_from_environment() { return std::string(value_of(kMemoryManager.name)); }
+
+Result<RecordSettings> record_settings_from_environment() {
+  RecordSettings settings;
+  settings.file = value_of(kRecord.name);
+  if (settings.file.empty()) return settings;
+  RecordOptions& options = settings.options;
+  VPMM_TRY_ASSIGN(const std::string_view stacks, allowed_value(kRecordStacks));
+  VPMM_TRY_ASSIGN(const std::string_view sample, allowed_value(kRecordSample));
+  VPMM_TRY_ASSIGN(const std::string_view limit, allowed_value(kRecordLimit));
+  VPMM_TRY_ASSIGN(const std::string_view window, allowed_value(kRecordWindow));
+  if (!stacks.empty()) options.stacks = stacks;
+  options.sample = parse_count(sample).value_or(options.sample);
+  if (!limit.empty() && limit != "none") {
+    VPMM_TRY_ASSIGN(options.limit, parse_bytes(limit));
+  }
+  options.window_ns = parse_count(window).value_or(0) * 1'000'000'000;
+  return settings;
+}
 
 Result<bool> wants_summary_from_environment() {
   VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kStats));

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.hpp"
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
 
@@ -39,6 +40,20 @@ struct IpcSettings {
 Result<IpcSettings> ipc_settings_from_environment();
 // VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not set.
 std::string memory_manager_from_environment();
+// How a recording is made.
+struct RecordOptions {
+  std::string stacks = "none";  // of allocations: "native", "python" or "both"
+  std::uint64_t sample = 1;     // one allocation in so many
+  Bytes limit = 0;              // of the file; 0: none
+  std::uint64_t window_ns = 0;  // how far back the file must reach; 0: to the beginning
+};
+
+// VPMM_RECORD, VPMM_RECORD_STACKS, VPMM_RECORD_SAMPLE, VPMM_RECORD_LIMIT and VPMM_RECORD_WINDOW.
+struct RecordSettings {
+  std::string file;  // as it was given; empty: nothing is recorded
+  RecordOptions options;
+};
+Result<RecordSettings> record_settings_from_environment();
 // VPMM_STATS: whether each pool prints a summary when it ends.
 Result<bool> wants_summary_from_environment();
 

@@ -14,6 +14,9 @@ struct ThreadTime {
 // One entry per recorder that this thread has taken time from, so nearly always none or one.
 thread_local std::vector<ThreadTime> thread_times;
 
+// Of the memory call that the thread is in. Note [Thread-local variables]
+[[gnu::tls_model("initial-exec")]] constinit thread_local Bytes bytes_of_call = 0;
+
 auto find_thread_time(std::uint64_t recorder_id) {
   return std::find_if(thread_times.begin(), thread_times.end(),
                       [&](const ThreadTime& time) { return time.recorder_id == recorder_id; });
@@ -73,11 +76,34 @@ std::vector<std::string> RecordingDriver::stop_listing() {
   return std::exchange(calls_, {});
 }
 
+CuResult RecordingDriver::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& chunk) {
+  bytes_of_call = size;
+  return ForwardingDriver::mem_create(size, properties, chunk);
+}
+
+CuResult RecordingDriver::mem_map(AddressRange range, Bytes offset, ChunkHandle chunk) {
+  bytes_of_call = range.size;
+  return ForwardingDriver::mem_map(range, offset, chunk);
+}
+
+CuResult RecordingDriver::mem_unmap(AddressRange range) {
+  bytes_of_call = range.size;
+  return ForwardingDriver::mem_unmap(range);
+}
+
+CuResult RecordingDriver::mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) {
+  bytes_of_call = range.size;
+  return ForwardingDriver::mem_set_access(range, access);
+}
+
 void RecordingDriver::after(Call call, CuResult result, std::uint64_t duration_ns) {
   counts_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   if (is_memory_call(call)) {
     memory_call_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
     add_thread_time(id_, duration_ns);
+    const Bytes bytes = std::exchange(bytes_of_call, 0);
+    if (CallObserver* const observer = observer_.load(std::memory_order_acquire))
+      observer->after_call(call, bytes, duration_ns);
   }
   if (!listing_) return;
   std::string text = to_string(call);

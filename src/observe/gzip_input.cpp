@@ -21,6 +21,12 @@ Error bad(std::string reason) { return Error{ErrorCode::bad_file, std::move(reas
 Result<std::unique_ptr<GzipInput>> GzipInput::open(const std::string& path) {
   File file(std::fopen(path.c_str(), "rb"));
   if (!file) return bad(fmt::format("cannot be opened: {}", std::strerror(errno)));
+  return begin(std::move(file));
+}
+
+Result<std::unique_ptr<GzipInput>> GzipInput::standard_input() { return begin(File(stdin)); }
+
+Result<std::unique_ptr<GzipInput>> GzipInput::begin(File file) {
   std::unique_ptr<GzipInput> input(new GzipInput(std::move(file)));
   VPMM_TRY(input->fill());
   input->is_compressed_ = input->starts_member();
@@ -48,6 +54,10 @@ Result<void> GzipInput::fill() {
 
 bool GzipInput::starts_member() const {
   return stream_.avail_in >= sizeof(kMagic) && std::memcmp(stream_.next_in, kMagic, sizeof(kMagic)) == 0;
+}
+
+bool GzipInput::begins_with(std::string_view bytes) const {
+  return stream_.avail_in >= bytes.size() && std::memcmp(stream_.next_in, bytes.data(), bytes.size()) == 0;
 }
 
 Result<std::size_t> GzipInput::read(char* out, std::size_t size) {

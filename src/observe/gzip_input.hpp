@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
@@ -18,6 +19,9 @@ class GzipInput {
  public:
   // The error of both is the bare reason, without the file's name.
   static Result<std::unique_ptr<GzipInput>> open(const std::string& path);
+  static Result<std::unique_ptr<GzipInput>> standard_input();
+  // Whether the file does, before anything is read. Requires: no more than a few bytes.
+  bool begins_with(std::string_view bytes) const;
   // Up to `size` bytes; 0: the end.
   Result<std::size_t> read(char* out, std::size_t size);
   ~GzipInput();
@@ -29,11 +33,14 @@ class GzipInput {
 
  private:
   struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
+    void operator()(std::FILE* file) const {
+      if (file != stdin) std::fclose(file);
+    }
   };
   using File = std::unique_ptr<std::FILE, Closer>;
 
   explicit GzipInput(File file);
+  static Result<std::unique_ptr<GzipInput>> begin(File file);
   Result<void> fill();  // until input_ is full or the file ends; what was not consumed stays in front
   bool starts_member() const;
   Result<std::size_t> inflate_some(char* out, std::size_t size);

@@ -1,4 +1,4 @@
-// observe: reading a trace file line by line, refusing everything that is not exactly a trace.
+// observe: reading a trace, and its lines one by one, refusing everything that is not exactly a trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "observe/gzip_input.hpp"
+#include "observe/recorded_event.hpp"
+#include "observe/recording_reader.hpp"
 #include "observe/trace_file.hpp"
 
 namespace vpmm::observe {
@@ -33,11 +35,8 @@ struct Position {
 // Reads lines without their line feed.
 class LineReader {
  public:
-  static Result<LineReader> open(const std::string& path) {
-    auto input = GzipInput::open(path);
-    if (!input) return Error{ErrorCode::bad_file, fmt::format("{}: {}", path, input.error().message)};
-    return LineReader(path, std::move(input).value());
-  }
+  LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
+      : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
 
   // None: the end of the file. A line that a cut stream ends in is left out.
   Result<std::optional<std::string_view>> next() {
@@ -62,9 +61,6 @@ class LineReader {
   bool is_cut() const { return input_->is_cut(); }
 
  private:
-  LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
-      : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
-
   std::string_view unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
   // True: nothing is left to read.
@@ -149,7 +145,7 @@ class TraceBuilder {
   Result<void> allocate(std::uint64_t id, Bytes bytes, std::size_t stream, const Position& position) {
     const auto [entry, is_new] = allocations_.try_emplace(id, Allocation{allocations_.size(), bytes, std::nullopt});
     if (!is_new) return position.error(fmt::format("id {} was allocated before: ids are never reused", id));
-    trace_.events.push_back({TraceEvent::Kind::allocate, entry->second.index, bytes, stream, last_us_});
+    trace_.events.push_back({TraceEvent::Kind::allocate, entry->second.index, bytes, stream, last_us_, false});
     return {};
   }
 
@@ -165,7 +161,8 @@ class TraceBuilder {
           fmt::format("bytes {} of a free must be 0, or the {} of its allocation", bytes, allocation.bytes));
     }
     allocation.freed_in_line = position.line;
-    trace_.events.push_back({TraceEvent::Kind::deallocate, allocation.index, allocation.bytes, stream, last_us_});
+    trace_.events.push_back(
+        {TraceEvent::Kind::deallocate, allocation.index, allocation.bytes, stream, last_us_, false});
     return {};
   }
 
@@ -185,11 +182,9 @@ Result<void> check_header(const std::optional<std::string_view>& header, const L
   return position.error(fmt::format("the first line must be `{}`", kHeader));
 }
 
-}  // namespace
-
-Result<Trace> read_trace(const std::string& path) {
-  VPMM_TRY_ASSIGN(LineReader lines, LineReader::open(path));
-  TraceBuilder builder(path.substr(path.find_last_of('/') + 1));
+Result<Trace> read_lines(const std::string& path, const std::string& name, std::unique_ptr<GzipInput> input) {
+  LineReader lines(path, std::move(input));
+  TraceBuilder builder(name);
   VPMM_TRY_ASSIGN(const std::optional<std::string_view> header, lines.next());
   VPMM_TRY(check_header(header, lines));
   while (true) {
@@ -204,6 +199,18 @@ Result<Trace> read_trace(const std::string& path) {
                     trace.events.size() + 1);
   }
   return trace;
+}
+
+}  // namespace
+
+Result<Trace> read_trace(const std::string& file) {
+  const std::string path = file == "-" ? "standard input" : file;
+  const std::string name = path.substr(path.find_last_of('/') + 1);
+  auto input = file == "-" ? GzipInput::standard_input() : GzipInput::open(path);
+  if (!input) return Error{ErrorCode::bad_file, fmt::format("{}: {}", path, input.error().message)};
+  if (!input.value()->begins_with(kRecordingMagic.substr(0, kRecordingMagic.size() - 1)))
+    return read_lines(path, name, std::move(input).value());
+  return read_recorded_trace(path, name, std::move(input).value());
 }
 
 }  // namespace vpmm::observe

@@ -11,8 +11,10 @@ namespace vpmm::pool {
 // of.
 class MappingObserver {
  public:
-  virtual void on_map(AddressRange chunk) noexcept VPMM_REQUIRES(pool_lock) = 0;
-  virtual void on_unmap(AddressRange chunk) noexcept VPMM_REQUIRES(pool_lock) = 0;
+  // `before`: where it was; null: it is new.
+  virtual void on_map(AddressRange chunk, DevicePtr before) noexcept VPMM_REQUIRES(pool_lock) = 0;
+  enum class Fate { lives_on, given_back };
+  virtual void on_unmap(AddressRange chunk, Fate fate) noexcept VPMM_REQUIRES(pool_lock) = 0;
 
  protected:
   ~MappingObserver() = default;

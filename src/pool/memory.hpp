@@ -71,11 +71,11 @@ struct Memory {
   // What is mapped there is what counts from now on, until the chunk leaves.
   void enter_place(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock) {
     chunk.place = at;
-    if (mapping_observer != nullptr) mapping_observer->on_map({at, chunk.size});
+    if (mapping_observer != nullptr) mapping_observer->on_map({at, chunk.size}, chunk.left);
   }
-  void leave_place(vm::Chunk& chunk) VPMM_REQUIRES(pool_lock) {
-    const DevicePtr left = std::exchange(chunk.place, DevicePtr{});
-    if (mapping_observer != nullptr) mapping_observer->on_unmap({left, chunk.size});
+  void leave_place(vm::Chunk& chunk, MappingObserver::Fate fate) VPMM_REQUIRES(pool_lock) {
+    chunk.left = std::exchange(chunk.place, DevicePtr{});
+    if (mapping_observer != nullptr) mapping_observer->on_unmap({chunk.left, chunk.size}, fate);
   }
   // A chunk counts while it exists, so those of a plan that was undone count, too.
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);

@@ -233,7 +233,8 @@ void Mover::settle_split(Flight& flight) {
     return;
   }
   vm::Chunk* const chunk = split.chunk.chunk;
-  memory_.leave_place(*chunk);
+  using Fate = MappingObserver::Fate;
+  memory_.leave_place(*chunk, flight.is_split_released ? Fate::given_back : Fate::lives_on);
   memory_.chunks.unmap(split.chunk.range());
   if (flight.is_split_released) {
     ++memory_.counters.chunks_released;
@@ -314,7 +315,7 @@ void Mover::enter_chunks(Run& run) {
 // Returns the span in flight, joined with what was kept.
 Region* Mover::publish(Flight& flight) {
   for (const Move& move : flight.plan->moves)
-    for (const vm::Mapping& mapping : move.chunks) memory_.leave_place(*mapping.chunk);
+    for (const vm::Mapping& mapping : move.chunks) memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
   enter_chunks(flight.span);
   for (Region* source : flight.sources) memory_.index.attach_zombie(source, memory_.timelines.reduce(source->stamp));
   Region* span = flight.span.region;

@@ -161,7 +161,9 @@ Result<Bytes> Reclaimer::release_idle(MutexLock& lock, AddressRange idle, Region
     return std::move(unmapped.error());
   }
   Bytes released = 0;
-  for (const vm::Mapping& mapping : mappings) memory_.leave_place(*mapping.chunk);
+  using Fate = MappingObserver::Fate;
+  for (std::size_t i = 0; i < mappings.size(); ++i)
+    memory_.leave_place(*mappings[i].chunk, is_released[i] ? Fate::given_back : Fate::lives_on);
   memory_.chunks.unmap(idle);
   for (std::size_t i = 0; i < mappings.size(); ++i) {
     if (!is_released[i]) {

@@ -58,7 +58,7 @@ class Replay {
       if (i == trace_.events.size() / 2) result_.driver_first_half_ns = driver_ns();
       const TraceEvent& event = trace_.events[i];
       machine_.wait_until(event.time_us * 1000, driver_ns());
-      VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(event) : deallocate(event));
+      VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(i) : deallocate(event));
     }
     if (options.progress) options.progress(trace_.events.size(), trace_.events.size());
     VPMM_TRY(measure());
@@ -70,19 +70,22 @@ class Replay {
  private:
   std::uint64_t driver_ns() const { return recorder_.memory_call_ns() - start_ns_; }  // since the start
 
-  Result<void> allocate(const TraceEvent& event) {
+  Result<void> allocate(std::size_t index) {
+    const TraceEvent& event = trace_.events[index];
     ++result_.allocations;
     recorder_.take_thread_memory_ns();
     auto ptr = allocator_.allocate(event.bytes, session_.stream(event.stream));
     allocate_ns_.push_back(recorder_.take_thread_memory_ns());
-    if (!ptr) return refused(std::move(ptr.error()));
+    if (!ptr) return refused(index, std::move(ptr.error()));
     live_[event.allocation] = Live{ptr.value(), event.bytes, event.stream};
     live_memory_.allocate(event.bytes);
-    return checker_.first_use({event.allocation, {ptr.value(), event.bytes}, event.stream});
+    VPMM_TRY(checker_.first_use({event.allocation, {ptr.value(), event.bytes}, event.stream}));
+    return event.failed ? end(event.allocation, event.stream) : Result<void>();
   }
 
-  Result<void> refused(Error error) {
+  Result<void> refused(std::size_t index, Error error) {
     if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::invalid_argument) return error;
+    if (!result_.first_failure) result_.first_failure = FirstFailure{index, trace_.events[index].bytes};
     ++result_.failed_allocations;
     if (error.message.starts_with("out of device memory"))  // a pool's report; its first line says it all
       observe::log(observe::LogLevel::warning, "{}", error.message.substr(0, error.message.find('\n')));
@@ -107,6 +110,7 @@ class Replay {
   Result<void> measure() {
     VPMM_TRY_ASSIGN(const Footprint footprint, allocator_.footprint());
     result_.operations = trace_.events.size();
+    result_.recorded_failures = trace_.failed;
     result_.peak_live_bytes = live_memory_.peak();
     result_.peak_rounded_bytes = live_memory_.rounded_peak();
     result_.page_size = live_memory_.page_size();

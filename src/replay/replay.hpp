@@ -34,6 +34,12 @@ struct Fit {
   std::size_t replays = 0;  // that it took to find it
 };
 
+// The first request that was refused.
+struct FirstFailure {
+  std::size_t event = 0;  // of the trace, from 0
+  Bytes bytes = 0;
+};
+
 // What the replay found out. Driver calls and times are those of memory calls (driver/calls.def) between the first
 // event of the trace and the last; on a simulator all times but `seconds` are virtual and the same in every run.
 struct ReplayResult {
@@ -43,9 +49,11 @@ struct ReplayResult {
   std::uint64_t operations = 0;          // events of the trace
   std::uint64_t allocations = 0;         // allocations asked for
   std::uint64_t failed_allocations = 0;  // of these, refused: no memory, or a size that no GPU has
-  Bytes peak_live_bytes = 0;             // as requested
-  Bytes peak_rounded_bytes = 0;          // the same, each request page_rounded()
-  Bytes page_size = 0;                   // that these were rounded with
+  std::uint64_t recorded_failures = 0;   // allocations that had failed when the trace was recorded
+  std::optional<FirstFailure> first_failure;
+  Bytes peak_live_bytes = 0;     // as requested
+  Bytes peak_rounded_bytes = 0;  // the same, each request page_rounded()
+  Bytes page_size = 0;           // that these were rounded with
   Bytes peak_mapped_bytes = 0;
   std::uint64_t driver_calls = 0;
   std::uint64_t driver_ns = 0;
@@ -62,8 +70,9 @@ struct ReplayResult {
 };
 
 // Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its
-// contents are checked in between (use_checker.hpp). What is live at the end of the trace is checked and freed too.
-// An error means that the replay itself could not go on, which a refused allocation is not.
+// contents are checked in between (use_checker.hpp). One that had failed in the program is freed at once if it
+// succeeds. What is live at the end of the trace is checked and freed too. An error means that the replay itself could
+// not go on, which a refused allocation is not.
 Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
                             const ReplayOptions& options);
 

@@ -178,6 +178,19 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
   return out + ".\n";
 }
 
+// Where requests failed, in the program or now. Empty: nowhere.
+std::string failures(const ReplayResult& result) {
+  if (result.first_failure)
+    return fmt::format(
+        "{}: {} had no memory for {} requests, the first of {} bytes at event {}; {} failed when it was "
+        "recorded.\n",
+        result.trace, result.allocator, result.failed_allocations, result.first_failure->bytes,
+        result.first_failure->event, result.recorded_failures);
+  if (result.recorded_failures == 0) return {};
+  return fmt::format("{}: {} had memory for the {} requests that failed when it was recorded.\n", result.trace,
+                     result.allocator, result.recorded_failures);
+}
+
 }  // namespace
 
 std::string to_json(const ReplayResult& result) {
@@ -188,6 +201,10 @@ std::string to_json(const ReplayResult& result) {
   json["operations"] = result.operations;
   json["allocations"] = result.allocations;
   json["failed_allocations"] = result.failed_allocations;
+  json["recorded_failures"] = result.recorded_failures;
+  const nlohmann::ordered_json none(nullptr);
+  json["first_failed_event"] = result.first_failure ? nlohmann::ordered_json(result.first_failure->event) : none;
+  json["first_failed_bytes"] = result.first_failure ? nlohmann::ordered_json(result.first_failure->bytes) : none;
   json["peak_live_bytes"] = result.peak_live_bytes;
   json["peak_mapped_bytes"] = result.peak_mapped_bytes;
   json["driver_calls"] = result.driver_calls;
@@ -201,7 +218,6 @@ std::string to_json(const ReplayResult& result) {
   json["peak_rounded_bytes"] = result.peak_rounded_bytes;
   json["driver_time_first_half_us"] = microseconds(result.driver_first_half_ns);
   json["driver_time_second_half_us"] = microseconds(result.driver_ns - result.driver_first_half_ns);
-  const nlohmann::ordered_json none(nullptr);
   json["fit_bytes"] = result.fit ? nlohmann::ordered_json(result.fit->capacity) : none;
   json["fit_ratio"] = result.fit ? nlohmann::ordered_json(fit_over_rounded(result)) : none;
   json["fit_less_64mib_ratio"] = result.fit ? nlohmann::ordered_json(fit_less_allowance_over_rounded(result)) : none;
@@ -240,6 +256,7 @@ std::string summary(std::span<const ReplayResult> results) {
     out += sentence(result, results);
     last_trace = result.trace;
   }
+  for (const ReplayResult& result : results) out += failures(result);
   return out;
 }
 

@@ -76,6 +76,8 @@ class SmallPool {
   bool may_be_cached(Bytes bytes, Bytes alignment) const {
     return bytes <= kMostPages * page_unit_.bytes() && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
   }
+  // What a request takes that a cache serves. Whole pages may have a little more. Requires: may_be_cached().
+  Bytes taken_for(Bytes bytes) const;
   // What the cache has; null: nothing, or the stream is asked to come to the pool's lock. Requires: may_be_cached().
   DevicePtr try_allocate(const Client& client, Bytes bytes);
   // Into the cache, if it is a live allocation of that very stream. Where an event is due it is in the cache, too, and

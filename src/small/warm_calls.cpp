@@ -7,6 +7,14 @@ namespace vpmm::small {
 
 static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is cut");
 
+Bytes SmallPool::taken_for(Bytes bytes) const {
+  switch (server_of(bytes, 0)) {
+    case Server::blocks: return kShapes[small::slab_class(bytes)].block;
+    case Server::spans: return span_units(bytes) * kUnit;
+    default: return page_unit_.pages_up(bytes) * page_unit_.bytes();
+  }
+}
+
 [[gnu::flatten]] DevicePtr SmallPool::try_allocate(const Client& client, Bytes bytes) {
   StreamCache& cache = *client.cache;
   AddressRange taken;

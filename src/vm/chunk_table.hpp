@@ -20,6 +20,7 @@ struct Chunk : FromHostMemory {
   std::uint32_t mappings = 0;  // one where it is used, and one for each zombie of it
   bool handle_held = true;     // false: released, alive only through its mappings
   DevicePtr place{};           // its mapping that counts, others are zombies; null: none of them
+  DevicePtr left{};            // the mapping that counted before; null: it is new
 };
 
 // A chunk at an address. Mappings are whole chunks and never overlap.

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "driver/forwarding.hpp"
+#include "observe/trace_file.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::testing {
@@ -131,14 +133,18 @@ TEST(Ready, whole_pages_are_not_given_while_frees_are_deferred) {
   EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage)));
 }
 
-TEST(Ready, calls_are_recorded_by_a_recording) {
+TEST(Ready, calls_are_served_and_recorded_while_the_pool_is_recorded) {
   PoolWorld world(adaptive_world());
   world.allocate(80, std::nullopt);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  world.wait();
   const std::string path = ::testing::TempDir() + "ready_recording.csv.gz";
   ASSERT_TRUE(world.pool().start_recording(path).ok());
-  EXPECT_TRUE(is_null(take_if_ready(world, 80))) << "the ordinary call writes it down";
-  ASSERT_TRUE(world.pool().stop_recording().ok());
   EXPECT_FALSE(is_null(take_if_ready(world, 80)));
+  EXPECT_FALSE(is_null(take_if_ready(world, 4 * kPage)));
+  ASSERT_TRUE(world.pool().stop_recording().ok());
+  EXPECT_EQ(observe::read_trace(path).value().allocations, 2u);
+  std::filesystem::remove(path);
 }
 
 // Stops in cuMemCreate until told to go on.

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "observe/recorded_program.hpp"
 #include "observe/trace_file.hpp"
 
 namespace {
@@ -33,8 +34,8 @@ std::atomic<std::uint64_t> refusals{0};
 namespace vpmm::observe {
 namespace {
 
-static_assert(noexcept(std::declval<TraceWriter&>().record_allocate({}, 0, {}, 0)));
-static_assert(noexcept(std::declval<TraceWriter&>().record_deallocate({}, {}, 0)));
+static_assert(noexcept(std::declval<RecordedProgram&>().record_allocate({}, 0, {}, 0)));
+static_assert(noexcept(std::declval<RecordedProgram&>().record_deallocate({}, {}, 0)));
 
 constexpr std::uint64_t kCalls = 250'000;  // far more than a recording keeps
 
@@ -52,7 +53,7 @@ TEST_F(TraceLoss, a_pipe_that_is_full_stops_nobody_and_what_goes_through_it_late
   ASSERT_EQ(mkfifo(pipe().c_str(), 0600), 0);
   const int reader = open(pipe().c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
-  auto writer = TraceWriter::create(pipe(), 0);
+  auto writer = RecordedProgram::create(pipe(), 0);
   ASSERT_TRUE(writer.ok());
   alarm(120);
   for (std::uint64_t i = 0; i < kCalls; ++i) writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
@@ -80,7 +81,7 @@ TEST_F(TraceLoss, a_pipe_that_is_full_stops_nobody_and_what_goes_through_it_late
 }
 
 TEST_F(TraceLoss, a_file_that_takes_bytes_gets_every_call) {
-  auto writer = TraceWriter::create(file_, 0);
+  auto writer = RecordedProgram::create(file_, 0);
   ASSERT_TRUE(writer.ok());
   for (std::uint64_t i = 0; i < kCalls; ++i) writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
   const auto closed = writer.value()->close(std::chrono::minutes(2));
@@ -89,7 +90,7 @@ TEST_F(TraceLoss, a_file_that_takes_bytes_gets_every_call) {
 }
 
 TEST_F(TraceLoss, without_memory_calls_are_left_out_and_nobody_fails) {
-  auto writer = TraceWriter::create(file_, 0);
+  auto writer = RecordedProgram::create(file_, 0);
   ASSERT_TRUE(writer.ok());
   refusals = 0;
   has_no_memory = true;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import importlib
 import json
 import tempfile
 import types
 import unittest
 from pathlib import Path
+from typing import Any
 
 import vpmm
 from vpmm._streams import address_of, stream_handle
@@ -72,6 +74,15 @@ except MemoryError:
         self.assertIn("vpmm.errors.Error: VPMM_DRIVER=nonsense", done.stderr)
 
 
+def recordings_or_skip(test: unittest.TestCase) -> Any:  # noqa: ANN401  a module
+    """The reader of recordings, which needs the package zstandard."""
+    try:
+        import zstandard  # noqa: F401
+    except ImportError:
+        test.skipTest("the package zstandard is not installed")
+    return importlib.import_module("vpmm.recordings")
+
+
 class Recording(unittest.TestCase):
     def lines(self, path: Path) -> list[str]:
         with gzip.open(path, "rt") as file:
@@ -87,6 +98,40 @@ class Recording(unittest.TestCase):
             lines = self.lines(path)
         self.assertEqual([line.split(",")[0] for line in lines[1:]], ["a", "f"])
         self.assertIn("12345", lines[1])
+
+    def test_events_have_marks_and_the_lines_of_the_program(self) -> None:
+        recordings = recordings_or_skip(self)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.vpmmrec")
+            pool = vpmm.Pool.default()
+            with vpmm.record(path, stacks="python"):
+                vpmm.record_mark("step 12")
+                for _ in range(2):
+                    pool.deallocate(pool.allocate(12345, 0), 0)
+            recording = recordings.read(path)
+        marks = [recording.text_of(event) for event in recording.events if event.kind == recordings.Kind.MARK]
+        self.assertEqual(marks, ["step 12"])
+        allocations = [event for event in recording.events if event.kind == recordings.Kind.ALLOCATE]
+        self.assertEqual([event.bytes for event in allocations], [12345, 12345])
+        self.assertEqual(allocations[0].stack, allocations[1].stack, "the same line")
+        frame = recording.stacks[allocations[0].stack][0]
+        self.assertEqual(Path(frame.file).name, "test_functions.py")
+        self.assertIn("test_events_have_marks", frame.function)
+        self.assertEqual(recording.header["stacks"], "python")
+
+    def test_options_that_are_wrong_are_errors(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for options, words in (
+                ({"stacks": "java"}, "must be none, native, python or both"),
+                ({"limit": 5}, "a limit of 5 bytes"),
+            ):
+                with self.assertRaisesRegex(vpmm.Error, words):
+                    vpmm.record(f"{folder}/trace", **options)  # type: ignore[arg-type]
+            with self.assertRaisesRegex(vpmm.Error, "not for .csv files"):
+                vpmm.record(f"{folder}/trace.csv", stacks=True)
+
+    def test_a_mark_without_a_recording_does_nothing(self) -> None:
+        vpmm.record_mark("nobody hears this")
 
     def test_stop_ends_it_and_a_second_time_does_nothing(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

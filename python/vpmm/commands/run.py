@@ -18,6 +18,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="record allocations, for `vpmm report` and `replay`"
     )
+    parser.add_argument(
+        "--stacks", choices=("none", "native", "python", "both"), default="none", help="of allocations, with --record"
+    )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
@@ -41,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     os.environ["NUMBA_CUDA_MEMORY_MANAGER"] = "vpmm"
     if options.record is not None:
         path: Path = options.record
-        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device)))
+        stacks: str = options.stacks
+        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device), stacks))
     sys.argv = [options.script, *options.arguments]
     sys.path[0] = str(Path(options.script).resolve().parent)
     runpy.run_path(options.script, run_name="__main__")

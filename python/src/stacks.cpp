@@ -1,0 +1,111 @@
+// python: walking the Python stack of a thread, and keeping what its frames are.
+#include "stacks.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gil.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr std::size_t kMostFrames = std::size_t{1} << 20;  // that are kept
+
+// A line of a code object, which is kept alive, so that its address stays its own.
+using Key = std::pair<PyObject*, int>;
+
+struct Frame {
+  std::string file;
+  std::uint64_t line = 0;
+  std::string function;
+};
+
+struct Frames {
+  std::map<Key, std::uint64_t> numbers;  // from 1
+  std::deque<Frame> frames;              // by number less 1
+};
+
+// Under the interpreter's lock. Never destroyed: threads may still allocate when the interpreter ends.
+Frames& known() {
+  static auto* const frames = new Frames;
+  return *frames;
+}
+
+std::atomic<bool> is_over{false};
+
+std::string text_of(PyObject* code, const char* attribute) {
+  PyObject* const value = PyObject_GetAttrString(code, attribute);
+  const char* const text = value == nullptr ? nullptr : PyUnicode_AsUTF8(value);
+  std::string out = text == nullptr ? "" : text;
+  Py_XDECREF(value);
+  PyErr_Clear();
+  return out;
+}
+
+// 0: there are too many.
+std::uint64_t number_of(PyObject* code, int line) {
+  Frames& all = known();
+  const auto found = all.numbers.find({code, line});
+  if (found != all.numbers.end()) return found->second;
+  if (all.frames.size() == kMostFrames) return 0;
+  std::string function = text_of(code, "co_qualname");  // since Python 3.11
+  if (function.empty()) function = text_of(code, "co_name");
+  all.frames.push_back({text_of(code, "co_filename"), static_cast<std::uint64_t>(line), std::move(function)});
+  all.numbers.emplace(Key{code, line}, all.frames.size());
+  Py_INCREF(code);
+  return all.frames.size();
+}
+
+std::size_t walk(std::uint64_t* frames, std::size_t most) {
+  const nb::error_scope under_way;  // a finalizer may allocate while an exception is
+  std::size_t count = 0;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr && count < most) {
+    auto* const code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+    const std::uint64_t number = number_of(code, PyFrame_GetLineNumber(frame));
+    Py_DECREF(code);
+    if (number != 0) frames[count++] = number;
+    PyFrameObject* const back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  PyErr_Clear();
+  return count;
+}
+
+// A call of ours has left the interpreter's lock to whoever wants it, and takes it for a moment. A thread that Python
+// does not know has no frames.
+std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most) try {
+  if (is_over || Py_IsInitialized() == 0) return 0;
+  if (PyGILState_Check() == 1) return walk(frames, most);
+  if (!WithoutLock::is_here()) return 0;
+  const WithLock taken;
+  return is_over ? 0 : walk(frames, most);
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
+// Right after capture(), on the same thread; entries do not move and do not go.
+void describe(void* /*argument*/, std::uint64_t frame, const char** file, std::uint64_t* line, const char** function) {
+  const Frame& found = known().frames[frame - 1];
+  *file = found.file.c_str();
+  *line = found.line;
+  *function = found.function.c_str();
+}
+
+}  // namespace
+
+void provide_stacks() {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { is_over = true; }));
+  static_cast<void>(vpmm_set_stack_callback(capture, describe, nullptr));
+}
+
+}  // namespace vpmm::python

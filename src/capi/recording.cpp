@@ -1,0 +1,124 @@
+// capi: recordings of a pool: those that a program starts, and those that the environment asks for.
+#include "capi/recording.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "base/message.hpp"
+#include "base/mutex.hpp"
+#include "capi/call.hpp"
+#include "capi/versioned_struct.hpp"
+#include "context/config.hpp"
+#include "observe/log.hpp"
+#include "observe/stack_table.hpp"
+
+using namespace vpmm;
+using namespace vpmm::capi;
+using context::Context;
+
+namespace vpmm::capi {
+namespace {
+
+constexpr std::size_t kFirstOptions = offsetof(vpmm_record_options, window_ns) + sizeof(uint64_t);
+
+// `%p`: the process; `%d`: the device; `%%`: a percent sign.
+Result<std::string> expanded(const std::string& pattern, int device) {
+  std::string path;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%') {
+      path += pattern[i];
+      continue;
+    }
+    const char what = i + 1 < pattern.size() ? pattern[++i] : '\0';
+    if (what == 'p')
+      path += std::to_string(::getpid());
+    else if (what == 'd')
+      path += std::to_string(device);
+    else if (what == '%')
+      path += '%';
+    else
+      return Error{ErrorCode::bad_configuration,
+                   message_of("VPMM_RECORD={}: a % stands before p (process), d (device) or another %", pattern)};
+  }
+  return path;
+}
+
+// trace.csv.gz as the second of its name: trace.2.csv.gz.
+std::string numbered(const std::string& path, int number) {
+  if (number == 1) return path;
+  const std::size_t name = path.find_last_of('/') + 1;  // 0 where there is no slash
+  const std::size_t suffix = std::min(path.find('.', name + 1), path.size());
+  return path.substr(0, suffix) + "." + std::to_string(number) + path.substr(suffix);
+}
+
+// How many pools of the process have begun a file of this name.
+int count_of(const std::string& path) {
+  static Mutex mutex;
+  static auto* const counts = new std::map<std::string, int>;  // never destroyed: static objects may open pools
+  const MutexLock lock(mutex);
+  return ++(*counts)[path];
+}
+
+Result<void> start_from_environment(Context& context) {
+  VPMM_TRY_ASSIGN(const context::RecordSettings settings, context::record_settings_from_environment());
+  if (settings.file.empty()) return {};
+  VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
+  return context.start_recording(numbered(path, count_of(path)), settings.options);
+}
+
+}  // namespace
+
+void record_as_environment_says(Context& context) {
+  const Result<void> started = start_from_environment(context);
+  if (!started) observe::log(observe::LogLevel::error, "nothing is recorded: {}", started.error().message);
+}
+
+}  // namespace vpmm::capi
+
+vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path) {
+  vpmm_record_options options{};
+  options.size = sizeof(options);
+  options.path = path;
+  return vpmm_record_start_with(pool, &options);
+}
+
+vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* options) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(options, "options"));
+    VPMM_TRY(check_size(options->size, kFirstOptions, "vpmm_record_options"));
+    vpmm_record_options asked{};
+    VPMM_TRY(copy_in(options, asked, "vpmm_record_options"));
+    VPMM_TRY(require(asked.path, "path"));
+    if (*asked.path == '\0') return Error{ErrorCode::invalid_argument, "`path` is empty"};
+    context::RecordOptions how;
+    if (asked.stacks != nullptr) how.stacks = asked.stacks;
+    if (asked.sample != 0) how.sample = asked.sample;
+    how.limit = asked.limit;
+    how.window_ns = asked.window_ns;
+    return context.start_recording(asked.path, how);
+  });
+}
+
+vpmm_status vpmm_record_stop(vpmm_pool* pool) {
+  return with_pool(pool, [](Context& context) { return context.stop_recording(); });
+}
+
+vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(text, "text"));
+    context.mark(text);
+    return {};
+  });
+}
+
+vpmm_status vpmm_set_stack_callback(vpmm_stack_capture capture, vpmm_stack_describe describe, void* argument) {
+  return guarded([&]() -> Result<void> {
+    if ((capture == nullptr) != (describe == nullptr))
+      return Error{ErrorCode::invalid_argument, "`capture` and `describe` come together, or both are null"};
+    observe::set_stack_provider({capture, describe, argument});
+    return {};
+  });
+}

@@ -1,0 +1,75 @@
+// context: what calls leave in a recording: of any thread, with the pool's lock or without.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/thread_number.hpp"
+#include "context/context.hpp"
+#include "driver/recording.hpp"
+#include "observe/trace_writer.hpp"
+#include "pool/memory.hpp"
+#include "small/small_pool.hpp"
+
+namespace vpmm::context {
+
+// Lives as long as its pool (observe::RecordingChannel). While nothing is recorded, all of it does nothing.
+class CallLog final : public driver::CallObserver {
+ public:
+  using Place = observe::EventQueue::Place;
+  using Kind = observe::RecordedKind;
+  explicit CallLog(driver::Driver& driver) : driver_(driver), channel_(std::make_shared<observe::RecordingChannel>()) {}
+
+  const std::shared_ptr<observe::RecordingChannel>& channel() const { return channel_; }
+  void set_stacks(const observe::StackKinds& kinds) {
+    native_.store(kinds.native, std::memory_order_relaxed);
+    python_.store(kinds.python, std::memory_order_relaxed);
+  }
+
+  // Of the stream that calls.
+  struct By {
+    std::optional<std::uint64_t> stream;  // its id
+    std::uint64_t handle = 0;
+  };
+  static By by(const small::SmallPool::Client& client) {
+    if (!client.stream) return {};
+    return {static_cast<std::uint64_t>(client.id), static_cast<std::uint64_t>(*client.stream)};
+  }
+  static By by(const pool::Caller& caller) {
+    if (caller.timeline == nullptr || !caller.timeline->stream) return {};
+    return {static_cast<std::uint64_t>(*caller.timeline->stream),
+            caller.stream ? static_cast<std::uint64_t>(*caller.stream) : 0};
+  }
+
+  // 0: none is wanted, or there is no memory for it. Not under the pool's lock: looking for symbols may wait for the
+  // loader's, and with that lock held others may call us.
+  std::uint32_t capture_stack() noexcept {
+    const observe::StackKinds kinds{native_.load(std::memory_order_relaxed), python_.load(std::memory_order_relaxed)};
+    return kinds.any() && channel_->queue.is_open() ? channel_->stacks.capture(kinds) : 0;
+  }
+  // Before anybody else can get the memory.
+  Place claim() noexcept { return channel_->queue.claim(); }
+  void freed(Place place, DevicePtr ptr, const By& by) noexcept;
+  // Once it is the caller's. `taken`: bytes of the pool, or 0.
+  void allocated(DevicePtr begin, const Request& request, Bytes taken, const By& by) noexcept;
+  void failed(const Request& request, const Error& error, const By& by) noexcept;
+  void put(Kind kind, AddressRange range, std::uint64_t value = 0, std::uint64_t arena = 0) noexcept;
+  void put(Kind kind, const std::string& text) noexcept;
+  void used(AddressRange allocation, const By& by) noexcept;
+  void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;
+
+ private:
+  void fail(Kind kind, const Request& request, const Error& error, const By& by) noexcept;
+  observe::QueuedEvent event(Kind kind, AddressRange range, const By& by) const noexcept;
+
+  driver::Driver& driver_;
+  const std::shared_ptr<observe::RecordingChannel> channel_;
+  std::atomic<bool> native_{false};
+  std::atomic<bool> python_{false};
+};
+
+}  // namespace vpmm::context

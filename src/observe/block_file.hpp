@@ -1,0 +1,60 @@
+// observe: a file of compressed blocks, each whole or not there.
+#pragma once
+
+#include <zstd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "observe/recorded_event.hpp"
+
+namespace vpmm::observe {
+
+// Remembers its first error; after one that may have left part of a block, nothing more is written. Of one thread.
+class BlockFile {
+ public:
+  // ErrorCode::bad_file: it cannot be created, or begun.
+  static Result<std::unique_ptr<BlockFile>> create(const std::string& path);
+  ~BlockFile();
+  BlockFile(const BlockFile&) = delete;
+  BlockFile& operator=(const BlockFile&) = delete;
+
+  // False: it is not in the file; without is_broken() for want of host memory.
+  bool write(BlockKind kind, std::string_view bytes) noexcept;
+  // A block or several, as they are in `from`, to which they were written.
+  bool copy(const BlockFile& from, std::uint64_t begin, std::uint64_t end) noexcept;
+  // Takes the place of `old`, whose path ours begins with. False: both are as they were.
+  bool replace(const BlockFile& old) noexcept;
+  void remove() noexcept;
+  // Nothing is written after it.
+  void close() noexcept;
+
+  bool is_broken() const { return is_broken_; }
+  std::uint64_t size() const { return size_; }
+  bool is_regular() const { return is_regular_; }
+  const std::string& path() const { return path_; }
+  const std::string& error() const { return error_; }  // empty: none
+  void keep_error(const char* text) noexcept;
+
+ private:
+  struct ContextDeleter {
+    void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+  };
+  BlockFile(std::string path, int descriptor);
+  bool append(std::string_view bytes) noexcept;
+
+  std::string path_;
+  int descriptor_;  // -1: closed
+  bool is_regular_ = false;
+  bool is_broken_ = false;
+  std::uint64_t size_ = 0;  // of what is whole
+  std::string error_;
+  const std::unique_ptr<ZSTD_CCtx, ContextDeleter> context_;
+  std::vector<char> stored_;
+};
+
+}  // namespace vpmm::observe

@@ -1,0 +1,57 @@
+// observe: the numbers that a recording has for streams, threads, tags, stacks and texts.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "observe/stack_table.hpp"
+#include "observe/window.hpp"
+
+namespace vpmm::observe {
+
+// A number is found or given out; what is new is in the file before the events that use it. std::bad_alloc: nothing has
+// changed.
+class Definitions {
+ public:
+  Definitions(const char* (*tag_name)(std::uint32_t), StackTable& stacks)
+      : tag_name_(tag_name), stacks_(stacks), first_stack_(stacks.begin_anew()) {}
+
+  std::uint32_t stream(std::uint64_t key, std::uint64_t handle);
+  std::uint32_t thread(std::uint32_t number);
+  std::uint32_t tag(std::uint32_t tag);
+  // Of an event that a recording before this one was to get, the file does not know the stack.
+  std::uint32_t stack(std::uint32_t stack) const { return stack < first_stack_ ? 0 : stack; }
+  std::uint64_t string(const std::string& text);
+  // There is so much that it should be written.
+  bool is_full() const { return text_bytes_ >= kMostText; }
+  // False: something is not in the file.
+  bool write_to(Window& window);
+
+ private:
+  static constexpr std::size_t kLongestString = std::size_t{256} << 10;
+  static constexpr std::size_t kMostText = std::size_t{4} << 20;  // that waits; a block holds it in any notation
+  static constexpr std::size_t kBytesOfFrame = 16;                // beside its texts
+
+  const FrameText& native(std::uint64_t return_address);
+  bool write_stacks(Window& window);
+
+  const char* (*const tag_name_)(std::uint32_t);
+  StackTable& stacks_;
+  const std::uint32_t first_stack_;
+  std::vector<StackTable::Stack> fresh_stacks_;  // not in the file, or not all of them
+  std::unordered_map<std::uint64_t, std::uint32_t> streams_;
+  std::unordered_map<std::uint32_t, std::uint32_t> threads_;
+  std::unordered_set<std::uint32_t> tags_;
+  std::unordered_map<std::uint64_t, FrameText> native_;  // by return address
+  std::uint64_t strings_ = 0;
+  std::string last_string_;
+  std::size_t text_bytes_ = 0;                         // of texts_
+  nlohmann::json lasting_ = nlohmann::json::object();  // not in the file yet
+  nlohmann::json texts_ = nlohmann::json::object();    // likewise, of `strings`
+};
+
+}  // namespace vpmm::observe

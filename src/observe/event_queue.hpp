@@ -1,0 +1,182 @@
+// observe: what many threads do, in one order, on its way to the thread that writes it to a file.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/address.hpp"
+#include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
+#include "observe/recorded_event.hpp"
+
+namespace vpmm::observe {
+
+// An event as the thread that makes it knows it: the writer gives out the numbers of the file.
+struct QueuedEvent {
+  RecordedKind kind = RecordedKind::none;
+  std::uint16_t flags = 0;
+  std::uint32_t thread = 0;
+  DevicePtr address{};
+  Bytes bytes = 0;
+  std::uint64_t value = 0;
+  std::optional<std::uint64_t> stream;  // two events with one number are of one stream; none: none was named
+  std::uint64_t stream_handle = 0;      // what the program calls it; 0: not known
+  std::uint64_t time_ns = 0;            // by the pool's clock
+  std::uint64_t arena = 0;
+  std::uint32_t tag = 0;
+  std::uint32_t stack = 0;
+  std::unique_ptr<std::string> text = nullptr;
+};
+
+// Note [The order of claims is the order of the file]
+// A place is claimed by one addition, filled, and published; the writer takes places in the order of the claims, and
+// waits for one that is claimed and not published yet. So whoever claims at the right time needs no lock for the order:
+// an allocation claims after the memory is its caller's, a free before anybody else can get it. Then every free stands
+// behind its allocation, and before the next allocation of the address. A free that turns out to be none leaves its
+// place void.
+//
+// Note [A recording never stops what it records]
+// When the file takes less than is recorded, the queue is full, and a call waits for the writer, once for a second at
+// most; while it stays full after that, events are left out and counted.
+//
+// Any number of threads put in, one at a time takes out. Nobody may use a place after the queue's end.
+class EventQueue {
+ public:
+  // Of 128 bytes: 8 MiB. With fewer, calls wait for a disk that pauses for less; more is memory that a program under
+  // test misses.
+  static constexpr std::size_t kPlaces = std::size_t{1} << 16;
+  static constexpr std::size_t kEventsPerFlush = 1024;
+
+  class Place;
+
+  EventQueue();  // closed
+  EventQueue(const EventQueue&) = delete;
+  EventQueue& operator=(const EventQueue&) = delete;
+  ~EventQueue() = default;
+
+  void open() noexcept;
+  // Nothing is put in any more, but by those that have claimed already.
+  void close() noexcept;
+  bool is_open() const { return is_open_.load(std::memory_order_acquire); }
+  // Without a place, where the queue is closed or stays full.
+  Place claim() noexcept;
+  void put(QueuedEvent event) noexcept;
+  // Events that found no room since open().
+  std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+
+  // --- the writer ---
+  // Until a flush is worth its while, `patience` is over, or the queue is closed.
+  void wait(std::chrono::milliseconds patience);
+  // Calls `use(QueuedEvent&)` for what is published, at most kPlaces, in the order of the claims. False: it is closed
+  // and nothing is left in it.
+  template <typename Use>
+  bool take(Use&& use);
+
+ private:
+  struct alignas(kCacheLine) Slot {
+    std::atomic<std::uint64_t> published{0};  // 1 more than the number of the claim that it is published for
+    QueuedEvent event;
+  };
+  static_assert(sizeof(Slot) == 2 * kCacheLine);
+  static constexpr std::size_t kMask = kPlaces - 1;
+  // Threads between the look whether there is room and the claim; if there were more, they would wait for the writer.
+  static constexpr std::uint64_t kSpare = 4096;
+
+  bool has_room() const noexcept {
+    return claimed_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_acquire) < kPlaces - kSpare;
+  }
+  bool wait_for_room() noexcept;
+  void publish(std::uint64_t claim, QueuedEvent&& event) noexcept;
+  void let_on() noexcept;
+
+  const std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kPlaces);
+  alignas(kCacheLine) std::atomic<std::uint64_t> claimed_{0};
+  alignas(kCacheLine) std::atomic<std::uint64_t> taken_{0};
+  alignas(kCacheLine) std::atomic<bool> is_open_{false};
+  std::atomic<bool> is_behind_{false};  // a call has waited in vain since something was taken
+  std::atomic<std::uint64_t> lost_{0};
+  Mutex mutex_;  // of those who sleep
+  std::condition_variable_any wake_;
+  std::condition_variable_any room_;
+  bool is_woken_ VPMM_GUARDED_BY(mutex_) = false;
+};
+
+// A claim. Its end leaves it void if nothing was published.
+class [[nodiscard]] EventQueue::Place {
+ public:
+  Place() = default;
+  Place(Place&& other) noexcept
+      : queue_(std::exchange(other.queue_, nullptr)), claim_(other.claim_), is_lost_(other.is_lost_) {}
+  Place& operator=(Place&&) = delete;
+  ~Place() {
+    if (queue_ != nullptr && !is_lost_) queue_->publish(claim_, {});
+  }
+  bool is_wanted() const { return queue_ != nullptr; }
+  // Where there was no room, it is counted.
+  void publish(QueuedEvent event) noexcept {
+    EventQueue* const queue = std::exchange(queue_, nullptr);
+    if (queue == nullptr) return;
+    if (is_lost_)
+      queue->lost_.fetch_add(1, std::memory_order_relaxed);
+    else
+      queue->publish(claim_, std::move(event));
+  }
+
+ private:
+  friend class EventQueue;
+  Place(EventQueue& queue, std::uint64_t claim) : queue_(&queue), claim_(claim) {}
+  explicit Place(EventQueue& full) : queue_(&full), is_lost_(true) {}
+
+  EventQueue* queue_ = nullptr;  // null: the queue is closed
+  std::uint64_t claim_ = 0;
+  bool is_lost_ = false;
+};
+
+inline EventQueue::Place EventQueue::claim() noexcept {
+  if (!is_open()) return {};
+  if (!has_room() && !wait_for_room()) return Place(*this);
+  return {*this, claimed_.fetch_add(1, std::memory_order_acq_rel)};
+}
+
+inline void EventQueue::put(QueuedEvent event) noexcept { claim().publish(std::move(event)); }
+
+inline void EventQueue::publish(std::uint64_t claim, QueuedEvent&& event) noexcept {
+  while (claim - taken_.load(std::memory_order_acquire) >= kPlaces) spin_pause();
+  Slot& slot = slots_[claim & kMask];
+  slot.event = std::move(event);
+  slot.published.store(claim + 1, std::memory_order_release);
+  if (claim % kEventsPerFlush == kEventsPerFlush - 1) let_on();
+}
+
+template <typename Use>
+bool EventQueue::take(Use&& use) {
+  constexpr std::uint64_t kStep = 256;  // so that those who put in do not fetch the line for each
+  const bool was_open = is_open();
+  const std::uint64_t begin = taken_.load(std::memory_order_relaxed);
+  std::uint64_t next = begin;
+  while (next - begin < kPlaces) {
+    Slot& slot = slots_[next & kMask];
+    if (slot.published.load(std::memory_order_acquire) != next + 1) break;
+    if (slot.event.kind != RecordedKind::none) use(slot.event);
+    slot.event.text.reset();
+    ++next;
+    if (next % kStep == 0) taken_.store(next, std::memory_order_release);
+  }
+  taken_.store(next, std::memory_order_release);
+  if (next != begin) {
+    is_behind_.store(false, std::memory_order_relaxed);
+    const MutexLock lock(mutex_);
+    room_.notify_all();
+  }
+  return was_open || next != claimed_.load(std::memory_order_acquire) || next != begin;
+}
+
+}  // namespace vpmm::observe

@@ -1,0 +1,146 @@
+// observe: walking the stack of a thread, and naming what was found.
+#include "observe/stack_table.hpp"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unwind.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+namespace vpmm::observe {
+namespace {
+
+using Frames = std::array<std::uint64_t, StackTable::kMostFrames>;
+
+struct Walk {
+  Frames frames;
+  std::size_t count = 0;
+};
+
+_Unwind_Reason_Code add_frame(_Unwind_Context* context, void* arg) {
+  Walk& walk = *static_cast<Walk*>(arg);
+  const std::uint64_t address = _Unwind_GetIP(context);
+  if (address == 0 || walk.count == walk.frames.size()) return _URC_END_OF_STACK;
+  walk.frames[walk.count++] = address;
+  return _URC_NO_REASON;
+}
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ (hash >> 29);
+}
+
+std::uint64_t hash_of(const Walk& walk, std::uint64_t seed) {
+  std::uint64_t hash = mixed(seed, walk.count);
+  for (std::size_t i = 0; i < walk.count; ++i) hash = mixed(hash, walk.frames[i]);
+  return hash;
+}
+
+struct ProviderHolder {
+  Mutex mutex;
+  StackProvider provider VPMM_GUARDED_BY(mutex);
+};
+
+// Never destroyed: static objects may still allocate.
+ProviderHolder& holder() {
+  static auto* const the = new ProviderHolder;
+  return *the;
+}
+
+StackProvider provider() {
+  const MutexLock lock(holder().mutex);
+  return holder().provider;
+}
+
+FrameText described(const StackProvider& by, std::uint64_t frame) {
+  FrameText text;
+  const char* file = nullptr;
+  const char* function = nullptr;
+  by.describe(by.arg, frame, &file, &text.line, &function);
+  if (file != nullptr) text.file = file;
+  if (function != nullptr) text.function = function;
+  return text;
+}
+
+}  // namespace
+
+void set_stack_provider(const StackProvider& provider) {
+  const MutexLock lock(holder().mutex);
+  holder().provider = provider;
+}
+
+std::optional<StackKinds> stack_kinds_of(const std::string& text) {
+  if (text == "none") return StackKinds{};
+  if (text == "native") return StackKinds{true, false};
+  if (text == "python") return StackKinds{false, true};
+  if (text == "both") return StackKinds{true, true};
+  return std::nullopt;
+}
+
+std::string to_string(const StackKinds& kinds) {
+  if (kinds.native) return kinds.python ? "both" : "native";
+  return kinds.python ? "python" : "none";
+}
+
+// No lock is held while the provider runs: it may come back here.
+[[gnu::noinline]] std::uint32_t StackTable::capture(const StackKinds& kinds) noexcept try {
+  Walk native;
+  Walk foreign;
+  if (kinds.native) _Unwind_Backtrace(&add_frame, &native);
+  const StackProvider by = kinds.python ? provider() : StackProvider{};
+  if (by.capture != nullptr) foreign.count = by.capture(by.arg, foreign.frames.data(), foreign.frames.size());
+  if (native.count + foreign.count == 0) return 0;
+  const std::uint64_t hash = hash_of(foreign, hash_of(native, 0));
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = numbers_.find(hash); found != numbers_.end()) return found->second;
+    if (numbers_.size() == kMostStacks) return 0;
+  }
+  Stack stack;
+  const std::size_t own = native.count > 1 ? 1 : 0;  // this very function
+  stack.native.assign(native.frames.begin() + own, native.frames.begin() + static_cast<std::ptrdiff_t>(native.count));
+  for (std::size_t i = 0; i < foreign.count; ++i) stack.foreign.push_back(described(by, foreign.frames[i]));
+  const MutexLock lock(mutex_);
+  fresh_.reserve(fresh_.size() + 1);  // it may throw, so before there is a number
+  const auto [entry, is_new] = numbers_.try_emplace(hash, next_);
+  if (!is_new) return entry->second;
+  stack.number = next_;
+  fresh_.push_back(std::move(stack));
+  return next_++;
+} catch (...) {  // no host memory
+  return 0;
+}
+
+std::uint32_t StackTable::begin_anew() {
+  const MutexLock lock(mutex_);
+  numbers_.clear();
+  fresh_.clear();
+  return next_;
+}
+
+std::vector<StackTable::Stack> StackTable::take_new() {
+  const MutexLock lock(mutex_);
+  return std::exchange(fresh_, {});
+}
+
+FrameText describe_native(std::uint64_t return_address) {
+  Dl_info info{};
+  // The call is in front of the address to which it returns, which may be another function's.
+  const auto* const at = reinterpret_cast<const void*>(return_address - 1);  // NOLINT(performance-no-int-to-ptr)
+  if (dladdr(at, &info) == 0) return {"", 0, fmt::format("{:#x}", return_address)};
+  const std::string file = info.dli_fname == nullptr ? "" : info.dli_fname;
+  if (info.dli_sname == nullptr) {
+    const auto base = reinterpret_cast<std::uint64_t>(info.dli_fbase);
+    return {file, 0, fmt::format("+{:#x}", return_address - base)};
+  }
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status),
+                                                    &std::free);
+  return {file, 0, status == 0 && name ? name.get() : info.dli_sname};
+}
+
+}  // namespace vpmm::observe

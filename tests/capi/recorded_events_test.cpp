@@ -1,0 +1,252 @@
+// capi: recordings with options, by the environment, with frames of another language; and what a kill leaves behind.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "capi/sim_pool.hpp"
+#include "observe/trace_file.hpp"
+#include "support/recorded_file.hpp"
+#include "vpmm/recording.hpp"
+
+namespace vpmm::capi_test {
+namespace {
+
+using observe::RecordedKind;
+using test::read_recorded;
+using test::RecordedFile;
+
+std::string file_of_test() {
+  const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  return testing::TempDir() + "vpmm_" + std::to_string(getpid()) + "_" + test.substr(0, 40) + ".vpmmrec";
+}
+
+class RecordedEvents : public SimPool {
+ protected:
+  void TearDown() override {
+    std::filesystem::remove(path_);
+    SimPool::TearDown();
+  }
+  vpmm_record_options options() const {
+    vpmm_record_options options{};
+    options.size = sizeof(options);
+    options.path = path_.c_str();
+    return options;
+  }
+
+  const std::string path_ = file_of_test();
+};
+
+TEST_F(RecordedEvents, with_options_are_recorded_and_marked) {
+  vpmm_record_options asked = options();
+  asked.stacks = "native";
+  ASSERT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_OK) << vpmm_last_error();
+  allocate(1000);
+  ASSERT_EQ(vpmm_record_mark(pool_, "step 12"), VPMM_OK);
+  ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_record_mark(pool_, "too late"), VPMM_OK) << "nothing is recorded, and that is no mistake";
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.error, "");
+  EXPECT_EQ(file.header["stacks"], "native");
+  EXPECT_NE(file.first(RecordedKind::allocate).stack, 0U);
+  EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 12");
+}
+
+TEST_F(RecordedEvents, refuse_options_that_are_wrong) {
+  vpmm_record_options asked = options();
+  asked.size = 8;
+  EXPECT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("vpmm_record_options.size is 8")) << vpmm_last_error();
+  asked = options();
+  asked.path = nullptr;
+  EXPECT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_record_start_with(pool_, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_record_mark(pool_, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  asked = options();
+  asked.stacks = "java";
+  EXPECT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_names("stacks `java`")) << vpmm_last_error();
+}
+
+TEST_F(RecordedEvents, of_the_cpp_header_end_with_its_scope) {
+  {
+    const recording recorded(pool_ref(pool_), path_, {"none", 1, 0, 0});
+    allocate(1000);
+    recorded.mark("in between");
+  }
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.count(RecordedKind::allocate), 1U);
+  EXPECT_EQ(file.end["ended"], "stopped");
+}
+
+// --- frames of another language -------------------------------------------------------------------------------------
+
+std::size_t two_frames(void* argument, uint64_t* frames, std::size_t most) {
+  EXPECT_GE(most, 2U);
+  frames[0] = 7;
+  frames[1] = *static_cast<const uint64_t*>(argument);
+  return 2;
+}
+
+void name_frame(void* /*argument*/, uint64_t frame, const char** file, uint64_t* line, const char** function) {
+  *file = "model.py";
+  *line = frame;
+  *function = frame == 7 ? "forward" : "train";
+}
+
+TEST_F(RecordedEvents, have_the_frames_that_a_provider_gives) {
+  uint64_t outer = 8;
+  ASSERT_EQ(vpmm_set_stack_callback(two_frames, name_frame, &outer), VPMM_OK);
+  vpmm_record_options asked = options();
+  asked.stacks = "python";
+  ASSERT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_OK) << vpmm_last_error();
+  allocate(1000);
+  allocate(1000);
+  outer = 9;
+  allocate(1000);
+  ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_set_stack_callback(nullptr, nullptr, nullptr), VPMM_OK);
+  EXPECT_EQ(vpmm_set_stack_callback(two_frames, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.definitions["stacks"].size(), 2U);
+  const std::string number = std::to_string(file.first(RecordedKind::allocate).stack);
+  EXPECT_EQ(file.definitions["stacks"][number].dump(), R"([["model.py",7,"forward"],["model.py",8,"train"]])");
+}
+
+// --- by the environment ---------------------------------------------------------------------------------------------
+
+class RecordedByEnvironment : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_);
+    setenv("VPMM_RECORD", (folder_ + "/run-%p.%d.csv.gz").c_str(), 1);
+  }
+  void TearDown() override {
+    for (const char* name :
+         {"VPMM_RECORD", "VPMM_RECORD_STACKS", "VPMM_RECORD_SAMPLE", "VPMM_RECORD_LIMIT", "VPMM_RECORD_WINDOW"})
+      unsetenv(name);
+    std::filesystem::remove_all(folder_);
+  }
+  std::string run(const std::string& suffix) const { return folder_ + "/run-" + std::to_string(getpid()) + suffix; }
+  static void use_a_pool() {
+    vpmm_pool* pool = nullptr;
+    void* ptr = nullptr;
+    ASSERT_EQ(vpmm_pool_create(0, nullptr, &pool), VPMM_OK) << vpmm_last_error();
+    EXPECT_EQ(vpmm_allocate(pool, 1000, nullptr, &ptr), VPMM_OK);
+    EXPECT_EQ(vpmm_pool_destroy(pool), VPMM_OK);
+  }
+
+  const std::string folder_ = file_of_test();
+};
+
+TEST_F(RecordedByEnvironment, each_pool_has_a_file_of_its_own) {
+  use_a_pool();
+  use_a_pool();
+  EXPECT_EQ(observe::read_trace(run(".0.csv.gz")).value().allocations, 1U);
+  EXPECT_EQ(observe::read_trace(run(".2.0.csv.gz")).value().allocations, 1U);
+}
+
+TEST_F(RecordedByEnvironment, options_are_taken_from_it) {
+  const std::string file = folder_ + "/events";
+  setenv("VPMM_RECORD", file.c_str(), 1);
+  setenv("VPMM_RECORD_STACKS", "native", 1);
+  setenv("VPMM_RECORD_LIMIT", "1MiB", 1);
+  setenv("VPMM_RECORD_WINDOW", "60", 1);
+  use_a_pool();
+  const RecordedFile recorded = read_recorded(file);
+  EXPECT_EQ(recorded.header["stacks"], "native");
+  EXPECT_EQ(recorded.count(RecordedKind::allocate), 1U);
+}
+
+TEST_F(RecordedByEnvironment, what_is_wrong_with_it_keeps_no_pool_from_opening) {
+  setenv("VPMM_RECORD", "/no/such/folder/file", 1);
+  testing::internal::CaptureStderr();
+  use_a_pool();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("nothing is recorded: /no/such/folder/file"),
+            std::string::npos);
+  setenv("VPMM_RECORD", (folder_ + "/%x").c_str(), 1);
+  testing::internal::CaptureStderr();
+  use_a_pool();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("a % stands before p"), std::string::npos);
+  setenv("VPMM_RECORD", (folder_ + "/f").c_str(), 1);
+  setenv("VPMM_RECORD_LIMIT", "much", 1);
+  testing::internal::CaptureStderr();
+  use_a_pool();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("VPMM_RECORD_LIMIT=much"), std::string::npos);
+}
+
+// --- processes that end ---------------------------------------------------------------------------------------------
+
+class RecordedEventsDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  void TearDown() override { std::filesystem::remove(path()); }
+  static std::string path() {
+    return testing::TempDir() + "vpmm_recorded_events_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+  }
+  static void start_and_allocate(int count) {
+    vpmm_pool* pool = nullptr;
+    void* ptr = nullptr;
+    if (vpmm_default_pool(0, &pool) != VPMM_OK || vpmm_record_start(pool, path().c_str()) != VPMM_OK) _exit(99);
+    for (int i = 0; i < count; ++i)
+      if (vpmm_allocate(pool, 4096, nullptr, &ptr) != VPMM_OK) _exit(97);
+  }
+  static void wait_for(std::size_t calls) {
+    for (int i = 0; i < 3000; ++i) {
+      const auto trace = observe::read_trace(path());
+      if (trace.ok() && trace.value().events.size() >= calls) return;
+      usleep(10'000);
+    }
+    _exit(95);
+  }
+};
+
+TEST_F(RecordedEventsDeathTest, are_whole_after_an_ordinary_exit) {
+  EXPECT_EXIT((start_and_allocate(10), std::exit(0)), testing::ExitedWithCode(0), "");
+  const RecordedFile file = read_recorded(path());
+  EXPECT_EQ(file.error, "");
+  EXPECT_EQ(file.count(RecordedKind::allocate), 10U);
+  EXPECT_EQ(file.end["ended"], "exit");
+}
+
+TEST_F(RecordedEventsDeathTest, of_the_last_second_at_most_are_missing_after_a_kill) {
+  EXPECT_EXIT((start_and_allocate(100), wait_for(100), kill(getpid(), SIGKILL)), testing::KilledBySignal(SIGKILL), "");
+  const auto trace = observe::read_trace(path());
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace.value().allocations, 100U);
+  EXPECT_NE(trace.value().warning, "");
+}
+
+void fork_and_use_in_child(vpmm_pool* pool) {
+  const pid_t child = fork();
+  if (child == 0) {
+    void* ptr = nullptr;
+    std::exit(vpmm_allocate(pool, 4096, nullptr, &ptr) == VPMM_ERROR_PROCESS_ENDING ? 0 : 1);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) _exit(96);
+}
+
+TEST_F(RecordedEventsDeathTest, of_a_forked_child_are_none) {
+  EXPECT_EXIT(
+      {
+        start_and_allocate(5);
+        vpmm_pool* pool = nullptr;
+        if (vpmm_default_pool(0, &pool) != VPMM_OK) _exit(98);
+        fork_and_use_in_child(pool);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  const RecordedFile file = read_recorded(path());
+  EXPECT_EQ(file.error, "");
+  EXPECT_EQ(file.count(RecordedKind::allocate), 5U);
+  EXPECT_FALSE(file.end.is_null());
+}
+
+}  // namespace
+}  // namespace vpmm::capi_test

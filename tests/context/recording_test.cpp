@@ -1,0 +1,260 @@
+// context: recordings tell what the pool did, in an order that is true, while warm calls stay without the pool's lock.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "support/pool_world_words.hpp"
+#include "support/recorded_file.hpp"
+
+namespace vpmm::testing {
+namespace {
+
+using context::RecordOptions;
+using observe::RecordedEvent;
+using observe::RecordedKind;
+using test::read_recorded;
+using test::RecordedFile;
+
+class Recorded : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove(path_); }
+  void start(PoolWorld& world, const RecordOptions& options = {}) const {
+    const auto started = world.pool().start_recording(path_, options);
+    ASSERT_TRUE(started.ok()) << started.error().message;
+  }
+  RecordedFile stop(PoolWorld& world) const {
+    const auto stopped = world.pool().stop_recording();
+    EXPECT_TRUE(stopped.ok()) << stopped.error().message;
+    RecordedFile file = read_recorded(path_);
+    EXPECT_EQ(file.error, "");
+    EXPECT_EQ(test::order_fault(file), "");
+    EXPECT_EQ(file.end.value("lost", 1), 0);
+    return file;
+  }
+
+  const std::string path_ = ::testing::TempDir() + "vpmm_recorded_" + std::to_string(getpid()) + ".vpmmrec";
+};
+
+TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  start(world);
+  const std::uint64_t calls = world.calls().count(driver::Call::ctx_set_current);
+  for (int i = 0; i < 10; ++i) {
+    const auto ptr = world.pool().allocate({1000, 0, stream});
+    ASSERT_TRUE(ptr.ok());
+    ASSERT_TRUE(world.pool().deallocate(ptr.value(), stream).ok());
+  }
+  EXPECT_EQ(world.calls().count(driver::Call::ctx_set_current), calls) << "a call that takes the lock sets the context";
+  const RecordedFile file = stop(world);
+  EXPECT_EQ(file.count(RecordedKind::allocate), 10u);
+  EXPECT_EQ(file.count(RecordedKind::free), 10u);
+  EXPECT_EQ(file.first(RecordedKind::allocate).bytes, 1000u);
+  EXPECT_EQ(file.first(RecordedKind::allocate).value, 1024u) << "what it takes in the pool";
+  EXPECT_NE(file.first(RecordedKind::free).stream, observe::kNoRecordedStream);
+}
+
+TEST_F(Recorded, calls_on_bound_streams_and_without_a_stream_are_in_the_file) {
+  PoolWorld world(adaptive_world());
+  auto bound = world.pool().bind(world.stream());
+  ASSERT_TRUE(bound.ok());
+  const DevicePtr warm = bound.value()->allocate(1000, 0).value();
+  ASSERT_TRUE(bound.value()->deallocate(warm).ok());
+  start(world);
+  const DevicePtr ptr = bound.value()->allocate(1000, 0).value();
+  ASSERT_TRUE(bound.value()->deallocate(ptr).ok());
+  world.deallocate(world.allocate(3 * kPage, std::nullopt), std::nullopt);
+  std::array<DevicePtr, 3> many{};
+  const std::array<Bytes, 3> sizes{100, 5000, 4 * kPage};
+  const StreamHandle stream = world.stream();
+  ASSERT_TRUE(world.pool().allocate_many(sizes, stream, many).ok());
+  ASSERT_TRUE(world.pool().deallocate_many(many, stream).ok());
+  const RecordedFile file = stop(world);
+  EXPECT_EQ(file.count(RecordedKind::allocate), 5u);
+  EXPECT_EQ(file.count(RecordedKind::free), 5u);
+}
+
+TEST_F(Recorded, what_lived_stands_at_the_beginning) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr small = world.allocate(1000, stream);
+  const DevicePtr large = world.allocate(3 * kPage - 5, stream);
+  world.deallocate(world.allocate(50, stream), stream);
+  start(world);
+  world.deallocate(small, stream);
+  world.deallocate(large, stream);
+  const RecordedFile file = stop(world);
+  ASSERT_EQ(file.count(RecordedKind::live), 2u);
+  EXPECT_EQ(file.count(RecordedKind::free), 2u);
+  Bytes bytes = 0;
+  for (const RecordedEvent& event : file.events)
+    if (event.kind == static_cast<std::uint16_t>(RecordedKind::live)) bytes += event.bytes;
+  EXPECT_EQ(bytes, 1000 + 3 * kPage - 5);
+}
+
+TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  start(world);
+  const std::uint64_t created = world.calls().count(driver::Call::mem_create);
+  std::vector<DevicePtr> pages;
+  for (int i = 0; i < 8; ++i) pages.push_back(world.allocate(kPage, stream));
+  for (std::size_t i = 0; i < 8; i += 2) world.deallocate(pages[i], stream);
+  world.wait();
+  const DevicePtr moved = world.allocate(4 * kPage, stream);
+  world.use(moved, kPage, stream, 5'000'000);
+  world.deallocate(moved, stream);
+  world.allocate(4 * kPage, world.stream());  // waits for the other stream, on the GPU or on the host
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  const RecordedFile file = stop(world);
+  EXPECT_EQ(file.first(RecordedKind::map).value, 1u) << "the first chunk is new";
+  ASSERT_EQ(file.count(RecordedKind::move), 4u);
+  EXPECT_NE(file.first(RecordedKind::move).value, file.first(RecordedKind::move).address);
+  EXPECT_EQ(file.count(RecordedKind::trim), 1u);
+  std::array<std::uint64_t, 7> calls{};
+  for (const RecordedEvent& event : file.events)
+    if (event.kind == static_cast<std::uint16_t>(RecordedKind::driver)) ++calls.at(event.flags);
+  EXPECT_EQ(calls[1], world.calls().count(driver::Call::mem_create) - created);
+  EXPECT_GT(calls[2], 8u);
+  EXPECT_GT(calls[3], 0u);
+  EXPECT_GT(file.count(RecordedKind::sample), 1u);
+  EXPECT_EQ(file.end["peak_mapped_bytes"], 8 * kPage);
+}
+
+TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
+  WorldOptions options = page_world();
+  options.config.capacity = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.allocate(2 * kPage, stream);
+  start(world);
+  EXPECT_FALSE(world.pool().allocate({3 * kPage, 0, stream}).ok());
+  EXPECT_FALSE(world.pool().allocate({100, 3, stream}).ok()) << "a mistake";
+  const RecordedFile file = stop(world);
+  ASSERT_EQ(file.count(RecordedKind::allocate_failed), 2u);
+  EXPECT_EQ(file.first(RecordedKind::allocate_failed).bytes, 3 * kPage);
+  EXPECT_EQ(file.first(RecordedKind::allocate_failed).flags, 0u);
+  EXPECT_NE(file.text(file.first(RecordedKind::allocate_failed).value).find("out of device memory"), std::string::npos);
+  EXPECT_EQ(file.first(RecordedKind::out_of_memory).bytes, 3 * kPage);
+  EXPECT_EQ(file.header["capacity"], 4 * kPage);
+  const auto trace = observe::read_trace(path_);
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace.value().failed, 1u) << "a mistake is not replayed";
+  EXPECT_EQ(trace.value().capacity, 4 * kPage);
+}
+
+TEST_F(Recorded, marks_stand_between_the_calls) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.pool().mark("nobody hears this");
+  start(world);
+  world.allocate(100, stream);
+  world.pool().mark("step 1");
+  world.allocate(200, stream);
+  const RecordedFile file = stop(world);
+  ASSERT_EQ(file.count(RecordedKind::mark), 1u);
+  EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 1");
+  std::vector<std::uint64_t> order;
+  for (const RecordedEvent& event : file.events) {
+    const auto kind = static_cast<RecordedKind>(event.kind);
+    if (kind == RecordedKind::allocate || kind == RecordedKind::mark) order.push_back(event.bytes);
+  }
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{100, 0, 200}));
+}
+
+TEST_F(Recorded, stacks_of_one_place_have_one_number_and_name_the_test) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  RecordOptions options;
+  options.stacks = "native";
+  start(world, options);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(world.pool().allocate({100, 0, stream}).ok());
+  ASSERT_TRUE(world.pool().allocate({100, 0, stream}).ok());
+  const RecordedFile file = stop(world);
+  std::vector<std::uint32_t> stacks;
+  for (const RecordedEvent& event : file.events)
+    if (event.kind == static_cast<std::uint16_t>(RecordedKind::allocate)) stacks.push_back(event.stack);
+  ASSERT_EQ(stacks.size(), 4u);
+  EXPECT_NE(stacks[1], 0u);
+  EXPECT_EQ(stacks[1], stacks[2]);
+  EXPECT_NE(stacks[2], stacks[3]);
+  const auto& frames = file.definitions["stacks"][std::to_string(stacks[1])];
+  EXPECT_GT(frames.size(), 3u);
+  EXPECT_EQ(frames[0].size(), 3u);
+}
+
+TEST_F(Recorded, options_that_are_wrong_are_refused_before_there_is_a_file) {
+  PoolWorld world(adaptive_world());
+  const auto refusal = [&](const RecordOptions& options, const std::string& path) {
+    const auto started = world.pool().start_recording(path, options);
+    EXPECT_FALSE(std::filesystem::exists(path));
+    return started ? "" : started.error().message;
+  };
+  RecordOptions options;
+  options.stacks = "all";
+  EXPECT_EQ(refusal(options, path_), "stacks `all`: must be none, native, python or both");
+  options = {};
+  options.limit = 5;
+  EXPECT_EQ(refusal(options, path_), "a limit of 5 bytes: must be 0, for none, or at least 65536");
+  options = {};
+  options.sample = 2;
+  EXPECT_EQ(refusal(options, path_ + ".csv"),
+            path_ + ".csv: stacks, samples, limits and windows are not for .csv files; name it otherwise");
+}
+
+TEST_F(Recorded, a_second_recording_of_the_pool_is_whole_too) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  RecordOptions options;
+  options.stacks = "native";
+  for (int i = 0; i < 3; ++i) {
+    start(world, options);
+    world.deallocate(world.allocate(100, stream), stream);
+    const RecordedFile file = stop(world);
+    EXPECT_EQ(file.count(RecordedKind::allocate), 1u);
+    const auto number = std::to_string(file.first(RecordedKind::allocate).stack);
+    EXPECT_TRUE(file.definitions["stacks"].contains(number)) << "a file knows its own stacks";
+  }
+}
+
+// Eight threads with streams of their own allocate, and free what others allocated; what is freed is soon somebody
+// else's.
+TEST_F(Recorded, eight_threads_that_hand_memory_to_each_other_are_recorded_in_an_order_that_is_true) {
+  PoolWorld world(adaptive_world());
+  start(world);
+  std::array<std::atomic<std::uint64_t>, 16> hands{};
+  std::vector<StreamHandle> streams;
+  for (int t = 0; t < 8; ++t) streams.push_back(world.stream());
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < 1500; ++i) {
+        const Bytes bytes = i % 50 == 0 ? kPage + 1 : 100 + 300 * (i % 5);
+        const auto ptr = world.pool().allocate({bytes, 0, streams[t % 3 == 0 ? 0 : t]});
+        if (!ptr) continue;
+        const DevicePtr other{hands[(i + t) % hands.size()].exchange(to_integer(ptr.value()))};
+        if (is_null(other)) continue;
+        EXPECT_TRUE(world.pool().deallocate(other, streams[t]).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto& hand : hands) {
+    EXPECT_TRUE(world.pool().deallocate(DevicePtr{hand.load()}, std::nullopt).ok());
+  }
+  const RecordedFile file = stop(world);
+  EXPECT_EQ(file.count(RecordedKind::allocate), 8u * 1500u);
+  EXPECT_EQ(file.count(RecordedKind::free), 8u * 1500u);
+}
+
+}  // namespace
+}  // namespace vpmm::testing
