@@ -1,0 +1,215 @@
+# vpmm: what a recorded program would hold and need under VPMM: its requests, replayed on a simulated GPU.
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vpmm import native
+from vpmm.convert import of_device
+from vpmm.convert.ranges import Ranges
+from vpmm.errors import Error
+from vpmm.recordings import Event, Kind, Recording
+from vpmm.units import bytes_text, duration_text
+
+_ALLOCATORS = {
+    "pytorch": "PyTorch's allocator, recorded",
+    "rmm": "RMM's resource, recorded",
+    "nsight-systems": "cudaMalloc, recorded",
+    "vpmm": "VPMM, recorded",
+}
+# Rows of the table: name, allocator of `vpmm replay`, settings.
+_RUNS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("VPMM", "vpmm", {}),
+    ("VPMM, footprint", "vpmm", {"VPMM_PREFER": "footprint"}),
+    ("VPMM, page", "vpmm-page", {}),
+    ("cudaMallocAsync, model", "cuda-async", {}),
+)
+_ROOMY = 139 << 30
+
+
+@dataclass
+class Row:
+    """One allocator. None: not known."""
+
+    name: str
+    held: int | None
+    driver_us: float | None
+    failed: int
+    smallest: int | None
+
+
+@dataclass
+class Trial:
+    """What `vpmm try` found out about one device of a recording. Sizes are bytes."""
+
+    requests: int
+    live: int
+    recorded: Row
+    rows: list[Row]
+    notes: list[str]
+
+
+@dataclass
+class _Requests:
+    """What is replayed. A failed request is one that is made and freed at once."""
+
+    lines: list[str]
+    count: int
+    failed: int
+    live: int
+
+
+def run(recording: Recording, device: int | None, say: Callable[[str], None]) -> Trial:
+    """Replays a recording under each setting; `say` is told what is done next. Raises Error and OSError.
+
+    `device` None: the one with the most calls.
+    """
+    calls = Counter(event.device for event in recording.events)
+    if device is None:
+        device = calls.most_common(1)[0][0] if calls else 0
+    notes = [recording.warning] if recording.warning else []
+    if len(calls) > 1:
+        notes.append(f"Of {len(calls)} devices this is device {device}; --device names another.")
+    recording = of_device(recording, device)
+    requests = _requests(recording.events)
+    if not requests.count:
+        raise Error(f"there is nothing to try: device {device} has no allocation in this recording")
+    with tempfile.TemporaryDirectory(prefix="vpmm-try-") as folder:
+        trace = Path(folder, "requests.csv")
+        trace.write_text("op,id,bytes,stream,time_us\n" + "".join(requests.lines))
+        rows = [_replayed(*each, trace, requests, say) for each in _RUNS]
+    return Trial(requests.count, requests.live, _recorded_row(recording, requests), rows, notes)
+
+
+def _requests(events: Iterable[Event]) -> _Requests:
+    made = _Requests([], 0, 0, 0)
+    live: dict[int, tuple[int, int]] = {}
+    streams: dict[int | None, int] = {}
+    total = 0
+    for event in events:
+        time_us, stream = event.time_ns // 1000, streams.setdefault(event.stream, len(streams))
+        is_made = event.kind in (Kind.ALLOCATE, Kind.LIVE) and event.address
+        if event.bytes and (is_made or event.kind == Kind.ALLOCATE_FAILED):
+            made.count += 1
+            made.lines.append(f"a,{made.count},{event.bytes},{stream},{time_us}\n")
+            if is_made:
+                total += event.bytes - live.get(event.address, (0, 0))[1]
+                made.live = max(made.live, total)
+                live[event.address] = (made.count, event.bytes)
+            else:
+                made.failed += 1
+                made.lines.append(f"f,{made.count},0,{stream},{time_us}\n")
+        elif event.kind == Kind.FREE and event.address in live:
+            number, size = live.pop(event.address)
+            total -= size
+            made.lines.append(f"f,{number},0,{stream},{time_us}\n")
+    return made
+
+
+def _recorded_row(recording: Recording, requests: _Requests) -> Row:
+    source = str(recording.header.get("source", ""))
+    held = _peak_held(recording)
+    if held is None and source == "nsight-systems":
+        held = requests.live
+    return Row(_ALLOCATORS.get(source, "as recorded"), held, None, requests.failed, held)
+
+
+# What was mapped, as the pool itself said now and then, or by the calls that mapped.
+def _peak_held(recording: Recording) -> int | None:
+    mapped, peak = Ranges(), 0
+    for event in recording.events:
+        if event.kind == Kind.MAP:
+            mapped.add(event.address, event.address + event.bytes)
+        elif event.kind == Kind.UNMAP:
+            mapped.remove(event.address, event.address + event.bytes)
+        peak = max(peak, event.address if event.kind == Kind.SAMPLE else mapped.total)
+    said = (recording.end or {}).get("peak_mapped_bytes", 0)
+    return max(peak, said if isinstance(said, int) else 0) or None
+
+
+def _replayed(
+    name: str, allocator: str, settings: dict[str, str], trace: Path, requests: _Requests, say: Callable[[str], None]
+) -> Row:
+    say(f"replaying {requests.count} requests: {name}")
+    capacity = max(_ROOMY, 2 * requests.live)
+    words = ["replay", str(trace), "--driver", "sim", "--json", "--fit", "--capacity", str(capacity)]
+    result = json.loads(native.output_of([*words, "--allocator", allocator], **settings))
+    return Row(
+        name,
+        int(result["peak_mapped_bytes"]),
+        float(result["driver_time_us"]),
+        int(result["failed_allocations"]),
+        result["fit_bytes"],
+    )
+
+
+def as_json(trial: Trial) -> str:
+    """One object: requests, peak_live_bytes, recorded, rows, notes, verdict."""
+    rows = [
+        {
+            "name": row.name,
+            "peak_held_bytes": row.held,
+            "driver_time_us": row.driver_us,
+            "failed_requests": row.failed,
+            "smallest_gpu_bytes": row.smallest,
+        }
+        for row in (trial.recorded, *trial.rows)
+    ]
+    return json.dumps(
+        {
+            "requests": trial.requests,
+            "peak_live_bytes": trial.live,
+            "recorded": rows[0],
+            "rows": rows[1:],
+            "notes": trial.notes,
+            "verdict": verdict(trial),
+        }
+    )
+
+
+def table(trial: Trial) -> str:
+    """The table and the sentence under it, for a terminal."""
+    head = ["", "held at the peak", "over live", "driver time (simulated)", "failed", "smallest GPU"]
+    lines = [head, *(_cells(row, trial) for row in (trial.recorded, *trial.rows))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    text = f"{trial.requests} requests, {bytes_text(trial.live)} live at the peak\n\n"
+    for line in lines:
+        first = line[0].ljust(widths[0])
+        text += "  ".join([first, *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]).rstrip() + "\n"
+    return text + "\n" + "\n".join([verdict(trial), *trial.notes]) + "\n"
+
+
+def _cells(row: Row, trial: Trial) -> list[str]:
+    return [
+        row.name,
+        "not recorded" if row.held is None else bytes_text(row.held),
+        "-" if row.held is None else f"{row.held / trial.live:.3f}",
+        "-" if row.driver_us is None else duration_text(row.driver_us),
+        str(row.failed),
+        "-" if row.smallest is None else bytes_text(row.smallest),
+    ]
+
+
+def verdict(trial: Trial) -> str:
+    """What the figures mean, in plain words."""
+    ours, recorded = trial.rows[0], trial.recorded
+    if ours.held is None or ours.smallest is None:
+        return f"VPMM could not serve {ours.failed} of {trial.requests} requests on the largest GPU that was tried."
+    needs = f"on a GPU with {bytes_text(ours.smallest)} for it"
+    if recorded.held is None:
+        said = f"VPMM would hold {bytes_text(ours.held)} for this program at its peak, and run it {needs}"
+    else:
+        change = ours.held / recorded.held - 1
+        how = "as much as" if abs(change) < 0.005 else f"{abs(change):.0%} {'less' if change < 0 else 'more'} than"
+        said = f"VPMM would hold {bytes_text(ours.held)} at its peak, {how} the {bytes_text(recorded.held)} recorded"
+        said += f", and run this program {needs}"
+    if recorded.failed and recorded.held is not None:
+        fits = ours.smallest <= recorded.held
+        said += f"; of {recorded.failed} failed request{'s' * (recorded.failed > 1)} "
+        said += "none would have failed" if fits else f"some need more than the {bytes_text(recorded.held)} held then"
+    return said + "."
