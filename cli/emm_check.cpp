@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/no_shortages.hpp"
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "conformance/conformance.hpp"
 #include "context/config.hpp"
 #include "context/open_driver.hpp"
-#include "observe/log.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -29,20 +29,6 @@ struct Options {
   std::optional<context::DriverKind> driver;
   int device = 0;
   bool json = false;
-};
-
-// Running out of memory is what some checks are about. While it lives, that is not worth a warning.
-class NoShortages {
- public:
-  NoShortages() {
-    observe::set_log_sink([](observe::LogLevel level, std::string_view message) {
-      if (message.starts_with("out of device memory")) return;
-      fmt::print(stderr, "vpmm: {}: {}\n", observe::to_string(level), message);
-    });
-  }
-  ~NoShortages() { observe::set_log_sink({}); }
-  NoShortages(const NoShortages&) = delete;
-  NoShortages& operator=(const NoShortages&) = delete;
 };
 
 // A built-in manager by its name, anything else from a file.

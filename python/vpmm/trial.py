@@ -180,7 +180,10 @@ def table(trial: Trial) -> str:
     text = f"{trial.requests} requests, {bytes_text(trial.live)} live at the peak\n\n"
     for line in lines:
         first = line[0].ljust(widths[0])
-        text += "  ".join([first, *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]).rstrip() + "\n"
+        text += (
+            "  ".join([first, *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]).rstrip()
+            + "\n"
+        )
     return text + "\n" + "\n".join([verdict(trial), *trial.notes]) + "\n"
 
 

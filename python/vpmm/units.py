@@ -7,12 +7,8 @@ def bytes_text(size: int) -> str:
     """In the largest of B, KiB, MiB, GiB and TiB that leaves 1 or more: 1536 is 1.50 KiB."""
     if size < 1024:
         return f"{size} B"
-    value, unit = float(size), "B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1024:
-            break
-    return f"{value:.2f} {unit}"
+    exponent = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**exponent:.2f} {'KMGT'[exponent - 1]}iB"
 
 
 def duration_text(microseconds: float) -> str:

@@ -40,18 +40,18 @@ def block(size: int, state: str = "inactive", requested: int = 0, frames: list[F
     return {"size": size, "state": state, "requested_size": requested, "frames": frames or []}
 
 
-def segment(address: int, blocks: list[Fields], **more: Any) -> Fields:
+def segment(address: int, blocks: list[Fields], **more: object) -> Fields:
     for each in blocks:
         each["address"] = address + sum(before["size"] for before in blocks[: blocks.index(each)])
     total = sum(each["size"] for each in blocks)
     return {"device": 0, "address": address, "total_size": total, "stream": 0, "blocks": blocks} | more
 
 
-def entry(action: str, address: int, size: int, **more: Any) -> Fields:
+def entry(action: str, address: int, size: int, **more: object) -> Fields:
     return {"action": action, "addr": address, "size": size, "stream": 0, "frames": []} | more
 
 
-def snapshot(segments: list[Fields], trace: list[Fields], protocol: int = 4, **more: Any) -> bytes:
+def snapshot(segments: list[Fields], trace: list[Fields], protocol: int = 4, **more: object) -> bytes:
     return pickle.dumps({"segments": segments, "device_traces": [trace]} | more, protocol=protocol)
 
 

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from convert_case import BASE, MIB, ConvertCase, mutations, random_recording, real_snapshot, recorded
 from vpmm import convert
 from vpmm.convert import nsight, perfetto, rmm, window
 from vpmm.recordings import BadFile, Event, Kind, Recording
+
+from convert_case import BASE, MIB, ConvertCase, mutations, random_recording, real_snapshot, recorded
 
 LOG = """Thread,Time,Action,Pointer,Size,Stream
 7,23:59:59.999999,allocate,0x7f0000000000,1000,0x0
@@ -21,7 +22,7 @@ LOG = """Thread,Time,Action,Pointer,Size,Stream
 8,00:00:00.000000,free,0x7f0000000400,24,0x7ffd0010
 7,00:00:01.500000,allocate failure,(nil),99999999,0x0
 """
-OLD_LOG = """Event Type,Device ID,Address,Stream,Size (bytes),Free Memory,Total Memory,Current Allocs,Start,End,Elapsed,Location
+OLD_LOG = f"""{rmm.OLD_HEADER}Free Memory,Total Memory,Current Allocs,Start,End,Elapsed,Location
 Alloc,1,0x7f0000000000,0,1000,0,0,1,0.5,0.501,0.001,a.py:3
 Free,1,0x7f0000000000,0,0,0,0,0,0.75,0.7501,0.0001,a.py:4
 """

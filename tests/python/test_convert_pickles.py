@@ -6,9 +6,10 @@ import os
 import pickle
 import unittest
 
-from convert_case import mutations, real_snapshot
 from vpmm.convert.pickles import loads
 from vpmm.recordings import BadFile
+
+from convert_case import mutations, real_snapshot
 
 VALUES = {
     "numbers": [0, 1, 255, 256, 65535, 65536, -1, -(1 << 31), 1 << 40, 1 << 63, (1 << 64) - 1, -(1 << 70), 0.5],

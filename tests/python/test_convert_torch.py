@@ -8,6 +8,11 @@ import unittest
 from collections import Counter
 from typing import Any
 
+from vpmm.convert import memory_viz, viewer_rules
+from vpmm.convert.pickles import loads
+from vpmm.convert.torch_snapshot import read
+from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
+
 from convert_case import (
     BASE,
     MIB,
@@ -21,10 +26,6 @@ from convert_case import (
     segment,
     snapshot,
 )
-from vpmm.convert import memory_viz, viewer_rules
-from vpmm.convert.pickles import loads
-from vpmm.convert.torch_snapshot import read
-from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
 
 Fields = dict[str, Any]
 

@@ -20,7 +20,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
     parser.add_argument("output", metavar="OUT", type=Path, help="its ending says the format, where --to does not")
-    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by its content)")
+    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
     parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")
     parser.add_argument("--device", type=int, help="only this device")
     parser.add_argument("--after", metavar="WHEN", help="begin here: a time such as 1.5s or 300ms, or a mark")

@@ -16,13 +16,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "try",
         help="what a recorded program would hold and need under VPMM",
-        description="Replays the requests of a PyTorch snapshot, an RMM log, a database of Nsight Systems or a recording "
-        "on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU that does.",
+        description="Replays the requests of a PyTorch snapshot, an RMM log, a database of Nsight Systems or a "
+        "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU that does.",
     )
     parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
-    parser.add_argument(
-        "--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by its content)"
-    )
+    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by content)")
     parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)

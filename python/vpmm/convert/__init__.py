@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from vpmm import recordings
 from vpmm.convert import memory_viz, nsight, perfetto, rmm, torch_snapshot
-from vpmm.recordings import BadFile, Kind, Recording
+from vpmm.recordings import BadFile, Recording
 
 __all__ = ["INPUTS", "OUTPUTS", "format_for", "load", "of_device", "save"]
 

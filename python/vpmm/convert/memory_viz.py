@@ -148,7 +148,7 @@ class _Writing:
         time_us = self.begin_us + event.time_ns // 1000
         self.annotations.append({"device": event.device, "time_us": time_us, "stage": stage, "name": name})
 
-    def note(self, device: _Device, event: Event, action: str, address: int, size: int, **more: Any) -> None:
+    def note(self, device: _Device, event: Event, action: str, address: int, size: int, **more: int | None) -> None:
         entry: Fields = {"action": action, "addr": address, "size": size}
         entry["stream"] = self.stream(more.pop("stream", event.stream))
         entry["time_us"] = self.begin_us + event.time_ns // 1000

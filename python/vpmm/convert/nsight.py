@@ -25,7 +25,7 @@ def read(path: Path) -> Recording:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = list(_rows(connection, path))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # its messages may be no text
         raise BadFile(f"{path}: {error}") from None
     return _recording(rows, path)
 

@@ -26,7 +26,7 @@ _CODE = {
 }
 
 
-class _Stop(Exception):
+class _Stop(Exception):  # noqa: N818  it is no error
     """The pickle's end."""
 
 
@@ -62,7 +62,7 @@ class _Reader:
             reason = "the pickle refers to what it has not defined"
         except UnicodeDecodeError as error:
             reason = f"a text is no UTF-8 ({error.reason})"
-        self.fail(reason, start)
+        return self.fail(reason, start)
 
     def take(self, count: int) -> bytes:
         end = self.at + count
@@ -100,7 +100,7 @@ class _Reader:
         for key in keys:
             if type(key) is not str:
                 self.fail(f"a {type(key).__name__} is the key of a dictionary: only texts may be", self.at - 1)
-        target.update(zip(keys, items[1::2]))
+        target.update(zip(keys, items[1::2], strict=True))
 
     # --- opcodes ---
 

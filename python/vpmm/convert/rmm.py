@@ -120,7 +120,7 @@ class _Reading:
 
 def write(recording: Recording, file: IO[str]) -> None:
     """Writes a log that RMM's replay benchmark reads: allocations, frees and failed requests, and nothing else."""
-    began = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=_started_us(recording))
+    began = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=_started_us(recording))  # noqa: UP017  3.10 has no UTC
     live: dict[int, int] = {}
     file.write(HEADER + "\n")
     for event in recording.events:

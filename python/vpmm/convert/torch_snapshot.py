@@ -225,7 +225,7 @@ class _Reading:
             return
         kind = _KINDS.get(action)
         if kind is None:
-            text = event.get("text", action)
+            text = str(event.get("text", action))
             self.build.add(Kind.MARK, time_ns, 0, 0, value=self.build.string(text), device=ordinal)
             return
         made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)

@@ -17,7 +17,7 @@ def moment(recording: Recording, text: str) -> int:
 
     Raises ValueError that names the text and some marks that there are.
     """
-    marks = {}
+    marks: dict[str, int] = {}
     for event in recording.events:
         if event.kind == Kind.MARK:
             marks.setdefault(recording.strings.get(event.value, ""), event.time_ns)
