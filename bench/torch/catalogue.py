@@ -18,8 +18,8 @@ PROGRAMS = {
     "gnn": Steps(10, 60),
     "unet": Steps(15, 60),
     "bert": Steps(10, 35),
-    "rl": Steps(3, 10),
-    "serve": Steps(3, 12),
+    "rl": Steps(2, 6),
+    "serve": Steps(2, 6),
     "turns": Steps(3, 12),
     "vision": Steps(10, 40),
 }

@@ -12,8 +12,9 @@ under PyTorch. `shim` is VPMM behind PyTorch's pluggable allocator and says what
     cmake --preset release -DVPMM_BENCH=ON && cmake --build --preset release --target vpmm_bench_torch_allocator
     python3 bench/torch/run.py --allocators native,shim --shim build/release/bench/torch/allocator.so
 
-`native-again` is native a second time: how far two runs of one allocator differ. Raw figures of each run go to
-torch-programs.json as soon as it ends, tables to torch-programs.md, the picture to torch-programs.svg.
+`vpmm-latency` is VPMM with the setting that buys time with memory. `native-again` is native a second time: how far two
+runs of one allocator differ. Raw figures of each run go to torch-programs.json as soon as it ends, tables to
+torch-programs.md, the picture to torch-programs.svg.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     "cuda-async": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
     "vpmm": {"VPMM_TORCH": "1"},
+    "vpmm-latency": {"VPMM_TORCH": "1", "VPMM_PREFER": "latency"},
     "native-again": {},
     "shim": {},
 }
 # What decides about the allocator is ours to say, whatever the shell had.
-CLEARED = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VPMM_TORCH")
+CLEARED = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VPMM_TORCH", "VPMM_PREFER")
 RUN_SECONDS = 300
 MIB = 1 << 20
 

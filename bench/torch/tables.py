@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 RIVALS = ("native", "expandable", "cuda-async")
-SHOWN = (*RIVALS, "vpmm", "native-again", "shim")
+SHOWN = (*RIVALS, "vpmm", "vpmm-latency", "native-again", "shim")
 OURS = "vpmm"
 SAME_SPEED = 1.03  # of the fastest rival: no slower than this is as fast
 GB = 1e9
@@ -172,6 +172,7 @@ COLOURS = {
     "expandable": "#f5a48f",
     "cuda-async": "#76b900",
     "vpmm": "#0b6e4f",
+    "vpmm-latency": "#58a58a",
     "native-again": "#b0b0b0",
     "shim": "#6fbf73",
 }

@@ -43,7 +43,7 @@ class Main(unittest.TestCase):
         self.assertEqual(list(self.folder.glob("*.device*")), [])
 
     def test_a_second_device_has_a_file_of_its_own(self) -> None:
-        from vpmm.__main__ import recording_path
+        from vpmm.commands.run import recording_path
 
         path = self.folder / "trace.csv.gz"
         self.assertEqual(recording_path(path, 0), str(path))
@@ -54,6 +54,11 @@ class Main(unittest.TestCase):
         done = run("-m", "vpmm", "run", "--record", "/no/such/folder/trace.csv.gz", str(self.program), "0")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/no/such/folder", done.stderr)
+
+    def test_a_program_that_is_not_there_is_named_in_one_line(self) -> None:
+        done = run("-m", "vpmm", "run", "nope.py")
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr, "vpmm: can't open file 'nope.py': No such file or directory\n")
 
     def test_info_names_version_and_devices(self) -> None:
         done = run("-m", "vpmm", "info")

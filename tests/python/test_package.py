@@ -16,7 +16,7 @@ from vpmm import _vpmm
 
 from program import output_of
 
-FORBIDDEN = ["numba", "numba_cuda", "numpy", "cupy", "torch", "cuda", "rmm"]
+FORBIDDEN = ["numba", "numba_cuda", "numpy", "cupy", "torch", "cuda", "rmm", "zstandard"]
 STRICT_IMPORT = f"""
 import sys
 from pathlib import Path

@@ -1,0 +1,8 @@
+# vpmm: recordings of what a pool did, as objects: read and written in the binary format and in CSV.
+
+from __future__ import annotations
+
+from vpmm.recordings.file import read, write
+from vpmm.recordings.model import BadFile, DriverCall, Event, Frame, Kind, Numbers, Recording
+
+__all__ = ["BadFile", "DriverCall", "Event", "Frame", "Kind", "Numbers", "Recording", "read", "write"]

@@ -1,0 +1,116 @@
+# vpmm: what a recording holds. docs/reference/recording.md says what each field means.
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Generic, NamedTuple, TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class BadFile(ValueError):  # noqa: N818  says what it is
+    """A file that is not what it should be: `FILE:OFFSET: reason`, where OFFSET is a byte, or a line of CSV."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}:{offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class Kind(IntEnum):
+    """Of an event."""
+
+    ALLOCATE = 1
+    FREE = 2
+    ALLOCATE_FAILED = 3
+    RECORD_USE = 4
+    MAP = 5
+    UNMAP = 6
+    MOVE = 7
+    TRIM = 8
+    PAUSE = 9
+    OUT_OF_MEMORY = 10
+    MARK = 11
+    ARENA_GROW = 12
+    ARENA_SHRINK = 13
+    LIVE = 14
+    DRIVER = 15
+    SAMPLE = 16
+
+
+class DriverCall(IntEnum):
+    """`flags` of a driver event."""
+
+    CREATE = 1
+    MAP = 2
+    SET_ACCESS = 3
+    UNMAP = 4
+    RELEASE = 5
+    OTHER = 6
+
+
+# Kinds whose `value` is the number of a string.
+WITH_TEXT = frozenset({Kind.ALLOCATE_FAILED, Kind.OUT_OF_MEMORY, Kind.MARK})
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that happened. `bytes` is as requested, in bytes; `stream` None: no stream was named."""
+
+    kind: Kind
+    time_ns: int = 0
+    address: int = 0
+    bytes: int = 0
+    value: int = 0
+    stream: int | None = None
+    thread: int = 0
+    tag: int = 0
+    stack: int = 0
+    arena: int = 0
+    flags: int = 0
+    device: int = 0
+
+
+class Frame(NamedTuple):
+    """Of a call stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass
+class Recording:
+    """Events in the order in which they happened, and the tables that their numbers lead to."""
+
+    header: dict[str, object] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    strings: dict[int, str] = field(default_factory=dict)
+    stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)  # innermost frame first
+    tags: dict[int, str] = field(default_factory=dict)
+    streams: dict[int, str] = field(default_factory=dict)
+    threads: dict[int, str] = field(default_factory=dict)
+    end: dict[str, object] | None = None  # None: the file was cut
+    warning: str = ""  # what is not as it should be and still can be read
+
+    def text_of(self, event: Event) -> str:
+        """What a failed allocation, a report or a mark says; empty: nothing."""
+        return self.strings.get(event.value, "") if event.kind in WITH_TEXT else ""
+
+
+class Numbers(dict[_Key, int], Generic[_Key]):
+    """Numbers things in the order in which they are first asked for, for those who make recordings."""
+
+    def __init__(self, first: int = 1) -> None:
+        super().__init__()
+        self._first = first
+
+    def __missing__(self, key: _Key) -> int:
+        number = self[key] = self._first + len(self)
+        return number
+
+    def by_number(self) -> dict[int, _Key]:
+        return {number: key for key, number in self.items()}

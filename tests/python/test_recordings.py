@@ -1,0 +1,205 @@
+"""tests: recordings as objects, in both formats, and files that are no recordings."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import struct
+import tempfile
+import unittest
+import zlib
+from pathlib import Path
+
+from vpmm import recordings
+from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
+
+TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
+BLOCK = struct.Struct("<4sIIII")
+
+
+def sample(events: int = 200) -> Recording:
+    rng = random.Random(1)
+    recording = Recording(
+        header={"source": "vpmm", "pid": 7, "page_size": 2 << 20, "settings": {"VPMM_PREFER": "balanced"}},
+        strings={1: "step 1", 2: "out of device memory\nasked for 5 GiB"},
+        stacks={1: (Frame("train.py", 12, "step"), Frame("train.py", 40, "<module>"))},
+        tags={5: "optimizer"},
+        streams={0: "0x0", 1: "0x7f00"},
+        threads={0: "main"},
+        end={"lost": 0, "ended": "stopped"},
+    )
+    for time_ns in range(events):
+        kind = rng.choice(list(Kind))
+        event = Event(kind, time_ns * 1000, rng.randrange(1 << 47), rng.randrange(1 << 34), stack=rng.choice([0, 1]))
+        event.stream = rng.choice([None, 0, 1])
+        event.value = rng.choice([0, 1, 2])
+        event.tag, event.arena, event.thread = rng.choice([0, 5]), rng.choice([0, 3]), 0
+        recording.events.append(event)
+    return recording
+
+
+class Files(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.path = self.folder / "run.vpmm"
+
+
+class CommaSeparated(Files):
+    def test_a_recorded_program_comes_back_call_by_call(self) -> None:
+        before = recordings.read(TRACES / "gnn.csv.gz")
+        for name in ("again.csv", "again.csv.gz"):
+            recordings.write(before, self.folder / name)
+            after = recordings.read(self.folder / name)
+            self.assertEqual(after.events, before.events)
+        self.assertEqual(sum(each.kind is Kind.ALLOCATE for each in before.events), 9150)
+
+    def test_live_allocations_have_addresses_of_their_own(self) -> None:
+        live: dict[int, int] = {}
+        for event in recordings.read(TRACES / "serve_streams.csv.gz").events:
+            if event.kind is Kind.FREE:
+                self.assertEqual(live.pop(event.address), event.bytes)
+            else:
+                self.assertNotIn(event.address, live)
+                live[event.address] = event.bytes
+        reached = 0
+        for address in sorted(live):
+            self.assertLessEqual(reached, address)
+            reached = address + live[address]
+
+    def test_a_compressed_file_that_is_cut_is_read_as_far_as_it_goes(self) -> None:
+        data = (TRACES / "gnn.csv.gz").read_bytes()
+        path = self.folder / "cut.csv.gz"
+        path.write_bytes(data[: len(data) // 2])
+        recording = recordings.read(path)
+        self.assertGreater(len(recording.events), 1000)
+        self.assertIn("was cut", recording.warning)
+        self.assertIsNone(recording.end)
+
+    def test_what_is_no_recording_is_named_with_file_and_line(self) -> None:
+        head = "op,id,bytes,stream,time_us\n"
+        for text, line, reason in (
+            ("", 1, "begins with"),
+            ("hello\n", 1, "begins with"),
+            (head + "a,1,2,3\n", 2, "op,id,bytes"),
+            (head + "x,1,2,3,4\n", 2, "op a or f"),
+            (head + "a,1,-2,3,4\n", 2, "no number"),
+            (head + "a,1,2,3,99999999999999999999\n", 2, "no number"),
+            (head + "a,1,2,0,9\na,2,2,0,8\n", 3, "backwards"),
+            (head + "a,1,2,0,9\na,1,2,0,9\n", 3, "twice"),
+            (head + "f,1,2,0,9\n", 2, "not live"),
+        ):
+            with self.subTest(text):
+                path = self.folder / "bad.csv"
+                path.write_text(text)
+                with self.assertRaisesRegex(BadFile, reason) as caught:
+                    recordings.read(path)
+                self.assertEqual((caught.exception.path, caught.exception.offset), (str(path), line))
+
+
+@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+class Binary(Files):
+    def written(self, recording: Recording) -> bytes:
+        recordings.write(recording, self.path)
+        return self.path.read_bytes()
+
+    def read(self, data: bytes) -> Recording:
+        self.path.write_bytes(data)
+        return recordings.read(self.path)
+
+    def blocks(self, data: bytes) -> list[int]:
+        """Where each begins."""
+        found, at = [], 8
+        while at < len(data):
+            found.append(at)
+            at += BLOCK.size + BLOCK.unpack_from(data, at)[2]
+        return found
+
+    def test_everything_comes_back(self) -> None:
+        recording = sample(70_000)  # more than one block
+        recordings.write(recording, self.path)
+        self.assertEqual(recordings.read(self.path), recording)
+
+    def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_block(self) -> None:
+        whole = sample()
+        data = self.written(whole)
+        last_events, end = self.blocks(data)[-2:]
+        for size in range(end, len(data)):
+            cut = self.read(data[:size])
+            self.assertEqual(cut.events, whole.events)
+            self.assertIn(str(end), cut.warning)
+        for size in range(last_events, end):
+            self.assertEqual(self.read(data[:size]).events, [])
+
+    def test_any_changed_byte_is_found_or_changes_nothing_but_lengths(self) -> None:
+        whole = sample()
+        data = self.written(whole)
+        rng = random.Random(2)
+        refused = 0
+        for at in [*range(120), *(rng.randrange(len(data)) for _ in range(1500))]:
+            changed = bytearray(data)
+            changed[at] ^= 1 << rng.randrange(8)
+            try:
+                recording = self.read(bytes(changed))
+            except BadFile as error:
+                self.assertIn(str(self.path), str(error))
+                refused += 1
+            else:  # a length that reaches beyond the file's end reads like a cut
+                self.assertTrue(recording.warning or recording == whole, at)
+        self.assertGreater(refused, 1000)
+
+    def test_bytes_of_chance_are_refused_in_a_moment(self) -> None:
+        rng = random.Random(3)
+        for _ in range(300):
+            data = b"VPMMREC\x01" + rng.randbytes(rng.randrange(200))
+            with self.assertRaises(BadFile):
+                self.read(data)
+
+    def rebuilt(self, kind: int, raw: bytes, at: int = -1) -> bytes:
+        """The file with one block replaced."""
+        import zstandard
+
+        data = self.written(sample())
+        begins = [*self.blocks(data), len(data)]
+        index = at % (len(begins) - 1)
+        stored = zstandard.ZstdCompressor().compress(raw)
+        block = BLOCK.pack(b"VPRB", kind, len(stored), len(raw), zlib.crc32(stored)) + stored
+        return data[: begins[index]] + block + data[begins[index + 1] :]
+
+    def test_blocks_that_say_what_cannot_be_are_refused_with_their_offset(self) -> None:
+        event = struct.Struct("<QQQQIIIIQHHI")
+        none = 0xFFFFFFFF
+        for name, kind, raw, reason in (
+            ("half an event", 3, b"x" * 65, "whole number"),
+            ("an unknown kind", 3, event.pack(0, 0, 0, 0, none, 0, 0, 0, 0, 77, 0, 0), "no kind of event 77"),
+            ("an unknown stack", 3, event.pack(0, 0, 0, 0, none, 0, 0, 9, 0, 1, 0, 0), "stack 9"),
+            ("an unknown text", 3, event.pack(0, 0, 0, 9, none, 0, 0, 0, 0, 11, 0, 0), "string 9"),
+            ("no JSON", 2, b"{", "no JSON"),
+            ("no object", 2, b"[]", "no JSON object"),
+            ("a table that is none", 2, b'{"tags": 3}', "no table"),
+            ("a key that is no number", 2, b'{"tags": {"x": "y"}}', "no number"),
+            ("a text that is none", 2, b'{"strings": {"1": 5}}', "no text"),
+            ("a frame that is none", 2, b'{"stacks": {"1": [["a", "b", "c"]]}}', "a frame is not"),
+            ("deep JSON", 2, b"[" * 100_000, "no JSON"),
+            ("a second header", 1, b"{}", "not expected"),
+        ):
+            with self.subTest(name):
+                data = self.rebuilt(kind, raw, at=-2)
+                with self.assertRaisesRegex(BadFile, reason) as caught:
+                    self.read(data)
+                self.assertEqual(caught.exception.offset, self.blocks(data)[-2])
+
+    def test_time_does_not_run_backwards(self) -> None:
+        recording = sample()
+        recording.events[50].time_ns = 1
+        with self.assertRaisesRegex(BadFile, "backwards"):
+            self.read(self.written(recording))
+
+    def test_nothing_follows_the_end(self) -> None:
+        with self.assertRaisesRegex(BadFile, "behind the end"):
+            self.read(self.written(sample()) + b"more")
+
+
+if __name__ == "__main__":
+    unittest.main()
