@@ -29,7 +29,7 @@ def program() -> Path:
         if _is_program(each):
             return each
     raise Error(
-        "the C++ program `vpmm` is not here: wheels hold it, a build leaves it in build/*/bin, and VPMM_CLI names others"
+        "the C++ program `vpmm` is not here: wheels hold it, builds leave it in build/*/bin, VPMM_CLI names others"
     )
 
 

@@ -30,6 +30,7 @@ _RUNS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("cudaMallocAsync, model", "cuda-async", {}),
 )
 _ROOMY = 139 << 30
+_MISTAKE = 1  # flag of a failed request that no memory would have helped
 
 
 @dataclass
@@ -94,7 +95,7 @@ def _requests(events: Iterable[Event]) -> _Requests:
     for event in events:
         time_us, stream = event.time_ns // 1000, streams.setdefault(event.stream, len(streams))
         is_made = event.kind in (Kind.ALLOCATE, Kind.LIVE) and event.address
-        if event.bytes and (is_made or event.kind == Kind.ALLOCATE_FAILED):
+        if event.bytes and (is_made or (event.kind == Kind.ALLOCATE_FAILED and not event.flags & _MISTAKE)):
             made.count += 1
             made.lines.append(f"a,{made.count},{event.bytes},{stream},{time_us}\n")
             if is_made:

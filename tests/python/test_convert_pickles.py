@@ -13,7 +13,7 @@ from convert_case import mutations, real_snapshot
 
 VALUES = {
     "numbers": [0, 1, 255, 256, 65535, 65536, -1, -(1 << 31), 1 << 40, 1 << 63, (1 << 64) - 1, -(1 << 70), 0.5],
-    "texts": ["", "a", "ä" * 300, "\ud800", "x" * 70_000],
+    "texts": ["", "a", "ä" * 300, "x" * 70_000],
     "others": [None, True, False, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}, {"a": {"b": []}}, b"bytes"],
     "many": [{"at": at} for at in range(3000)],
 }
@@ -70,7 +70,6 @@ class Pickles(unittest.TestCase):
             (b"\x80\x04]NNs....", "x.pickle:5: the pickle puts a key into a list"),
             (b"\x80\x04}NNs....", "x.pickle:5: a NoneType is the key of a dictionary: only texts may be"),
             (b"\x80\x04}(Nu....", "x.pickle:5: a key has no value"),
-            (b"\x80\x04\x8c\x01\xff.", "x.pickle:2: a text is no UTF-8 (invalid start byte)"),
             (b"\x80\x04X\xff\xff\xff\xffabc", "x.pickle:7: the pickle is cut"),
             (b"\x80\x04\x8d" + b"\xff" * 8 + b"abc", "x.pickle:11: the pickle is cut"),
             (b"\x80\x04\xff.", "x.pickle:2: 0xff is no opcode for data"),

@@ -15,8 +15,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "convert",
         help="turn recordings into other tools' files, and theirs into recordings",
-        description="Reads a snapshot of PyTorch, a log of RMM, a database of Nsight Systems or a recording, and writes "
-        "a snapshot for pytorch.org/memory_viz, a trace for ui.perfetto.dev, a log for RMM or a recording.",
+        description="Reads a snapshot of PyTorch, a log of RMM, a database of Nsight Systems or a recording, and "
+        "writes a snapshot for pytorch.org/memory_viz, a trace for ui.perfetto.dev, a log for RMM or a recording.",
     )
     parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
     parser.add_argument("output", metavar="OUT", type=Path, help="its ending says the format, where --to does not")

@@ -17,7 +17,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "try",
         help="what a recorded program would hold and need under VPMM",
         description="Replays the requests of a PyTorch snapshot, an RMM log, a database of Nsight Systems or a "
-        "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU that does.",
+        "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU.",
     )
     parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
     parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by content)")

@@ -149,15 +149,15 @@ def _decompressed(blocks: Iterator[bytes], path: Path) -> Iterator[bytes]:
         try:
             made = inflate.decompress(block, MOST_BYTES + 1 - length)
         except zlib.error as error:
-            raise BadFile(f"{path}:{offset}: {error}") from None
+            raise BadFile(str(path), offset, str(error)) from None
         length += len(made)
         offset += len(block)
         if length > MOST_BYTES:
             _too_much(path)
         yield made
     if not inflate.eof:
-        raise BadFile(f"{path}:{offset}: the compressed file is cut")
+        raise BadFile(str(path), offset, "the compressed file is cut")
 
 
 def _too_much(path: Path) -> NoReturn:
-    raise BadFile(f"{path}:{MOST_BYTES}: longer than {MOST_BYTES >> 30} GiB")
+    raise BadFile(str(path), MOST_BYTES, f"longer than {MOST_BYTES >> 30} GiB")

@@ -2,28 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable
-from typing import TypeVar
-
-from vpmm.recordings import Event, Frame, Kind, Recording
-
-_Key = TypeVar("_Key", bound=Hashable)
-
-
-class _Table(dict[_Key, int]):
-    """Numbers for what it is asked for, in order of appearance."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self._first = first
-
-    def __missing__(self, key: _Key) -> int:
-        number = self[key] = self._first + len(self)
-        return number
-
-    def by_number(self) -> dict[int, _Key]:
-        return {number: key for key, number in self.items()}
+from vpmm.recordings import Event, Frame, Kind, Numbers, Recording
 
 
 class Builder:
@@ -32,11 +11,11 @@ class Builder:
     def __init__(self, source: str) -> None:
         self._source = source
         self._events: list[Event] = []
-        self._strings: _Table[str] = _Table(1)
-        self._stacks: _Table[tuple[Frame, ...]] = _Table(1)
-        self._tags: _Table[str] = _Table(1)
-        self._streams: _Table[str] = _Table(0)
-        self._threads: _Table[str] = _Table(0)
+        self._strings: Numbers[str] = Numbers(1)
+        self._stacks: Numbers[tuple[Frame, ...]] = Numbers(1)
+        self._tags: Numbers[str] = Numbers(1)
+        self._streams: Numbers[str] = Numbers(0)
+        self._threads: Numbers[str] = Numbers(0)
 
     def string(self, text: str) -> int:
         return self._strings[text]
@@ -50,11 +29,8 @@ class Builder:
     def thread(self, name: str) -> int:
         return self._threads[name]
 
-    def tag(self, label: object) -> int:
-        """Of a text, or of what else a program hung on an allocation; None and what is empty: no tag."""
-        if not label:
-            return 0
-        return self._tags[label if isinstance(label, str) else json.dumps(label, default=str, sort_keys=True)]
+    def tag(self, label: str) -> int:
+        return self._tags[label] if label else 0
 
     def add(
         self,

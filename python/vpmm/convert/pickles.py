@@ -42,7 +42,7 @@ class _Reader:
         self.memo: dict[int, object] = {}
 
     def fail(self, reason: str, at: int) -> NoReturn:
-        raise BadFile(f"{self.name}:{at}: {reason}")
+        raise BadFile(self.name, at, reason)
 
     def load(self) -> object:
         data = self.data
@@ -60,8 +60,6 @@ class _Reader:
             reason = "the pickle is cut" if self.at >= len(data) else "the pickle takes more than it has put down"
         except KeyError:
             reason = "the pickle refers to what it has not defined"
-        except UnicodeDecodeError as error:
-            reason = f"a text is no UTF-8 ({error.reason})"
         return self.fail(reason, start)
 
     def take(self, count: int) -> bytes:
@@ -140,7 +138,7 @@ class _Reader:
         self.stack.append(struct.unpack(">d", self.take(8))[0])
 
     def op_text(self, width: int) -> None:
-        self.stack.append(self.take(self.number(width)).decode("utf-8", "surrogatepass"))
+        self.stack.append(self.take(self.number(width)).decode("utf-8", "replace"))
 
     def op_bytes(self, width: int) -> None:
         self.stack.append(self.take(self.number(width)))

@@ -42,7 +42,7 @@ class _Reading:
         self.device = int(device[1]) if device else 0
 
     def fail(self, reason: str) -> NoReturn:
-        raise BadFile(f"{self.name}:{self.line}: {reason}")
+        raise BadFile(self.name, self.line, reason)
 
     def read(self, lines: Iterator[str]) -> Recording:
         header = next(lines, "").strip()

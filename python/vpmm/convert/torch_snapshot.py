@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NoReturn
 
 from vpmm.convert.build import Builder
@@ -15,12 +16,13 @@ Fields = dict[str, Any]
 _PENDING = ("active_pending_free", "active_awaiting_free")
 _STATES = ("active_allocated", "inactive", *_PENDING)
 _MOST_DEVICES = 1024
+_LONGEST_TEXT = 1000
 
 
 def read(data: bytes, name: str) -> Recording:
     """The recording in a snapshot of PyTorch 1.13 to 2.15: every device's history, and what lived before it began.
 
-    Raises BadFile that names the file and, in it, the offset or the member that is wrong.
+    Raises BadFile that names the file and the offset, or 0 and the member that is wrong.
     """
     return _Reading(loads(data, name), name, len(data)).recording()
 
@@ -71,7 +73,7 @@ class _Reading:
     # --- checks ---
 
     def fail(self, where: str, reason: str) -> NoReturn:
-        raise BadFile(f"{self.name}: {where}: {reason}")
+        raise BadFile(self.name, 0, f"{where}: {reason}")
 
     def fields(self, value: object, where: str) -> Fields:
         if not isinstance(value, dict):
@@ -93,9 +95,7 @@ class _Reading:
     def number(self, holder: Fields, key: str, where: str, default: int | None = None) -> int:
         value = holder.get(key, default)
         if type(value) is not int or not -(1 << 63) <= value < 1 << 64:
-            self.fail(
-                f"{where}.{key}", "is missing" if value is None else f"{str(value)[:60]!r} is no number of 64 bits"
-            )
+            self.fail(f"{where}.{key}", "is missing" if value is None else f"{plain(value)!r} is no number of 64 bits")
         return value & (1 << 64) - 1  # addresses and streams that PyTorch wrote as negative numbers
 
     def checked_traces(self) -> list[list[Fields]]:
@@ -153,7 +153,7 @@ class _Reading:
         size = self.number(block, "size", where)
         state = block.get("state")
         if state not in _STATES:
-            self.fail(where, f"{str(state)[:60]!r} is no state of a block")
+            self.fail(where, f"{plain(state)!r} is no state of a block")
         if state == "active_allocated":
             history = self.items(block, "history", f"{where}.")  # until 2.0
             newest = self.fields(history[0], where) if history else {}
@@ -183,7 +183,7 @@ class _Reading:
         header: dict[str, object] = {"is_window": has_beginning, "started_unix_ns": self.begin_us * 1000}
         settings = self.snapshot.get("allocator_settings")
         if isinstance(settings, dict):
-            header["settings"] = {str(key): str(value)[:1000] for key, value in settings.items()}
+            header["settings"] = {key: plain(value) for key, value in settings.items()}
         if len(self.devices) == 1:
             header["device"] = next(iter(self.devices))
         recording = self.build.finished(header)
@@ -215,7 +215,7 @@ class _Reading:
             where = f"external_annotations[{at}]"
             note = self.fields(value, where)
             time_us = self.number(note, "time_us", where, 0)
-            text = " ".join(str(note.get(key, ""))[:1000] for key in ("stage", "name")).removeprefix("MARK").strip()
+            text = " ".join(plain(note.get(key, "")) for key in ("stage", "name")).removeprefix("MARK").strip()
             mark = {"action": "mark", "text": text}
             yield max(0, time_us - self.begin_us), -1, self.number(note, "device", where, 0), mark
 
@@ -225,13 +225,13 @@ class _Reading:
             return
         kind = _KINDS.get(action)
         if kind is None:
-            text = str(event.get("text", action))
+            text = plain(event.get("text", action))
             self.build.add(Kind.MARK, time_ns, 0, 0, value=self.build.string(text), device=ordinal)
             return
         made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)
         made.stream = self.build.stream(event.get("stream", 0))
         made.stack = self.stack(event.get("frames"), "device_traces")
-        made.tag = self.build.tag(event.get("user_metadata"))
+        made.tag = self.build.tag(label_of(event.get("user_metadata", "")))
         made.value = 1 if kind in (Kind.MAP, Kind.UNMAP) else event.get("taken", 0)
         if kind == Kind.ALLOCATE_FAILED:
             self.write_shortage(made, event)
@@ -261,7 +261,20 @@ class _Reading:
         line = fields.get("line", 0)
         if type(line) is not int or not 0 <= line < 1 << 31:
             line = 0
-        return Frame(str(fields.get("filename", "")), line, str(fields.get("name", "")))
+        return Frame(plain(fields.get("filename", "")), line, plain(fields.get("name", "")))
+
+
+def plain(value: object) -> str:
+    """A text, or a number and the like as one. What holds others is not looked into: it may hold itself."""
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    return str(value) if value is None or isinstance(value, (bool, int, float)) else type(value).__name__
+
+
+def label_of(metadata: object) -> str:
+    if isinstance(metadata, dict):
+        return ", ".join(f"{key}={plain(value)}" for key, value in islice(metadata.items(), 16))
+    return plain(metadata or "")
 
 
 _KINDS = {
