@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -120,7 +120,7 @@ class _Reading:
 
 def write(recording: Recording, file: IO[str]) -> None:
     """Writes a log that RMM's replay benchmark reads: allocations, frees and failed requests, and nothing else."""
-    began = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=_started_us(recording))  # noqa: UP017  3.10 has no UTC
+    began = datetime(1970, 1, 1) + timedelta(microseconds=_started_us(recording))  # UTC
     live: dict[int, int] = {}
     file.write(HEADER + "\n")
     for event in recording.events:
