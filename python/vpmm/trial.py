@@ -55,14 +55,47 @@ class Trial:
     notes: list[str]
 
 
-@dataclass
 class _Requests:
-    """What is replayed. A failed request is one that is made and freed at once."""
+    """What is replayed, as lines of CSV. A failed request is one that is made and freed at once."""
 
-    lines: list[str]
-    count: int
-    failed: int
-    live: int
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.lines: list[str] = []
+        self.count = 0
+        self.failed = 0
+        self.live = 0  # at the peak
+        self._now = 0
+        self._living: dict[int, tuple[int, int]] = {}  # by address: number and bytes
+        self._streams: dict[int | None, int] = {}
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        if event.kind == Kind.FREE:
+            self._free(event)
+        elif event.bytes and event.address and event.kind in (Kind.ALLOCATE, Kind.LIVE):
+            self._free(event)  # of what was there; its own free was lost
+            self._ask(event)
+            self._living[event.address] = (self.count, event.bytes)
+            self._now += event.bytes
+            self.live = max(self.live, self._now)
+        elif event.bytes and event.kind == Kind.ALLOCATE_FAILED and not event.flags & _MISTAKE:
+            self.failed += 1
+            self._ask(event)
+            self._write("f", self.count, 0, event)
+
+    def _ask(self, event: Event) -> None:
+        self.count += 1
+        self._write("a", self.count, event.bytes, event)
+
+    def _free(self, event: Event) -> None:
+        number, size = self._living.pop(event.address, (0, 0))
+        if number:
+            self._now -= size
+            self._write("f", number, 0, event)
+
+    def _write(self, op: str, number: int, size: int, event: Event) -> None:
+        stream = self._streams.setdefault(event.stream, len(self._streams))
+        self.lines.append(f"{op},{number},{size},{stream},{event.time_ns // 1000}\n")
 
 
 def run(recording: Recording, device: int | None, say: Callable[[str], None]) -> Trial:
@@ -77,7 +110,7 @@ def run(recording: Recording, device: int | None, say: Callable[[str], None]) ->
     if len(calls) > 1:
         notes.append(f"Of {len(calls)} devices this is device {device}; --device names another.")
     recording = of_device(recording, device)
-    requests = _requests(recording.events)
+    requests = _Requests(recording.events)
     if not requests.count:
         raise Error(f"there is nothing to try: device {device} has no allocation in this recording")
     with tempfile.TemporaryDirectory(prefix="vpmm-try-") as folder:
@@ -85,31 +118,6 @@ def run(recording: Recording, device: int | None, say: Callable[[str], None]) ->
         trace.write_text("op,id,bytes,stream,time_us\n" + "".join(requests.lines))
         rows = [_replayed(*each, trace, requests, say) for each in _RUNS]
     return Trial(requests.count, requests.live, _recorded_row(recording, requests), rows, notes)
-
-
-def _requests(events: Iterable[Event]) -> _Requests:
-    made = _Requests([], 0, 0, 0)
-    live: dict[int, tuple[int, int]] = {}
-    streams: dict[int | None, int] = {}
-    total = 0
-    for event in events:
-        time_us, stream = event.time_ns // 1000, streams.setdefault(event.stream, len(streams))
-        is_made = event.kind in (Kind.ALLOCATE, Kind.LIVE) and event.address
-        if event.bytes and (is_made or (event.kind == Kind.ALLOCATE_FAILED and not event.flags & _MISTAKE)):
-            made.count += 1
-            made.lines.append(f"a,{made.count},{event.bytes},{stream},{time_us}\n")
-            if is_made:
-                total += event.bytes - live.get(event.address, (0, 0))[1]
-                made.live = max(made.live, total)
-                live[event.address] = (made.count, event.bytes)
-            else:
-                made.failed += 1
-                made.lines.append(f"f,{made.count},0,{stream},{time_us}\n")
-        elif event.kind == Kind.FREE and event.address in live:
-            number, size = live.pop(event.address)
-            total -= size
-            made.lines.append(f"f,{number},0,{stream},{time_us}\n")
-    return made
 
 
 def _recorded_row(recording: Recording, requests: _Requests) -> Row:
@@ -204,16 +212,20 @@ def verdict(trial: Trial) -> str:
     ours, recorded = trial.rows[0], trial.recorded
     if ours.held is None or ours.smallest is None:
         return f"VPMM could not serve {ours.failed} of {trial.requests} requests on the largest GPU that was tried."
-    needs = f"on a GPU with {bytes_text(ours.smallest)} for it"
+    holds, least = bytes_text(ours.held), bytes_text(ours.smallest)
     if recorded.held is None:
-        said = f"VPMM would hold {bytes_text(ours.held)} for this program at its peak, and run it {needs}"
-    else:
-        change = ours.held / recorded.held - 1
-        how = "as much as" if abs(change) < 0.005 else f"{abs(change):.0%} {'less' if change < 0 else 'more'} than"
-        said = f"VPMM would hold {bytes_text(ours.held)} at its peak, {how} the {bytes_text(recorded.held)} recorded"
-        said += f", and run this program {needs}"
-    if recorded.failed and recorded.held is not None:
-        fits = ours.smallest <= recorded.held
-        said += f"; of {recorded.failed} failed request{'s' * (recorded.failed > 1)} "
-        said += "none would have failed" if fits else f"some need more than the {bytes_text(recorded.held)} held then"
-    return said + "."
+        return f"VPMM would hold {holds} at its peak; the smallest GPU that runs this program has {least} for it."
+    held = bytes_text(recorded.held)
+    if recorded.failed:
+        which = "1 request" if recorded.failed == 1 else f"{recorded.failed} requests"
+        end = "nothing would have failed" if ours.smallest <= recorded.held else "it needs more than that, too"
+        return (
+            f"{which} failed while {held} were held. With all served VPMM would hold {holds} at its peak, and can do "
+            f"with {least}: {end}."
+        )
+    change = ours.held / recorded.held - 1
+    how = "as much as" if abs(change) < 0.005 else f"{abs(change):.0%} {'less' if change < 0 else 'more'} than"
+    return (
+        f"VPMM would hold {holds} at its peak, {how} the {held} recorded; the smallest GPU that runs this program has "
+        f"{least} for it."
+    )
