@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vpmm import convert
 from vpmm.convert import nsight, perfetto, rmm, window
+from vpmm.convert.build import consistent
 from vpmm.recordings import BadFile, Event, Kind, Recording
 
 from convert_case import BASE, MIB, ConvertCase, mutations, random_recording, real_snapshot, recorded
@@ -54,7 +55,7 @@ class RmmLogs(ConvertCase):
 
     def test_the_older_columns_and_those_of_csv_log_are_read(self) -> None:
         recording = read_log(OLD_LOG)
-        self.assertEqual(facts(recording), [("ALLOCATE", 500_000_000, BASE, 1000), ("FREE", 750_000_000, BASE, 0)])
+        self.assertEqual(facts(recording), [("ALLOCATE", 500_000_000, BASE, 1000), ("FREE", 750_000_000, BASE, 1000)])
         self.assertEqual({event.device for event in recording.events}, {1})
 
     def test_older_clocks_and_pointers_are_read(self) -> None:
@@ -64,6 +65,13 @@ class RmmLogs(ConvertCase):
 
     def test_the_device_is_in_the_files_name(self) -> None:
         self.assertEqual(read_log(LOG, "rmm.dev3.csv").events[0].device, 3)
+
+    def test_a_log_that_begins_late_or_lost_a_free_is_made_consistent(self) -> None:
+        rows = ["free,0x100,5", "allocate,0x200,6", "allocate,0x200,7", "free,0x200,99", "free,0x200,7"]
+        recording = read_log(rmm.HEADER + "\n" + "".join(f"1,10:00:00.0,{row},0\n" for row in rows))
+        expected = [("ALLOCATE", 6), ("FREE", 6), ("ALLOCATE", 7), ("FREE", 7)]
+        self.assertEqual([(each[0], each[3]) for each in facts(recording)], expected)
+        self.assertIn("2 frees of what was allocated before the beginning", recording.warning)
 
     def test_errors_name_file_and_line(self) -> None:
         for row, reason in (
@@ -95,24 +103,14 @@ class RmmLogs(ConvertCase):
             file = io.StringIO()
             rmm.write(recording, file)
             again = read_log(file.getvalue())
-            kept = (Kind.ALLOCATE, Kind.FREE, Kind.ALLOCATE_FAILED)
-            expected = [each for each in recording.events if each.kind in kept]
+            events, _ = consistent(recording.events)
+            expected = [each for each in events if each.kind in (Kind.ALLOCATE, Kind.FREE, Kind.ALLOCATE_FAILED)]
             begin = expected[0].time_ns // 1000
-            live = set[int]()
-            frees_known = []
-            for each in expected:
-                if each.kind == Kind.ALLOCATE:
-                    live.add(each.address)
-                elif each.kind == Kind.FREE and each.address not in live:
-                    continue
-                elif each.kind == Kind.FREE:
-                    live.remove(each.address)
-                frees_known.append(each)
             self.assertEqual(
-                [(each.kind, each.time_ns // 1000, each.address) for each in again.events],
-                [(each.kind, each.time_ns // 1000 - begin, each.address) for each in frees_known],
+                [(each.kind, each.time_ns // 1000, each.address, each.bytes) for each in again.events],
+                [(each.kind, each.time_ns // 1000 - begin, each.address, each.bytes) for each in expected],
             )
-            names = [recording.streams[each.stream or 0] for each in frees_known]
+            names = [recording.streams[each.stream or 0] for each in expected]
             self.assertEqual([again.streams[each.stream or 0] for each in again.events], names)
 
     def test_a_written_log_is_as_rmm_writes_it(self) -> None:

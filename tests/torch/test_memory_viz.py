@@ -65,7 +65,7 @@ class PytorchsTool(unittest.TestCase):
     def test_a_trace_is_told_to_its_end(self) -> None:
         _, failing, ours = self.shown()
         self.assertIn("raise OutOfMemoryError # 250.2MiB requested", _memory_viz.trace(failing))
-        self.assertIn("= MEM[139637976727552:3.0MiB]", _memory_viz.trace(ours))
+        self.assertIn("= seg_0[0:3.0MiB]", _memory_viz.trace(ours))
 
     def test_pages_with_plots_hold_the_snapshot(self) -> None:
         for snapshot in self.shown():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vpmm.recordings import Event, Frame, Kind, Numbers, Recording
 
 
@@ -51,9 +53,12 @@ class Builder:
         return event
 
     def finished(self, header: dict[str, object], warning: str = "") -> Recording:
+        events, left_out = consistent(self._events)
+        if left_out and not warning:
+            warning = f"{left_out} frees of what was allocated before the beginning, or twice, are left out"
         return Recording(
             header={"version": "", "source": self._source, "device": 0, "sample": 1} | header,
-            events=self._events,
+            events=events,
             strings=self._strings.by_number(),
             stacks=self._stacks.by_number(),
             tags=self._tags.by_number(),
@@ -62,3 +67,24 @@ class Builder:
             end={"lost": 0, "ended": "stopped"},
             warning=warning,
         )
+
+
+def consistent(events: list[Event]) -> tuple[list[Event], int]:
+    """Events of which each free is of what lives, and nothing is allocated where something lives: frees of nothing are
+    left out, and counted; frees that a log has lost are put in. Sizes of frees are those of the allocations."""
+    live: dict[tuple[int, int], int] = {}
+    kept: list[Event] = []
+    left_out = 0
+    for event in events:
+        key = (event.device, event.address)
+        if event.kind == Kind.FREE:
+            if key not in live:
+                left_out += 1
+                continue
+            event.bytes = live.pop(key)
+        elif event.kind in (Kind.ALLOCATE, Kind.LIVE):
+            if key in live:
+                kept.append(replace(event, kind=Kind.FREE, bytes=live[key], value=0, stack=0, tag=0))
+            live[key] = event.bytes
+        kept.append(event)
+    return kept, left_out
