@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/no_shortages.hpp"
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "conformance/conformance.hpp"

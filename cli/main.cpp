@@ -1,8 +1,11 @@
 // cli: the command line: `vpmm VERB ...`, one file per verb.
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 
+#include "cli/python_verbs.hpp"
 #include "cli/verbs.hpp"
 
 namespace vpmm::cli {
@@ -15,22 +18,26 @@ int fail(std::string_view message) {
 
 namespace {
 
+constexpr char kVerbs[] = "convert, emm-check, fit, info, replay, report, top or try";
+
 int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
+  app.footer("The Python package has more: convert, report, top and try.");
   app.set_version_flag("--version", "vpmm " VPMM_VERSION);
   app.require_subcommand(0, 1);
   add_info(app, exit_code);
   add_replay(app, exit_code);
+  add_fit(app, exit_code);
   add_emm_check(app, exit_code);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return fail("a command is missing: info, replay or emm-check; --help explains them");
+      return fail(std::string("a command is missing: ") + kVerbs + "; --help explains them");
   } catch (const CLI::ExtrasError& error) {
     const bool is_unknown_verb = app.get_subcommands().empty() && app.remaining().front().front() != '-';
     if (!is_unknown_verb) return app.exit(error) == 0 ? kSuccess : kCouldNot;
-    return fail("`" + app.remaining().front() + "` is no command: info, replay or emm-check; --help explains them");
+    return fail("`" + app.remaining().front() + "` is no command: " + kVerbs + "; --help explains them");
   } catch (const CLI::ParseError& error) {
     // Help and version come this way too, with code 0.
     return app.exit(error) == 0 ? kSuccess : kCouldNot;
@@ -43,7 +50,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return vpmm::cli::run(argc, argv);
+    if (argc > 1 && vpmm::cli::is_python_verb(argv[1])) return vpmm::cli::run_in_python(argv);
+    const int exit_code = vpmm::cli::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return vpmm::cli::fail("the output could not be written: " + std::generic_category().message(errno));
+    return exit_code;
   } catch (const std::exception& error) {
     return vpmm::cli::fail(error.what());
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace vpmm::cli {
@@ -33,12 +34,20 @@ void ProgressBar::add(std::size_t done) {
 }
 
 void ProgressBar::draw() {
-  const int percent = static_cast<int>(done_ * 100 / total_);
+  const int percent = static_cast<int>(std::min(done_, total_) * 100 / total_);
   if (percent == drawn_percent_) return;
   drawn_percent_ = percent;
   const auto full = static_cast<std::size_t>(percent * kCells / 100);
-  print(fmt::format("{}{} [{}{}] {:>3} %", kEraseLine, label_, std::string(full, '#'), std::string(kCells - full, '.'),
-                    percent));
+  print(fmt::format("{}{} [{}{}] {:>3} %{}", kEraseLine, label_, std::string(full, '#'),
+                    std::string(kCells - full, '.'), percent, time_left()));
+}
+
+// At the speed so far; nothing in the first second, when it would be a guess.
+std::string ProgressBar::time_left() const {
+  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  if (spent < 1 || done_ == 0 || done_ >= total_) return {};
+  const double left = spent * static_cast<double>(total_ - done_) / static_cast<double>(done_);
+  return left < 100 ? fmt::format(", {:.0f} s left", left) : fmt::format(", {:.0f} min left", left / 60);
 }
 
 }  // namespace vpmm::cli

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/progress_bar.hpp"
 #include "cli/verbs.hpp"
@@ -23,7 +24,6 @@
 namespace vpmm::cli {
 namespace {
 
-constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
 constexpr Bytes kAsRecorded = std::numeric_limits<Bytes>::max();
 
 struct Options {
@@ -205,6 +205,7 @@ class Replayer {
     replay::ReplayOptions how;
     how.seed = options_.seed;
     how.page_size = config_.page_size;
+    how.should_stop = is_interrupted;
     return how;
   }
 
@@ -305,8 +306,10 @@ void add_replay(CLI::App& app, int& exit_code) {
   add_options(*verb, *options);
   verb->callback([options, &exit_code] {
     if (options->allocators.empty()) options->allocators = {replay::AllocatorKind::vpmm};
+    note_interrupts();
     const auto done = replay_traces(*options);
     exit_code = done ? done.value() : fail(done.error().message);
+    if (is_interrupted()) exit_code = kInterrupted;
   });
 }
 

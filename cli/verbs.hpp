@@ -13,6 +13,7 @@ constexpr int kCouldNot = 2;      // wrong usage, a bad file or setting, no driv
 
 // Each adds one subcommand whose callback does the work and stores the exit code. `exit_code` outlives the app.
 void add_info(CLI::App& app, int& exit_code);
+void add_fit(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);
 void add_emm_check(CLI::App& app, int& exit_code);
 

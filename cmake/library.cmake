@@ -28,7 +28,7 @@ if(capi_sources)
 endif()
 
 file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.cpp)
-if(cli_sources AND NOT SKBUILD) # a wheel holds no programs
+if(cli_sources)
   find_package(CLI11 REQUIRED)
   add_executable(vpmm_cli ${cli_sources})
   target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_conformance CLI11::CLI11 nlohmann_json::nlohmann_json)

@@ -128,9 +128,9 @@ def learn(root: Path) -> Known:
     if any((root / config).exists() for config in CONFIGS):
         known.settings = set(STRING_SETTING.findall(read_all(root, CONFIGS)))
         known.settings |= set(PYTHON_SETTING.findall(read_all(root, ["python/**/*.py"])))
-    cli = read_all(root, ["cli/*.cpp", "cli/*.hpp"])
+    cli = read_all(root, ["cli/*.cpp", "cli/*.hpp", "python/vpmm/commands/*.py"])
     if cli:
-        known.cli_verbs = set(re.findall(r'add_subcommand\(\s*"([\w-]+)"', cli))
+        known.cli_verbs = set(re.findall(r'add_(?:subcommand|parser)\(\s*"([\w-]+)"', cli))
         known.cli_options = set(re.findall(r"--[a-z][\w-]*", cli)) | {"--help", "--version"}
     return known
 

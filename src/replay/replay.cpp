@@ -54,7 +54,7 @@ class Replay {
     machine_.start();
     const bool stops = options.on_refusal == OnRefusal::stop;
     for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0); ++i) {
-      if (options.progress && i % kEventsPerProgress == 0) options.progress(i, trace_.events.size());
+      if (i % kEventsPerProgress == 0) VPMM_TRY(report_progress(options, i));
       if (i == trace_.events.size() / 2) result_.driver_first_half_ns = driver_ns();
       const TraceEvent& event = trace_.events[i];
       machine_.wait_until(event.time_us * 1000, driver_ns());
@@ -69,6 +69,12 @@ class Replay {
 
  private:
   std::uint64_t driver_ns() const { return recorder_.memory_call_ns() - start_ns_; }  // since the start
+
+  Result<void> report_progress(const ReplayOptions& options, std::size_t done) const {
+    if (options.progress) options.progress(done, trace_.events.size());
+    if (options.should_stop && options.should_stop()) return Error{ErrorCode::process_ending, "interrupted"};
+    return {};
+  }
 
   Result<void> allocate(std::size_t index) {
     const TraceEvent& event = trace_.events[index];

@@ -26,6 +26,8 @@ struct ReplayOptions {
   std::optional<Bytes> page_size;  // for peak_rounded_bytes; none: the device's granularity
   // Called now and then with the number of events done, the last time with all of them. May be empty.
   std::function<void(std::size_t done, std::size_t total)> progress;
+  // Asked as often; where it says so, the replay ends with an error. May be empty.
+  std::function<bool()> should_stop;
 };
 
 // The smallest GPU that was found on which a trace runs without a refused allocation.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -15,7 +16,14 @@ namespace {
 
 double microseconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-std::string gigabytes(Bytes bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
+// In the largest unit of which it is one or more.
+std::string size_text(Bytes bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
 
 std::string milliseconds(std::uint64_t ns) { return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6); }
 
@@ -65,9 +73,9 @@ Row row(const ReplayResult& result) {
   return {result.trace,
           result.driver,
           result.allocator,
-          gigabytes(result.peak_live_bytes),
-          gigabytes(result.peak_rounded_bytes),
-          counts ? gigabytes(result.peak_mapped_bytes) : "-",
+          size_text(result.peak_live_bytes),
+          size_text(result.peak_rounded_bytes),
+          counts ? size_text(result.peak_mapped_bytes) : "-",
           counts ? fmt::format("{:.4f}", ratio(result)) : "-",
           counts ? fmt::format("{:.4f}", mapped_over_rounded(result)) : "-",
           milliseconds(result.driver_ns),
@@ -87,10 +95,10 @@ Row fit_header() {
 }
 
 Row fit_row(const ReplayResult& result) {
-  Row row{result.trace, result.driver, result.allocator, gigabytes(result.peak_rounded_bytes)};
+  Row row{result.trace, result.driver, result.allocator, size_text(result.peak_rounded_bytes)};
   if (!result.fit) return row.insert(row.end(), {"none", "-", "-", "-", "-"}), row;
   row.insert(row.end(),
-             {gigabytes(result.fit->capacity), fmt::format("{}", result.fit->capacity),
+             {size_text(result.fit->capacity), fmt::format("{}", result.fit->capacity),
               fmt::format("{:.4f}", fit_over_rounded(result)),
               fmt::format("{:.4f}", fit_less_allowance_over_rounded(result)), fmt::format("{}", result.fit->replays)});
   return row;
@@ -159,7 +167,7 @@ bool is_pool(const ReplayResult& result) {
 // "; cuda held 30.10 GB (1.020x) and spent 80.2 ms in the driver, 3.9x as much"
 std::string comparison(const ReplayResult& pool, const ReplayResult& other) {
   std::string out = fmt::format("; {} held {} ({:.3f}x) and spent {} in the driver", other.allocator,
-                                gigabytes(other.peak_mapped_bytes), ratio(other), milliseconds(other.driver_ns));
+                                size_text(other.peak_mapped_bytes), ratio(other), milliseconds(other.driver_ns));
   if (pool.driver_ns != 0) {
     const double factor = static_cast<double>(other.driver_ns) / static_cast<double>(pool.driver_ns);
     out += fmt::format(", {:.1f}x as much", factor);
@@ -169,7 +177,7 @@ std::string comparison(const ReplayResult& pool, const ReplayResult& other) {
 
 std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> results) {
   std::string out = fmt::format("{}: {} held {} for {} of live memory ({:.3f}x) and spent {} in the driver", pool.trace,
-                                pool.allocator, gigabytes(pool.peak_mapped_bytes), gigabytes(pool.peak_live_bytes),
+                                pool.allocator, size_text(pool.peak_mapped_bytes), size_text(pool.peak_live_bytes),
                                 ratio(pool), milliseconds(pool.driver_ns));
   for (const ReplayResult& other : results) {
     const bool same_run = other.trace == pool.trace && other.driver == pool.driver;

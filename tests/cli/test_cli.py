@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -45,6 +46,7 @@ KEYS = [
     "driver_calls_by_kind",
 ]
 OK, TROUBLE, COULD_NOT = 0, 1, 2
+SIMULATED = CLEAN | {"VPMM_DRIVER": "sim"}
 
 # Without SHIFT it does as it should.
 PLUGIN = r"""
@@ -112,9 +114,13 @@ class CommandLine(unittest.TestCase):
 
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
-            self.assertIn("`explode` is no command: info, replay or emm-check", vpmm(*words).stderr, words)
+            self.assertIn(
+                "`explode` is no command: convert, emm-check, fit, info, replay, report, top or try",
+                vpmm(*words).stderr,
+                words,
+            )
         self.assertIn("explode", vpmm("explode", "info").stderr)
-        self.assertIn("a command is missing: info, replay or emm-check", vpmm().stderr)
+        self.assertIn("a command is missing: convert, emm-check, fit, info", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
     def test_help_shows_the_names_that_are_accepted_and_numbers_behind_them_are_not(self) -> None:
@@ -322,8 +328,8 @@ class CommandLine(unittest.TestCase):
         done = vpmm("replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda-async")
         self.assertEqual(done.returncode, OK, done.stderr)
         rows = {line.split()[2]: line for line in done.stdout.splitlines() if line.startswith("small.csv ")}
-        self.assertEqual(rows["vpmm"].count("GB"), 3)
-        self.assertEqual(rows["cuda-async"].count("GB"), 2)
+        self.assertEqual(rows["vpmm"].count("MiB"), 3)
+        self.assertEqual(rows["cuda-async"].count("MiB"), 2)
 
     def test_failed_allocations_are_counted_in_the_table_and_their_warnings_are_few(self) -> None:
         trace = self.trace(HEADER + "".join(f"a,{i},3000000,0,{i}\n" for i in range(500)))
@@ -355,6 +361,75 @@ class CommandLine(unittest.TestCase):
 
     def test_no_progress_bar_is_drawn_into_a_pipe(self) -> None:
         self.assertEqual(vpmm("replay", self.trace(), "--driver", "sim").stderr, "")
+
+    def test_sizes_are_in_the_unit_that_fits(self) -> None:
+        done = vpmm("replay", self.trace(), "--driver", "sim")
+        self.assertRegex(done.stdout, r" 4\.77 MiB +6\.00 MiB ")
+        tiny = vpmm("replay", self.trace(HEADER + "a,1,1000,0,0\n"), "--driver", "sim")
+        self.assertRegex(tiny.stdout, r" 1000 B +1\.00 KiB ")
+
+    def test_ctrl_c_keeps_what_is_done_and_says_so(self) -> None:
+        big = self.trace(HEADER + "".join(f"a,{i},300,0,{i}\nf,{i},0,0,{i}\n" for i in range(400_000)), "big.csv")
+        for verb in (["replay", "--json"], ["fit", "--prefer", "balanced", "--json"]):
+            command = [str(VPMM), *verb, str(self.trace()), str(big)]
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=SIMULATED
+            ) as run:
+                assert run.stdout is not None
+                first = json.loads(run.stdout.readline())
+                run.send_signal(signal.SIGINT)
+                rest, errors = run.communicate(timeout=60)
+            self.assertEqual((first["trace"], rest), ("small.csv", ""), verb)
+            self.assertEqual(run.returncode, 130, errors)
+            self.assertIn("interrupted\n", errors)
+
+    def test_output_that_cannot_be_written_is_an_error(self) -> None:
+        for words in (["info"], ["info", "--json"], ["replay", self.trace()], ["fit", self.trace()]):
+            with open("/dev/full", "w") as full:
+                command = [str(VPMM), *map(str, words)]
+                done = subprocess.run(
+                    command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=SIMULATED
+                )
+            self.assertEqual(done.returncode, COULD_NOT, words)
+            self.assertIn("vpmm: the output could not be written: No space left on device\n", done.stderr)
+
+    def test_fit_finds_the_smallest_gpu_for_each_setting(self) -> None:
+        done = vpmm("fit", self.trace(), "--json")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([each["setting"] for each in results], ["footprint", "balanced", "latency", "page"])
+        for each in results:
+            self.assertGreaterEqual(each["fit_bytes"], each["peak_rounded_bytes"])
+            fit, failed = each["fit_bytes"], []
+            prefer = {} if each["setting"] == "page" else {"VPMM_PREFER": each["setting"]}
+            allocator = ["--allocator", "vpmm-page"] if each["setting"] == "page" else []
+            for capacity in (fit, fit - (2 << 20)):
+                replayed = self.replay_json(self.trace(), "--capacity", f"{capacity}B", *allocator, **prefer)
+                failed.append(replayed[0]["failed_allocations"])
+            self.assertEqual(failed, [0, 1], each["setting"])
+
+    def test_fit_takes_settings_by_name_and_prints_a_table(self) -> None:
+        done = vpmm("fit", self.trace(), "--prefer", "page", "--prefer", "footprint")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
+        rows = [line.split() for line in done.stdout.splitlines()[1:]]
+        self.assertEqual([row[2] for row in rows], ["page", "footprint"])
+        self.assertIn(
+            "`fast` is not in {footprint,balanced,latency,page}", vpmm("fit", self.trace(), "--prefer", "fast").stderr
+        )
+
+    def test_verbs_of_the_python_package_are_handed_on_to_it(self) -> None:
+        package = self.folder / "vpmm"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n")
+        done = vpmm("try", "a file", "--json", PYTHONPATH=str(self.folder))
+        self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
+        for verb in ("convert", "report", "top", "try"):
+            done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
+            if "python3 does not have" not in done.stderr:
+                self.skipTest("python3 has the package vpmm")
+            self.assertEqual(done.returncode, COULD_NOT)
+            self.assertIn(f"vpmm: `{verb}` is a command of the Python package vpmm", done.stderr)
 
     def test_a_malformed_trace_is_refused_with_file_line_and_reason_and_nothing_runs(self) -> None:
         good, bad = self.trace(), self.trace(HEADER + "a,1,64,0,0\nf,9,0,0,1\n", "bad.csv")

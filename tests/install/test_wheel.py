@@ -6,6 +6,7 @@ the interpreter that has nanobind and scikit-build-core.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -40,6 +41,7 @@ class Wheel(unittest.TestCase):
             "cmake.source-dir": "python",
             "cmake.define.CMAKE_PREFIX_PATH": scratch / "prefix",
             "build-dir": scratch / "build",
+            "build.targets": "vpmm_python",
         }
         options = [f"--config-settings={name}={value}" for name, value in settings.items()]
         offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
@@ -71,9 +73,10 @@ class Wheel(unittest.TestCase):
         sources = {name for name in sources if "__pycache__" not in name} | {"vpmm/include/vpmm/vpmm.h"}
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)
-        self.assertEqual(len(compiled), 2, compiled)
+        self.assertEqual(len(compiled), 3, compiled)
         self.assertRegex(compiled[0], r"^vpmm/_vpmm\..*\.so$")
-        self.assertRegex(compiled[1], r"^vpmm/libvpmm\.so\.\d+$")
+        self.assertEqual(compiled[1], "vpmm/bin/vpmm-native")
+        self.assertRegex(compiled[2], r"^vpmm/libvpmm\.so\.\d+$")
 
     def test_it_has_pytorchs_entry_point(self) -> None:
         code = "import importlib.metadata as m; print([p.value for p in m.entry_points(group='torch.backends')])"
@@ -82,6 +85,16 @@ class Wheel(unittest.TestCase):
     def test_the_module_finds_the_library_beside_itself(self) -> None:
         (module,) = self.site.glob("vpmm/_vpmm.*.so")
         self.assertIn("[$ORIGIN]", run("readelf", "-d", module))
+
+    def test_its_command_line_is_on_path_and_runs_the_program_in_it(self) -> None:
+        trace = self.site / "trace.csv"
+        trace.write_text("op,id,bytes,stream,time_us\na,1,3000000,0,0\nf,1,0,0,9\n")
+        variables = {"PYTHONPATH": str(self.site), "VPMM_DRIVER": "sim", "PATH": "/usr/bin:/bin"}
+        for command in ([self.site / "bin/vpmm"], [PYTHON, "-m", "vpmm"]):
+            result = json.loads(run(*command, "replay", "--json", trace, **variables))
+            self.assertEqual(result["peak_live_bytes"], 3000000)
+            self.assertIn("smallest GPU", run(*command, "fit", "--help", **variables))
+            self.assertIn("1 requests, 2.86 MiB live at the peak", run(*command, "try", trace, **variables))
 
     def test_a_program_can_allocate(self) -> None:
         self.assertEqual(self.python("import vpmm; p = vpmm.Pool(); print(p.allocate(80, 0) % 256)"), "0\n")

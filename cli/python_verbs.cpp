@@ -1,0 +1,55 @@
+// cli: looks whether python3 has the package, and runs it.
+#include "cli/python_verbs.hpp"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "cli/verbs.hpp"
+
+extern char** environ;
+
+namespace vpmm::cli {
+namespace {
+
+constexpr std::array<std::string_view, 4> kVerbs = {"convert", "report", "top", "try"};
+
+// Without importing it, which loads the library.
+bool python_has_package() {
+  char python[] = "python3";
+  char option[] = "-c";
+  char code[] = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vpmm') is None)";
+  char* const argv[] = {python, option, code, nullptr};
+  posix_spawn_file_actions_t quiet;
+  posix_spawn_file_actions_init(&quiet);
+  posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", 1, 0);
+  pid_t child = 0;
+  const int failed = posix_spawnp(&child, python, &quiet, nullptr, argv, environ);
+  posix_spawn_file_actions_destroy(&quiet);
+  int status = 1;
+  return failed == 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+}  // namespace
+
+bool is_python_verb(std::string_view verb) { return std::find(kVerbs.begin(), kVerbs.end(), verb) != kVerbs.end(); }
+
+int run_in_python(char** argv) {
+  if (!python_has_package())
+    return fail(fmt::format("`{}` is a command of the Python package vpmm, which python3 does not have here", argv[1]));
+  char python[] = "python3";
+  char option[] = "-m";
+  char package[] = "vpmm";
+  std::vector<char*> words = {python, option, package};
+  for (char** word = argv + 1; *word != nullptr; ++word) words.push_back(*word);
+  words.push_back(nullptr);
+  ::execvp(python, words.data());
+  return fail("python3 could not be run");
+}
+
+}  // namespace vpmm::cli

@@ -1,0 +1,50 @@
+# vpmm: `vpmm convert IN OUT`: recordings from and to other tools' formats.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vpmm import convert
+from vpmm.convert import window
+from vpmm.units import bytes_text
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "convert",
+        help="turn recordings into other tools' files, and theirs into recordings",
+        description="Reads a snapshot of PyTorch, a log of RMM, a database of Nsight Systems or a recording, and "
+        "writes a snapshot for pytorch.org/memory_viz, a trace for ui.perfetto.dev, a log for RMM or a recording.",
+    )
+    parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
+    parser.add_argument("output", metavar="OUT", type=Path, help="its ending says the format, where --to does not")
+    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
+    parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")
+    parser.add_argument("--device", type=int, help="only this device")
+    parser.add_argument("--after", metavar="WHEN", help="begin here: a time such as 1.5s or 300ms, or a mark")
+    parser.add_argument("--before", metavar="WHEN", help="end here")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        recording = convert.load(options.input, options.source)
+        target = options.target or convert.format_for(options.output)
+        if recording.warning:
+            print(f"vpmm: warning: {recording.warning}", file=sys.stderr)
+        if options.device is not None:
+            recording = convert.of_device(recording, options.device)
+        if options.after or options.before:
+            after = window.moment(recording, options.after) if options.after else 0
+            before = window.moment(recording, options.before) if options.before else None
+            recording = window.cut(recording, after, before)
+        for warning in convert.save(recording, options.output, target):
+            print(f"vpmm: warning: {warning}", file=sys.stderr)
+    except (ValueError, OSError) as error:  # a bad file is a ValueError, too
+        print(f"vpmm: {error}", file=sys.stderr)
+        return 2
+    size = bytes_text(options.output.stat().st_size)
+    print(f"{options.output}: {len(recording.events)} events as {target}, {size}")
+    return 0

@@ -1,0 +1,43 @@
+# vpmm: `vpmm try FILE`: what a recorded program would hold and need under VPMM.
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from vpmm import convert, trial
+from vpmm.errors import Error
+
+_PATIENCE = 2.0  # seconds without a word
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "try",
+        help="what a recorded program would hold and need under VPMM",
+        description="Replays the requests of a PyTorch snapshot, an RMM log, a database of Nsight Systems or a "
+        "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU.",
+    )
+    parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
+    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by content)")
+    parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    begin = time.monotonic()
+
+    def say(what: str) -> None:
+        if time.monotonic() - begin > _PATIENCE:
+            print(f"vpmm: {what} ...", file=sys.stderr, flush=True)
+
+    try:
+        recording = convert.load(options.file, options.source)
+        done = trial.run(recording, options.device, say)
+    except (ValueError, OSError, Error) as error:
+        print(f"vpmm: {error}", file=sys.stderr)
+        return 2
+    print(trial.as_json(done) if options.json else trial.table(done), end="\n" if options.json else "")
+    return 0

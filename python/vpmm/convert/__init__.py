@@ -1,0 +1,163 @@
+# vpmm: recordings from and to the formats of PyTorch, RMM, Nsight Systems and Perfetto.
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from vpmm import recordings
+from vpmm.convert import memory_viz, nsight, perfetto, rmm, torch_snapshot
+from vpmm.recordings import BadFile, Recording
+
+__all__ = ["INPUTS", "OUTPUTS", "format_for", "load", "of_device", "save"]
+
+INPUTS = ("torch", "rmm", "nsight", "csv", "vpmm")
+OUTPUTS = ("memory_viz", "perfetto", "rmm", "csv", "vpmm")
+# Of one file, decompressed. What Python makes of it is many times as large.
+MOST_BYTES = 2 << 30
+
+_GZIP = b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
+_PICKLE = b"\x80"
+_SUFFIXES = {
+    ".pickle": "memory_viz",
+    ".pkl": "memory_viz",
+    ".perfetto-trace": "perfetto",
+    ".pftrace": "perfetto",
+    ".pb": "perfetto",
+    ".rmm.csv": "rmm",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+}
+# These say nothing of devices.
+_OF_ONE_DEVICE = ("rmm", "csv")
+
+
+def load(path: str | Path, format: str | None = None) -> Recording:
+    """Reads a file of any format in INPUTS; None: by its content. `-`: a recording from standard input.
+
+    Raises BadFile, which names the file and the offset, line or member that is wrong, and OSError.
+    """
+    if format not in (None, *INPUTS):
+        raise ValueError(f"`{format}` is no format to read: {', '.join(INPUTS)}")
+    if str(path) == "-":
+        return recordings.read("-")
+    path = Path(path)
+    format = format or _format_of(path)
+    if format == "torch":
+        return torch_snapshot.read(_content(path), str(path))
+    if format == "rmm":
+        text = io.StringIO(_content(path).decode("utf-8", "replace"), newline="")
+        return rmm.read(iter(text), str(path))
+    if format == "nsight":
+        return nsight.read(path)
+    return recordings.read(str(path))
+
+
+def save(recording: Recording, path: str | Path, format: str | None = None) -> list[str]:
+    """Writes a file of a format in OUTPUTS; None: by the ending of its name. Returns warnings, a sentence each.
+
+    The file is there when it is whole, and not before.
+    """
+    path = Path(path)
+    format = format or format_for(path)
+    warnings = []
+    devices = Counter(event.device for event in recording.events)
+    if format in _OF_ONE_DEVICE and len(devices) > 1:
+        device = devices.most_common(1)[0][0]
+        recording = of_device(recording, device)
+        warnings.append(f"{format} knows no devices: only device {device} of {len(devices)} is written")
+    # The ending stays the last, which says whether it is compressed.
+    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    try:
+        _write(recording, part, format)
+        size = part.stat().st_size
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    if format == "memory_viz" and size > memory_viz.MUCH:
+        warnings.append(
+            f"{path} has {size >> 20} MiB: browsers give up above {memory_viz.MUCH >> 20}; --after and --before cut it"
+        )
+    return warnings
+
+
+def _write(recording: Recording, path: Path, format: str) -> None:
+    if format == "memory_viz":
+        with path.open("wb") as file:
+            memory_viz.write(recording, file)
+    elif format == "perfetto":
+        with path.open("wb") as file:
+            perfetto.write(recording, file)
+    elif format == "rmm":
+        with path.open("w", encoding="utf-8") as text:
+            rmm.write(recording, text)
+    else:
+        recordings.write(recording, str(path))
+
+
+def format_for(path: Path) -> str:
+    """The format that a file's name asks for. Raises ValueError where it says nothing."""
+    name = path.name.lower()
+    for suffix, format in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return format
+    if name.endswith((".html", ".json", ".svg", ".sqlite")):
+        raise ValueError(f"{path}: no format of {', '.join(OUTPUTS)} has this ending; `vpmm report` writes HTML")
+    return "vpmm"
+
+
+def of_device(recording: Recording, device: int) -> Recording:
+    """The same without events of other devices."""
+    events = [event for event in recording.events if event.device == device]
+    return replace(recording, events=events, header=recording.header | {"device": device})
+
+
+def _format_of(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if head.startswith(_GZIP):
+        head = zlib.decompressobj(31).decompress(head, 4096) if len(head) > 18 else b""
+    if head.startswith(_SQLITE):
+        return "nsight"
+    if head.startswith(_PICKLE):
+        return "torch"
+    if rmm.is_log(head.partition(b"\n")[0].decode("utf-8", "replace")):
+        return "rmm"
+    return "vpmm"
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if file.read(2) != _GZIP:
+            file.seek(0)
+            data = file.read(MOST_BYTES + 1)
+            return data if len(data) <= MOST_BYTES else _too_much(path)
+        file.seek(0)
+        return b"".join(_decompressed(iter(lambda: file.read(1 << 20), b""), path))
+
+
+def _decompressed(blocks: Iterator[bytes], path: Path) -> Iterator[bytes]:
+    inflate, length, offset = zlib.decompressobj(31), 0, 0
+    for block in blocks:
+        try:
+            made = inflate.decompress(block, MOST_BYTES + 1 - length)
+        except zlib.error as error:
+            raise BadFile(str(path), offset, str(error)) from None
+        length += len(made)
+        offset += len(block)
+        if length > MOST_BYTES:
+            _too_much(path)
+        yield made
+    if not inflate.eof:
+        raise BadFile(str(path), offset, "the compressed file is cut")
+
+
+def _too_much(path: Path) -> NoReturn:
+    raise BadFile(str(path), MOST_BYTES, f"longer than {MOST_BYTES >> 30} GiB")

@@ -1,0 +1,90 @@
+# vpmm: what every reader of a foreign format does: numbers streams, stacks, tags and texts, and collects events.
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vpmm.recordings import Event, Frame, Kind, Numbers, Recording
+
+
+class Builder:
+    """Makes a recording. Numbers of streams and threads begin with 0, those of texts, stacks and tags with 1."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._events: list[Event] = []
+        self._strings: Numbers[str] = Numbers(1)
+        self._stacks: Numbers[tuple[Frame, ...]] = Numbers(1)
+        self._tags: Numbers[str] = Numbers(1)
+        self._streams: Numbers[str] = Numbers(0)
+        self._threads: Numbers[str] = Numbers(0)
+
+    def string(self, text: str) -> int:
+        return self._strings[text]
+
+    def stack(self, frames: tuple[Frame, ...]) -> int:
+        return self._stacks[frames] if frames else 0
+
+    def stream(self, handle: int) -> int:
+        return self._streams[hex(handle) if handle else "0"]
+
+    def thread(self, name: str) -> int:
+        return self._threads[name]
+
+    def tag(self, label: str) -> int:
+        return self._tags[label] if label else 0
+
+    def add(
+        self,
+        kind: Kind,
+        time_ns: int,
+        address: int,
+        bytes: int,
+        *,
+        value: int = 0,
+        stream: int | None = None,
+        stack: int = 0,
+        device: int = 0,
+    ) -> Event:
+        """Appends an event and returns it, for what else is to be set."""
+        event = Event(kind=kind, time_ns=time_ns, address=address, bytes=bytes, value=value)
+        event.stream, event.stack, event.device = stream, stack, device
+        self._events.append(event)
+        return event
+
+    def finished(self, header: dict[str, object], warning: str = "") -> Recording:
+        events, left_out = consistent(self._events)
+        if left_out and not warning:
+            warning = f"{left_out} frees of what was allocated before the beginning, or twice, are left out"
+        return Recording(
+            header={"version": "", "source": self._source, "device": 0, "sample": 1} | header,
+            events=events,
+            strings=self._strings.by_number(),
+            stacks=self._stacks.by_number(),
+            tags=self._tags.by_number(),
+            streams=self._streams.by_number(),
+            threads=self._threads.by_number(),
+            end={"lost": 0, "ended": "stopped"},
+            warning=warning,
+        )
+
+
+def consistent(events: list[Event]) -> tuple[list[Event], int]:
+    """Events of which each free is of what lives, and nothing is allocated where something lives: frees of nothing are
+    left out, and counted; frees that a log has lost are put in. Sizes of frees are those of the allocations."""
+    live: dict[tuple[int, int], int] = {}
+    kept: list[Event] = []
+    left_out = 0
+    for event in events:
+        key = (event.device, event.address)
+        if event.kind == Kind.FREE:
+            if key not in live:
+                left_out += 1
+                continue
+            event.bytes = live.pop(key)
+        elif event.kind in (Kind.ALLOCATE, Kind.LIVE):
+            if key in live:
+                kept.append(replace(event, kind=Kind.FREE, bytes=live[key], value=0, stack=0, tag=0))
+            live[key] = event.bytes
+        kept.append(event)
+    return kept, left_out

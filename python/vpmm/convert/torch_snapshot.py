@@ -1,0 +1,288 @@
+# vpmm: PyTorch's snapshots and allocator traces, `torch.cuda.memory._dump_snapshot`, as recordings.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NoReturn
+
+from vpmm.convert.build import Builder
+from vpmm.convert.pickles import loads
+from vpmm.convert.ranges import Ranges
+from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
+
+Fields = dict[str, Any]
+_PENDING = ("active_pending_free", "active_awaiting_free")
+_STATES = ("active_allocated", "inactive", *_PENDING)
+_MOST_DEVICES = 1024
+_LONGEST_TEXT = 1000
+
+
+def read(data: bytes, name: str) -> Recording:
+    """The recording in a snapshot of PyTorch 1.13 to 2.15: every device's history, and what lived before it began.
+
+    Raises BadFile that names the file and the offset, or 0 and the member that is wrong.
+    """
+    return _Reading(loads(data, name), name, len(data)).recording()
+
+
+@dataclass
+class _Block:
+    bytes: int
+    taken: int
+    stream: int
+    frames: object
+
+
+@dataclass
+class _Device:
+    """What one device looked like when the snapshot was taken, and from `rewind` on when its history began."""
+
+    live: dict[int, _Block] = field(default_factory=dict)
+    segments: Ranges = field(default_factory=Ranges)
+
+    def rewind(self, trace: list[Fields]) -> None:
+        """Undoes the history, the last event first. What contradicts it is left as it is."""
+        for event in reversed(trace):
+            action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
+            if action == "alloc":
+                block = self.live.pop(address, None)
+                event["taken"] = block.taken if block else 0
+            elif action == "free_requested" or action == "free":
+                self.live[address] = _Block(size, 0, event.get("stream", 0), None)
+            elif action in ("segment_alloc", "segment_map"):
+                self.segments.remove(address, address + size)
+            elif action in ("segment_free", "segment_unmap"):
+                self.segments.add(address, address + size, event.get("stream", 0))
+
+
+class _Reading:
+    def __init__(self, snapshot: object, name: str, length: int) -> None:
+        self.name = name
+        self.items_left = length  # of all lists together: a pickle may name one list a thousand times
+        if isinstance(snapshot, list):  # 1.13: the segments alone
+            snapshot = {"segments": snapshot}
+        self.snapshot = self.fields(snapshot, "the snapshot")
+        self.build = Builder("pytorch")
+        self.stacks: dict[int, int] = {}  # numbers by the identity of a list of frames, which the snapshot keeps
+        self.traces = self.checked_traces()
+        self.devices: dict[int, _Device] = {}
+        self.begin_us = self.first_time()
+
+    # --- checks ---
+
+    def fail(self, where: str, reason: str) -> NoReturn:
+        raise BadFile(self.name, 0, f"{where}: {reason}")
+
+    def fields(self, value: object, where: str) -> Fields:
+        if not isinstance(value, dict):
+            self.fail(where, f"a {type(value).__name__} stands where a dictionary should")
+        return value
+
+    def items(self, holder: Fields, key: str, where: str) -> list[Any]:
+        value = holder.get(key, [])
+        if not isinstance(value, (list, tuple)):
+            self.fail(f"{where}{key}", f"a {type(value).__name__} stands where a list should")
+        self.count_items(value, f"{where}{key}")
+        return list(value)
+
+    def count_items(self, items: list[Any] | tuple[Any, ...], where: str) -> None:
+        self.items_left -= len(items)
+        if self.items_left < 0:
+            self.fail(where, "the snapshot repeats itself, and would be longer than its file")
+
+    def number(self, holder: Fields, key: str, where: str, default: int | None = None) -> int:
+        value = holder.get(key, default)
+        if type(value) is not int or not -(1 << 63) <= value < 1 << 64:
+            self.fail(f"{where}.{key}", "is missing" if value is None else f"{plain(value)!r} is no number of 64 bits")
+        return value & (1 << 64) - 1  # addresses and streams that PyTorch wrote as negative numbers
+
+    def checked_traces(self) -> list[list[Fields]]:
+        traces = []
+        for device, trace in enumerate(self.items(self.snapshot, "device_traces", "")):
+            where = f"device_traces[{device}]"
+            if device >= _MOST_DEVICES or not isinstance(trace, (list, tuple)):
+                self.fail(where, "is no trace of a device")
+            self.count_items(trace, where)
+            traces.append([self.checked_event(event, f"{where}[{at}]") for at, event in enumerate(trace)])
+        return traces
+
+    def checked_event(self, event: object, where: str) -> Fields:
+        fields = dict(self.fields(event, where))
+        if not isinstance(fields.get("action"), str):
+            self.fail(where, "has no action")
+        for key in ("addr", "size", "stream", "time_us", "device_free"):
+            if key in fields:
+                fields[key] = self.number(fields, key, where)
+        if fields.get("addr", 0) + fields.get("size", 0) > 1 << 64:
+            self.fail(where, "reaches beyond the last address")
+        return fields
+
+    def first_time(self) -> int:
+        times = [event["time_us"] for trace in self.traces for event in trace if event.get("time_us")]
+        return min(times, default=0)
+
+    # --- the state at the end ---
+
+    def device(self, ordinal: int, where: str) -> _Device:
+        if ordinal >= _MOST_DEVICES:
+            self.fail(where, f"there is no device {ordinal}")
+        return self.devices.setdefault(ordinal, _Device())
+
+    def read_segments(self) -> None:
+        for at, value in enumerate(self.items(self.snapshot, "segments", "")):
+            where = f"segments[{at}]"
+            segment = self.fields(value, where)
+            device = self.device(self.number(segment, "device", where, 0), where)
+            address = self.number(segment, "address", where)
+            stream = self.number(segment, "stream", where, 0)
+            end = address + self.number(segment, "total_size", where)
+            if end > 1 << 64:
+                self.fail(where, "reaches beyond the last address")
+            device.segments.add(address, end, stream)
+            for index, block in enumerate(self.items(segment, "blocks", f"{where}.")):
+                address = self.read_block(
+                    device, self.fields(block, where), address, stream, f"{where}.blocks[{index}]"
+                )
+            if address > end:
+                self.fail(where, "its blocks are longer than itself")
+
+    # Gives the address behind the block. Older snapshots have no addresses: blocks tile their segment.
+    def read_block(self, device: _Device, block: Fields, address: int, stream: int, where: str) -> int:
+        size = self.number(block, "size", where)
+        state = block.get("state")
+        if state not in _STATES:
+            self.fail(where, f"{plain(state)!r} is no state of a block")
+        if state == "active_allocated":
+            history = self.items(block, "history", f"{where}.")  # until 2.0
+            newest = self.fields(history[0], where) if history else {}
+            requested = self.number(block, "requested_size", where, newest.get("real_size", size))
+            frames = block.get("frames", newest.get("frames"))
+            device.live[address] = _Block(min(requested, size), size, stream, frames)
+        return address + size
+
+    # --- events ---
+
+    def recording(self) -> Recording:
+        self.read_segments()
+        for ordinal in range(len(self.traces)):
+            if self.traces[ordinal]:
+                self.device(ordinal, "device_traces")
+        for ordinal, device in sorted(self.devices.items()):
+            device.rewind(self.traces[ordinal] if ordinal < len(self.traces) else [])
+            self.write_beginning(ordinal, device)
+        has_beginning = any(device.live or len(device.segments) for device in self.devices.values())
+        if has_beginning and self.begin_us:
+            self.begin_us -= 1  # what was there before is at 0, and the first call is not
+        for time_us, _, ordinal, event in sorted(self.in_time(), key=lambda each: each[:2]):
+            self.write(ordinal, event, time_us)
+        return self.finished(has_beginning)
+
+    def finished(self, has_beginning: bool) -> Recording:
+        header: dict[str, object] = {"is_window": has_beginning, "started_unix_ns": self.begin_us * 1000}
+        settings = self.snapshot.get("allocator_settings")
+        if isinstance(settings, dict):
+            header["settings"] = {key: plain(value) for key, value in settings.items()}
+        if len(self.devices) == 1:
+            header["device"] = next(iter(self.devices))
+        recording = self.build.finished(header)
+        if not any(self.traces):
+            recording.warning = f"{self.name} has no history, only what lived: call _record_memory_history() first"
+        elif before := sum(len(device.live) for device in self.devices.values()):
+            recording.warning = f"the history begins late: {before} allocations lived already"
+        return recording
+
+    def write_beginning(self, ordinal: int, device: _Device) -> None:
+        for each in device.segments:
+            stream = self.build.stream(each.stream or 0)
+            self.build.add(Kind.MAP, 0, each.begin, each.end - each.begin, value=1, stream=stream, device=ordinal)
+        for address, block in sorted(device.live.items()):
+            stream, stack = self.build.stream(block.stream), self.stack(block.frames, "segments")
+            self.build.add(
+                Kind.LIVE, 0, address, block.bytes, value=block.taken, stream=stream, stack=stack, device=ordinal
+            )
+
+    # Events of all devices and the annotations, each with its time, and its place for those of one time. Snapshots
+    # before 2.2 have no times: a microsecond for each event.
+    def in_time(self) -> Iterator[tuple[int, int, int, Fields]]:
+        for ordinal, trace in enumerate(self.traces):
+            last = 0
+            for at, event in enumerate(trace):
+                last = max(last, event["time_us"] - self.begin_us if event.get("time_us") else last + 1)
+                yield last, at, ordinal, event
+        for at, value in enumerate(self.items(self.snapshot, "external_annotations", "")):
+            where = f"external_annotations[{at}]"
+            note = self.fields(value, where)
+            time_us = self.number(note, "time_us", where, 0)
+            text = " ".join(plain(note.get(key, "")) for key in ("stage", "name")).removeprefix("MARK").strip()
+            mark = {"action": "mark", "text": text}
+            yield max(0, time_us - self.begin_us), -1, self.number(note, "device", where, 0), mark
+
+    def write(self, ordinal: int, event: Fields, time_us: int) -> None:
+        action, time_ns = event["action"], time_us * 1000
+        if action == "free_completed":  # a recording knows when it was freed, not when the memory could be used again
+            return
+        kind = _KINDS.get(action)
+        if kind is None:
+            text = plain(event.get("text", action))
+            self.build.add(Kind.MARK, time_ns, 0, 0, value=self.build.string(text), device=ordinal)
+            return
+        made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)
+        made.stream = self.build.stream(event.get("stream", 0))
+        made.stack = self.stack(event.get("frames"), "device_traces")
+        made.tag = self.build.tag(label_of(event.get("user_metadata", "")))
+        made.value = 1 if kind in (Kind.MAP, Kind.UNMAP) else event.get("taken", 0)
+        if kind == Kind.ALLOCATE_FAILED:
+            self.write_shortage(made, event)
+
+    def write_shortage(self, failed: Event, event: Fields) -> None:
+        free = event.get("device_free", event.get("addr", 0))
+        failed.address = 0
+        text = f"PyTorch is out of memory: {failed.bytes} bytes were asked for, the device had {free} bytes free"
+        failed.value = self.build.string(text)
+        report = self.build.add(Kind.OUT_OF_MEMORY, failed.time_ns, 0, failed.bytes, value=failed.value)
+        report.stream, report.stack, report.device = failed.stream, failed.stack, failed.device
+
+    def stack(self, frames: object, where: str) -> int:
+        if not frames:
+            return 0
+        number = self.stacks.get(id(frames))
+        if number is None:
+            if not isinstance(frames, (list, tuple)):
+                self.fail(where, "frames are no list")
+            self.count_items(frames, where)
+            number = self.build.stack(tuple(self.frame(each, where) for each in frames))
+            self.stacks[id(frames)] = number
+        return number
+
+    def frame(self, value: object, where: str) -> Frame:
+        fields = self.fields(value, f"{where}: a frame")
+        line = fields.get("line", 0)
+        if type(line) is not int or not 0 <= line < 1 << 31:
+            line = 0
+        return Frame(plain(fields.get("filename", "")), line, plain(fields.get("name", "")))
+
+
+def plain(value: object) -> str:
+    """A text, or a number and the like as one. What holds others is not looked into: it may hold itself."""
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    return str(value) if value is None or isinstance(value, (bool, int, float)) else type(value).__name__
+
+
+def label_of(metadata: object) -> str:
+    if isinstance(metadata, dict):
+        return ", ".join(f"{key}={plain(value)}" for key, value in islice(metadata.items(), 16))
+    return plain(metadata or "")
+
+
+_KINDS = {
+    "alloc": Kind.ALLOCATE,
+    "free_requested": Kind.FREE,
+    "segment_alloc": Kind.MAP,
+    "segment_map": Kind.MAP,
+    "segment_free": Kind.UNMAP,
+    "segment_unmap": Kind.UNMAP,
+    "oom": Kind.ALLOCATE_FAILED,
+}

@@ -1,0 +1,379 @@
+"""tests: RMM's logs, Nsight Systems' databases, Perfetto's traces, windows, and the formats' names."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sqlite3
+import unittest
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from vpmm import convert
+from vpmm.convert import nsight, perfetto, rmm, window
+from vpmm.convert.build import consistent
+from vpmm.recordings import BadFile, Event, Kind, Recording
+
+from convert_case import BASE, MIB, ConvertCase, mutations, random_recording, real_snapshot, recorded
+
+LOG = """Thread,Time,Action,Pointer,Size,Stream
+7,23:59:59.999999,allocate,0x7f0000000000,1000,0x0
+8,00:00:00.000001,allocate,0x7f0000000400,24,0x7ffd0010
+8,00:00:00.000000,free,0x7f0000000400,24,0x7ffd0010
+7,00:00:01.500000,allocate failure,(nil),99999999,0x0
+"""
+OLD_LOG = f"""{rmm.OLD_HEADER}Free Memory,Total Memory,Current Allocs,Start,End,Elapsed,Location
+Alloc,1,0x7f0000000000,0,1000,0,0,1,0.5,0.501,0.001,a.py:3
+Free,1,0x7f0000000000,0,0,0,0,0,0.75,0.7501,0.0001,a.py:4
+"""
+
+
+def read_log(text: str, name: str = "log.csv") -> Recording:
+    return rmm.read(iter(text.splitlines(keepends=True)), name)
+
+
+def facts(recording: Recording) -> list[tuple[object, ...]]:
+    events = recording.events
+    return [(Kind(each.kind).name, each.time_ns, each.address, each.bytes) for each in events]
+
+
+class RmmLogs(ConvertCase):
+    def test_a_log_is_read_over_midnight_and_with_threads_out_of_order(self) -> None:
+        recording = read_log(LOG)
+        self.assertEqual(
+            facts(recording),
+            [
+                ("ALLOCATE", 0, BASE, 1000),
+                ("ALLOCATE", 2000, BASE + 1024, 24),
+                ("FREE", 2000, BASE + 1024, 24),
+                ("ALLOCATE_FAILED", 1_500_001_000, 0, 99999999),
+            ],
+        )
+        self.assertEqual(recording.streams, {0: "0", 1: "0x7ffd0010"})
+        self.assertEqual(recording.threads, {0: "7", 1: "8"})
+
+    def test_the_older_columns_and_those_of_csv_log_are_read(self) -> None:
+        recording = read_log(OLD_LOG)
+        self.assertEqual(facts(recording), [("ALLOCATE", 500_000_000, BASE, 1000), ("FREE", 750_000_000, BASE, 1000)])
+        self.assertEqual({event.device for event in recording.events}, {1})
+
+    def test_older_clocks_and_pointers_are_read(self) -> None:
+        recording = read_log(rmm.HEADER + "\n1,10:00:00:000500,allocate,0xff,5,0\n1,10:00:00:000501,free,ff,5,12\n")
+        self.assertEqual([each[1:3] for each in facts(recording)], [(0, 255), (1000, 255)])
+        self.assertEqual(recording.streams, {0: "0", 1: "0xc"})
+
+    def test_the_device_is_in_the_files_name(self) -> None:
+        self.assertEqual(read_log(LOG, "rmm.dev3.csv").events[0].device, 3)
+
+    def test_a_log_that_begins_late_or_lost_a_free_is_made_consistent(self) -> None:
+        rows = ["free,0x100,5", "allocate,0x200,6", "allocate,0x200,7", "free,0x200,99", "free,0x200,7"]
+        recording = read_log(rmm.HEADER + "\n" + "".join(f"1,10:00:00.0,{row},0\n" for row in rows))
+        expected = [("ALLOCATE", 6), ("FREE", 6), ("ALLOCATE", 7), ("FREE", 7)]
+        self.assertEqual([(each[0], each[3]) for each in facts(recording)], expected)
+        self.assertIn("2 frees of what was allocated before the beginning", recording.warning)
+
+    def test_errors_name_file_and_line(self) -> None:
+        for row, reason in (
+            ("1,2", "log.csv:2: 2 columns stand where 6 should"),
+            ("1,12:00:00.0,borrow,0x1,1,0", "log.csv:2: `borrow` is no action: allocate, free or allocate failure"),
+            ("1,noon,free,0x1,1,0", "log.csv:2: `noon` is no time, as in 12:34:56.789012"),
+            ("1,12:00:00.0,free,zz,1,0", "log.csv:2: `zz` is no pointer"),
+            ("1,12:00:00.0,free,0x1,-1,0", "log.csv:2: `-1` is no size"),
+            ("1,12:00:00.0,free,0x1,1e3,0", "log.csv:2: `1e3` is no size"),
+            ("1,12:00:00.0,free,0x1,1,0x10000000000000000", "log.csv:2: `0x10000000000000000` is no stream"),
+            ('1,"12', "log.csv:2: unexpected end of data"),
+        ):
+            with self.assertRaises(BadFile) as raised:
+                read_log(f"{rmm.HEADER}\n{row}\n")
+            self.assertTrue(str(raised.exception).startswith(reason.split("unexp")[0]), raised.exception)
+        with self.assertRaisesRegex(BadFile, "^log.csv:1: the columns are none of RMM's"):
+            read_log("a,b\n")
+
+    def test_logs_with_any_bytes_changed_are_read_or_refused(self) -> None:
+        for text in (LOG, OLD_LOG):
+            for data in mutations(text.encode(), 1500, 3):
+                try:
+                    rmm.read(iter(io.StringIO(data.decode("utf-8", "replace"), newline="")), "x")
+                except BadFile as error:
+                    self.assertRegex(str(error), r"^x:\d+: ")
+
+    def test_what_is_written_is_read_back_without_tags_stacks_and_maps(self) -> None:
+        for recording in (recorded(), convert.of_device(random_recording(4), 0)):
+            file = io.StringIO()
+            rmm.write(recording, file)
+            again = read_log(file.getvalue())
+            events, _ = consistent(recording.events)
+            expected = [each for each in events if each.kind in (Kind.ALLOCATE, Kind.FREE, Kind.ALLOCATE_FAILED)]
+            begin = expected[0].time_ns // 1000
+            self.assertEqual(
+                [(each.kind, each.time_ns // 1000, each.address, each.bytes) for each in again.events],
+                [(each.kind, each.time_ns // 1000 - begin, each.address, each.bytes) for each in expected],
+            )
+            names = [recording.streams[each.stream or 0] for each in expected]
+            self.assertEqual([again.streams[each.stream or 0] for each in again.events], names)
+
+    def test_a_written_log_is_as_rmm_writes_it(self) -> None:
+        file = io.StringIO()
+        rmm.write(recorded(), file)
+        self.assertEqual(
+            file.getvalue().splitlines()[:4],
+            [
+                rmm.HEADER,
+                "main,22:13:20.000003,allocate,0x7f0000000000,3145728,0",
+                "main,22:13:20.000005,allocate,0x7f0000400000,100,0x7f12",
+                "main,22:13:20.000006,free,0x7f0000000000,3145728,0",
+            ],
+        )
+
+
+class NsightDatabases(ConvertCase):
+    def database(self, rows: list[tuple[object, ...]], more: str = ", streamId integer") -> Path:
+        path = self.folder / "report.sqlite"
+        path.unlink(missing_ok=True)
+        with sqlite3.connect(path) as connection:
+            connection.execute(
+                f"create table {nsight.TABLE} (start integer, globalPid integer, deviceId integer, contextId integer, "
+                f"address integer, pc integer, bytes integer, memKind integer, memoryOperationType integer{more})"
+            )
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"insert into {nsight.TABLE} values ({marks})", rows)
+        connection.close()
+        return path
+
+    def test_device_memory_of_the_busiest_process_is_read(self) -> None:
+        pid = 42 << 24
+        path = self.database(
+            [
+                (2000, pid, 1, 1, BASE, 0, 500, 2, 0, 7),
+                (1000, pid, 1, 1, BASE + 4096, 0, 70, 2, 0, None),
+                (1500, pid, 1, 1, 5, 0, 9, 1, 0, 7),  # pinned memory of the host
+                (3000, pid, 1, 1, BASE, 0, 500, 2, 1, 7),
+                (2500, pid + (1 << 24), 0, 1, BASE, 0, 1, 2, 0, 7),
+            ]
+        )
+        recording = convert.load(path)
+        self.assertEqual(
+            facts(recording),
+            [("ALLOCATE", 0, BASE + 4096, 70), ("ALLOCATE", 1000, BASE, 500), ("FREE", 2000, BASE, 500)],
+        )
+        self.assertEqual({event.device for event in recording.events}, {1})
+        self.assertEqual(recording.streams, {0: "0", 1: "0x7"})
+        self.assertEqual(recording.header["pid"], 42)
+        self.assertIn("1 calls of others are left out", recording.warning)
+
+    def test_older_databases_have_no_streams(self) -> None:
+        path = self.database([(1, 1, 0, 1, BASE, 0, 5, 2, 0)], "")
+        self.assertEqual(len(convert.load(path).events), 1)
+
+    def test_what_is_no_such_database_is_refused_by_name(self) -> None:
+        good = self.database([(1, 1, 0, 1, BASE, 0, 5, 2, 0, 7)]).read_bytes()
+        for content, reason in (
+            (good[:3000], "malformed|not a database"),
+            (b"SQLite format 3\0" + b"x" * 200, "database"),
+        ):
+            with self.assertRaisesRegex(BadFile, f"bad.sqlite:0: .*{reason}"):
+                convert.load(self.file(content, "bad.sqlite"))
+        for row, reason in (
+            ((1, 1, 0, 1, "text", 0, 5, 2, 0, 7), "row 1: a column holds no number"),
+            ((1, 1, 0, 1, 5, 0, 5, 2, 9, 7), "9 is no operation"),
+        ):
+            with self.assertRaisesRegex(BadFile, reason):
+                convert.load(self.database([row]))
+        empty = self.folder / "empty.sqlite"
+        with sqlite3.connect(empty) as connection:
+            connection.execute(f"create view {nsight.TABLE} as select 1 as start")
+        connection.close()
+        with self.assertRaisesRegex(BadFile, "there is no table CUDA_GPU_MEMORY_USAGE_EVENTS: profile with"):
+            convert.load(empty)
+
+    def test_databases_with_any_bytes_changed_are_read_or_refused(self) -> None:
+        good = self.database([(at, 1, 0, 1, BASE + at, 0, 5, 2, 0, 7) for at in range(50)]).read_bytes()
+        for data in mutations(good, 300, 8):
+            try:
+                nsight.read(self.file(data, "changed.sqlite"))
+            except BadFile as error:
+                self.assertIn("changed.sqlite:0: ", str(error))
+
+
+# --- a reader of protobuf, for the test alone ---
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        else:
+            assert key & 7 == 2, key
+            length = varint()
+            yield key >> 3, data[at : at + length]
+            at += length
+            assert at <= len(data)
+
+
+def message(data: int | bytes) -> dict[int, int | bytes]:
+    assert isinstance(data, bytes)
+    return dict(fields_of(data))
+
+
+def shown(recording: Recording) -> tuple[dict[int, str], list[tuple[int, int, str, object]]]:
+    """Names of tracks, and events as time, type, track, value or name; each packet must be well formed."""
+    file = io.BytesIO()
+    perfetto.write(recording, file)
+    tracks: dict[int, str] = {}
+    events = []
+    for at, (number, data) in enumerate(fields_of(file.getvalue())):
+        packet = message(data)
+        assert number == 1
+        assert packet[10] == 1
+        assert (packet.get(13) == 1) == (at == 0)
+        if 60 in packet:
+            track = message(packet[60])
+            uuid = track[1]
+            assert isinstance(uuid, int)
+            tracks[uuid] = str(track.get(2, b"process"), "utf-8")  # type: ignore[arg-type]  # a text
+            assert (8 in track) == tracks[uuid].endswith(("live", "mapped", "pending", "free")), tracks[uuid]
+        else:
+            event = message(packet[11])
+            time, kind, uuid, value = packet[8], event[9], event[11], event.get(30, event.get(23))
+            assert isinstance(time, int)
+            assert isinstance(kind, int)
+            assert isinstance(uuid, int)
+            events.append((time, kind, tracks[uuid], value))
+    return tracks, events
+
+
+class PerfettoTraces(ConvertCase):
+    def test_counters_instants_and_slices_are_what_the_recording_says(self) -> None:
+        _, events = shown(recorded())
+        begin = 1_700_000_000_000_000_000
+        live = [(time - begin, value) for time, kind, track, value in events if track == "device 0: live"]
+        self.assertEqual(live, [(3000, 3 * MIB), (5000, 3 * MIB + 100), (6000, 100), (9700, 4 * MIB + 100)])
+        mapped = [value for _, _, track, value in events if track == "device 0: mapped"]
+        self.assertEqual(mapped, [8 * MIB, 12 * MIB, 8 * MIB])
+        rest = [(time - begin, kind, track, value) for time, kind, track, value in events if kind != 4]
+        self.assertEqual(
+            rest,
+            [
+                (1100, 1, "device 0: driver, thread main", b"map"),
+                (2000, 2, "device 0: driver, thread main", None),
+                (4000, 3, "device 0: marks", b"step 1"),
+                (7000, 3, "device 0: shortages", f"allocation failed: {1 << 40} bytes".encode()),
+                (7000, 3, "device 0: shortages", f"out of memory: {1 << 40} bytes".encode()),
+                (7500, 1, "device 0: waits for the GPU, thread main", b"pause"),
+                (9000, 2, "device 0: waits for the GPU, thread main", None),
+            ],
+        )
+
+    def test_samples_of_the_pool_are_believed(self) -> None:
+        sample = Event(kind=Kind.SAMPLE, time_ns=5, address=100, bytes=30, value=20)
+        _, events = shown(Recording({}, [sample], {}, {}, {}, {}, {}, None, ""))
+        self.assertEqual(
+            [(track, value) for _, _, track, value in events],
+            [("device 0: mapped", 100), ("device 0: pending", 30), ("device 0: free", 20)],
+        )
+
+    def test_numbers_of_all_sizes_are_encoded(self) -> None:
+        for number in (0, 1, 127, 128, 300, 1 << 35, (1 << 64) - 1):
+            self.assertEqual(list(fields_of(perfetto.field(5, number))), [(5, number)])
+        self.assertEqual(list(fields_of(perfetto.field(5, "ä" * 100))), [(5, ("ä" * 100).encode())])
+
+
+class Windows(ConvertCase):
+    def test_a_window_begins_with_what_lived_and_was_mapped(self) -> None:
+        whole = recorded()
+        part = window.cut(whole, window.moment(whole, "step 1"), window.moment(whole, "9.6us"))
+        kinds = [Kind(event.kind).name for event in part.events]
+        self.assertEqual(
+            kinds,
+            ["MAP", "LIVE", "MARK", "ALLOCATE", "FREE", "ALLOCATE_FAILED", "OUT_OF_MEMORY", "PAUSE", "MAP"],
+        )
+        self.assertEqual([event.time_ns for event in part.events[:4]], [0, 0, 0, 1000])
+        self.assertEqual(part.header["started_unix_ns"], 1_700_000_000_000_004_000)
+        self.assertIs(part.header["is_window"], True)
+        self.assertEqual(part.events[1].tag, 1)
+
+    def test_what_lives_at_the_end_is_the_same_for_every_cut(self) -> None:
+        whole = random_recording(9)
+        for at in range(0, 40_000, 3700):
+            self.assertEqual(living(window.cut(whole, at, None)), living(whole), at)
+
+    def test_a_moment_that_is_none_is_named_with_the_marks_there_are(self) -> None:
+        with self.assertRaisesRegex(ValueError, "`noon` is neither a time such as 1.5s or 300ms nor a mark: `step 1`"):
+            window.moment(recorded(), "noon")
+        with self.assertRaisesRegex(ValueError, "the recording has none"):
+            window.moment(random_recording(1, 3), "5")
+        self.assertEqual(window.moment(recorded(), "1.5ms"), 1_500_000)
+
+
+def living(recording: Recording) -> dict[tuple[int, int], int]:
+    live: Counter[tuple[int, int]] = Counter()
+    for event in recording.events:
+        if event.kind in (Kind.ALLOCATE, Kind.LIVE):
+            live[event.device, event.address] = event.bytes
+        elif event.kind == Kind.FREE:
+            live.pop((event.device, event.address), None)
+    return dict(live)
+
+
+class Formats(ConvertCase):
+    def test_formats_are_known_by_content_and_by_name(self) -> None:
+        self.assertEqual(convert.load(self.file(real_snapshot("native"), "a.bin")).header["source"], "pytorch")
+        packed = gzip.compress(real_snapshot("native"))
+        self.assertEqual(convert.load(self.file(packed, "b.bin")).header["source"], "pytorch")
+        self.assertEqual(convert.load(self.file(LOG, "c.bin")).header["source"], "rmm")
+        self.assertEqual(convert.load(self.file(gzip.compress(LOG.encode()), "d.bin")).header["source"], "rmm")
+        names = {
+            "a.pickle": "memory_viz",
+            "a.perfetto-trace": "perfetto",
+            "a.rmm.csv": "rmm",
+            "a.csv.gz": "csv",
+            "a": "vpmm",
+        }
+        self.assertEqual({name: convert.format_for(Path(name)) for name in names}, names)
+        with self.assertRaisesRegex(ValueError, "report.html: no format .* `vpmm report` writes HTML"):
+            convert.format_for(Path("report.html"))
+
+    def test_a_compressed_file_that_is_cut_or_damaged_is_refused(self) -> None:
+        packed = gzip.compress(real_snapshot("native"))
+        for content in (packed[:-2000], packed[:5000] + b"xxxxxxxx" + packed[5008:], packed[:12]):
+            with self.assertRaisesRegex(BadFile, r"a.gz:\d+: "):
+                convert.load(self.file(content, "a.gz"), "torch")
+
+    def test_a_file_is_written_whole_or_not_at_all(self) -> None:
+        bad = recorded()
+        bad.events.append(Event(kind=Kind.ALLOCATE, address=1, bytes="nonsense"))  # type: ignore[arg-type]
+        with self.assertRaises(TypeError):
+            convert.save(bad, self.folder / "out.pickle")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_formats_without_devices_hold_one_and_say_so(self) -> None:
+        path = self.folder / "out.rmm.csv"
+        (warning,) = convert.save(random_recording(3), path)
+        self.assertIn("rmm knows no devices: only device", warning)
+
+    def test_a_snapshot_that_browsers_cannot_show_is_warned_of(self) -> None:
+        much, convert.memory_viz.MUCH = convert.memory_viz.MUCH, 100
+        try:
+            (warning,) = convert.save(recorded(), self.folder / "out.pickle")
+        finally:
+            convert.memory_viz.MUCH = much
+        self.assertIn("--after and --before cut it", warning)
+
+
+if __name__ == "__main__":
+    unittest.main()
