@@ -78,7 +78,8 @@ def _failures(story: Story) -> list[str]:
     for failure in story.failures[:_FAILURES]:
         lines += ["", f"Failed: {bytes_text(failure.event.bytes)} at {time_text(failure.event.time_ns)}"]
         lines.append(_wrapped(why(story, failure), "  "))
-        lines.append("  " + ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure)))
+        figures = ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure))
+        lines.append(_wrapped(figures, "  "))
         lines += ["  | " + _cut(line, WIDTH - 4) for line in failure.report.splitlines()[:20]]
     if len(story.failures) > _FAILURES:
         lines.append(f"and {len(story.failures) - _FAILURES} more failed")

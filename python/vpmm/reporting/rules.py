@@ -45,10 +45,11 @@ def why(story: Story, failure: Failure) -> str:
     """Why a request was not served, in a sentence, as far as the recording tells."""
     size = failure.event.bytes
     asked = bytes_text(size)
-    if story.capacity and failure.live + size > story.capacity:
-        missing = bytes_text(failure.live + size - story.capacity)
+    if story.is_full(failure):
+        missing = failure.taken + size - story.capacity
+        more = f"{bytes_text(missing)} more than" if missing > 0 else "with rounding to pages more than"
         return (
-            f"{asked} were asked for while {bytes_text(failure.live)} lived: together that is {missing} more than the "
+            f"{asked} were asked for while {bytes_text(failure.taken)} were in use: together that is {more} the "
             f"{bytes_text(story.capacity)} there are."
         )
     if failure.pending and failure.free - failure.pending < size:
@@ -71,7 +72,7 @@ def why(story: Story, failure: Failure) -> str:
 
 def out_of_memory(story: Story) -> Advice | None:
     """The program needs more than there is."""
-    full = [each for each in story.failures if story.capacity and each.live + each.event.bytes > story.capacity]
+    full = [each for each in story.failures if story.is_full(each)]
     if not full:
         return None
     first = full[0]
@@ -86,7 +87,7 @@ def out_of_memory(story: Story) -> Advice | None:
         "bad",
         f"Out of memory: {len(full)} request{'s' if len(full) > 1 else ''} did not fit",
         why(story, first) + (holder if groups else ""),
-        f"Free some of it earlier, or make room: {limit} {bytes_text(story.capacity)}. `vpmm fit` on this file says "
+        f"Free some of it earlier, or make room: {limit} {bytes_text(story.capacity)}. vpmm fit on this file says "
         "how small a GPU can be.",
     )
 
@@ -168,13 +169,20 @@ def pending_memory(story: Story) -> Advice | None:
     )
 
 
+def is_default_stream(name: str) -> bool:
+    """A program's weights are often allocated there, and stay."""
+    return name in ("0", "0x0", "0x1", "0x2")
+
+
 def hoarding_stream(story: Story) -> Advice | None:
     """A stream that is no longer used holds memory."""
     half = story.begin_ns + story.duration_ns // 2
     idle = {
         stream: each
         for stream, each in story.streams.items()
-        if stream is not None and 0 < each.last_ns < half and each.live >= max(story.peak // 20, MIB)
+        if 0 < each.last_ns < half
+        and each.live >= max(story.peak // 20, MIB)
+        and not is_default_stream(story.recording.streams.get(stream, "") if stream is not None else "0")
     }
     if not idle or len(story.streams) < 2:
         return None

@@ -43,6 +43,7 @@ class Failure:
     event: Event
     report: str
     live: int
+    taken: int  # by what lives, rounding included
     mapped: int
     pending: int
     free: int
@@ -153,6 +154,11 @@ class Story:
         """What lived after event `index`, oldest first."""
         return [each for each in self.lives if each.begin <= index < each.end]
 
+    def is_full(self, failure: Failure) -> bool:
+        """Whether what lives and the request, rounded as the pool does, are more than there is."""
+        pages = -(-failure.event.bytes // self.page_size) * self.page_size
+        return 0 < self.capacity < failure.taken + pages
+
     def stream_name(self, stream: int | None) -> str:
         if stream is None:
             return "no stream named"
@@ -179,6 +185,7 @@ class _Walk:
     def __init__(self, story: Story) -> None:
         self.story = story
         self.live = 0
+        self.taken = 0
         self.mapped = 0
         self.pending = 0
         self.free = 0
@@ -227,6 +234,7 @@ class _Walk:
         self.at[event.address] = life
         story.lives.append(life)
         self.live += event.bytes
+        self.taken += max(event.value, event.bytes)
         stream = story.streams[event.stream]
         stream.live += event.bytes
         stream.peak = max(stream.peak, stream.live)
@@ -253,6 +261,7 @@ class _Walk:
         life = self.at.pop(event.address)
         life.end, life.end_ns = index, event.time_ns
         self.live -= life.event.bytes
+        self.taken -= max(life.event.value, life.event.bytes)
         self.story.streams[life.event.stream].live -= life.event.bytes
 
     def map(self, index: int, event: Event) -> None:
@@ -264,22 +273,26 @@ class _Walk:
             self.set_mapped(self.mapped + event.bytes)
 
     def unmap(self, index: int, event: Event) -> None:
-        mapping = self.chunks.pop(event.address, None)
-        if mapping is not None:
+        for mapping in self.covered(event.address, event.bytes):
+            del self.chunks[mapping.address]
             mapping.end, mapping.end_ns = index, event.time_ns
         if event.value == 1:
             self.story.released += event.bytes
             self.set_mapped(max(self.mapped - event.bytes, 0))
 
     def move(self, index: int, event: Event) -> None:
-        old = event.value
-        while old < event.value + event.bytes:
-            mapping = self.chunks.get(old)
-            if mapping is None:
-                break
+        for mapping in self.covered(event.value, event.bytes):
             if mapping.moved == NEVER:
                 mapping.moved, mapping.moved_ns = index, event.time_ns
-            old += max(mapping.bytes, 1)
+
+    def covered(self, begin: int, size: int) -> list[Mapping]:
+        """The chunks side by side that lie in a range."""
+        found = []
+        at = begin
+        while at < begin + size and at in self.chunks:
+            found.append(self.chunks[at])
+            at += max(self.chunks[at].bytes, 1)
+        return found
 
     def sample(self, index: int, event: Event) -> None:
         self.pending, self.free = event.bytes, event.value
@@ -317,5 +330,5 @@ class _Walk:
         self.add_failure(index, event, self.story.recording.text_of(report) or text)
 
     def add_failure(self, index: int, event: Event, report: str) -> None:
-        failure = Failure(index, event, report, self.live, self.mapped, self.pending, self.free)
+        failure = Failure(index, event, report, self.live, self.taken, self.mapped, self.pending, self.free)
         self.story.failures.append(failure)

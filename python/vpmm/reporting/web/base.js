@@ -78,7 +78,7 @@ function table(columns, rows) {
     return element("td", { class: kind }, element("span", { class: "share", style: `width:${Math.max(value * 100, 0.5)}%` }));
   };
   return element("div", { class: "scroll" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind }, title)))),
+    columns.some(([title]) => title) ? element("thead", {}, element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind }, title)))) : null,
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, i) => cell(value, columns[i][1])))))));
 }
 

@@ -22,7 +22,7 @@ function advice() {
 
 function failures() {
   if (!data.failures.length) return;
-  const made = section("failures", "Out of memory", `${data.failureCount} requests were not served. This is what there was when each was made.`);
+  const made = section("failures", "Out of memory", `${data.failureCount === 1 ? "One request was" : `${numberText(data.failureCount)} requests were`} not served. This is what there was then.`);
   const below = element("div");
   const show = (i) => {
     const each = data.failures[i];
@@ -39,7 +39,7 @@ function driver() {
   const row = (name, each) => [name, each.ns / most, timeText(each.ns), percentText(each.ns, data.duration), numberText(each.calls), timeText(each.longest), each.bytes ? bytesText(each.bytes) : ""];
   section("driver", "Time in the driver", "What the calls cost that map memory and give it back, and how long requests waited for the GPU.",
     table([["calls", "label"], ["", "bars"], ["time", "n"], ["of the whole", "n"], ["number", "n"], ["longest", "n"], ["memory", "n"]],
-      [...data.driver.map((each) => row(each.name, each)), row("waits for the GPU", data.pauses)]));
+      [...data.driver.map((each) => row(each.name, each)), ...(data.pauses.calls ? [row("waits for the GPU", data.pauses)] : [])]));
 }
 
 function leaks() {

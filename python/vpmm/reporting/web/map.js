@@ -6,7 +6,8 @@ class AddressMap {
     this.map = data.map;
     this.lives = unpacked(this.map.lives);
     this.chunks = unpacked(this.map.chunks);
-    this.by = "stream";
+    const ways = [["stream", "by stream"], ["tag", "by tag"], ["stack", "by stack"], ["size", "by size"]];
+    this.by = (ways.find(([way]) => new Set(this.lives.map((each) => each[way])).size > 1) || ways[3])[0];
     this.index = data.peak.index;
     this.canvas = element("canvas", { id: "map", role: "img", "aria-label": "address map" });
     this.text = element("pre", { id: "notation" });
@@ -14,7 +15,8 @@ class AddressMap {
     this.slider = element("input", { type: "range", id: "moment", min: 0, max: Math.max(data.events - 1, 0), value: this.index, "aria-label": "moment" });
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
     const select = element("select", { "aria-label": "colours", onchange: () => { this.by = select.value; this.draw(); } },
-      ...[["stream", "coloured by stream"], ["tag", "by tag"], ["stack", "by stack"], ["size", "by size"]].map(([value, name]) => element("option", { value }, name)));
+      ...ways.map(([value, name]) => element("option", { value }, `coloured ${name}`)));
+    select.value = this.by;
     const step = (by) => element("button", { type: "button", title: `${by > 0 ? "next" : "previous"} event`, onclick: () => this.go(this.index + by) }, by > 0 ? "\u25b6" : "\u25c0");
     const jump = (name, index) => element("button", { type: "button", onclick: () => this.go(index) }, name);
     this.box = element("div", {},
@@ -45,8 +47,8 @@ class AddressMap {
     if (!width) return;
     const found = this.segments();
     this.tell(found);
-    const page = this.map.hasMaps ? this.map.page : 512;
-    const shown = found.map((each) => ({ ...each, length: each.kind === "hole" ? Math.min(each.bytes, this.longestHole(found)) : each.bytes }));
+    const page = this.map.hasMaps ? this.map.page : 512, longest = this.longestHole(found);
+    const shown = found.map((each) => ({ ...each, length: each.kind === "hole" ? Math.min(each.bytes, longest) : each.bytes }));
     const total = shown.reduce((sum, each) => sum + each.length, 0) || 1;
     const rows = Math.max(1, Math.min(14, Math.ceil(total / page / 4))), rowHeight = 24, gap = 5, scale = devicePixelRatio || 1;
     this.canvas.width = width * scale;
@@ -70,9 +72,11 @@ class AddressMap {
     this.rowStep = rowHeight + gap;
   }
 
+  // All holes together are drawn as a fifth of what is mapped.
   longestHole(found) {
     const used = found.reduce((sum, each) => sum + (each.kind === "hole" ? 0 : each.bytes), 0);
-    return Math.max(used / 12, this.map.page);
+    const holes = found.filter((each) => each.kind === "hole").length;
+    return Math.max(used / 5 / Math.max(holes, 4), 1);
   }
 
   bar(ink, each, x, y, width, height, colours) {
