@@ -1,0 +1,46 @@
+# vpmm: `vpmm report FILE`: a recording as a page to look at, or as text.
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from pathlib import Path
+
+from vpmm import recordings, reporting
+from vpmm.errors import Error
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "report",
+        help="a recording as a page to look at",
+        description="Makes one HTML file of a recording, which a browser shows without network or server.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
+    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page (default: report.html)")
+    parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
+    parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the page and prints its name; 2 where the recording cannot be read or the page not be written."""
+    gc.disable()  # a million events are made, and none of them is garbage
+    try:
+        story = reporting.Story(recordings.read(options.file), options.device)
+        if options.text:
+            sys.stdout.write(reporting.text_of(story))
+        if options.output is not None or not options.text:
+            path = options.output or Path("report.html")
+            reporting.write_page(story, path)
+            print(f"{path}: {path.stat().st_size / (1 << 20):.1f} MiB", file=sys.stderr if options.text else sys.stdout)
+    except OverflowError:
+        print(f"vpmm: {options.file}: its figures are beyond what any memory has", file=sys.stderr)
+        return 2
+    except (ValueError, OSError, Error) as error:
+        print(f"vpmm: {error}", file=sys.stderr)
+        return 2
+    finally:
+        gc.enable()
+    return 0

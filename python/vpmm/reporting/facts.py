@@ -1,0 +1,134 @@
+# vpmm: the figures of a recording that come first, in words, and what is missing from it.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpmm.reporting.picture import Group, Picture, StackLabels, picture_at, size_class
+from vpmm.reporting.story import NEVER, Life, Story
+from vpmm.units import bytes_text, duration_text
+
+MOST_FAILURES = 200
+_MOST_LEAKS = 60
+_MOST_MOMENTS = 4
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Allocations of one place that were never freed."""
+
+    label: str
+    bytes: int
+    count: int
+    oldest_ns: int
+    newest_ns: int
+
+
+def title(story: Story) -> str:
+    """The command that was recorded, or where the recording is from."""
+    command = story.recording.header.get("command")
+    if isinstance(command, list) and command:
+        return " ".join(str(each).rsplit("/", 1)[-1] if i == 0 else str(each) for i, each in enumerate(command))[:300]
+    source = story.header_text("source")
+    return "a recorded program" if source in ("", "vpmm", "csv") else f"a recording of {source}"
+
+
+def facts(story: Story) -> list[tuple[str, str, str]]:
+    """Label, value and `bad` where it is."""
+    found = [("peak live memory", bytes_text(story.peak), "")]
+    if story.peak_mapped:
+        found.append(("peak mapped", bytes_text(story.peak_mapped), ""))
+    if story.capacity:
+        found.append(("capacity", bytes_text(story.capacity), ""))
+    failed = len(story.failures)
+    found.append(("failed requests", str(failed), "bad" if failed else ""))
+    found.append(("allocations", f"{story.allocations:,}", ""))
+    found.append(("streams", str(len(story.streams)), ""))
+    found.append(("recorded", duration_text(story.duration_ns / 1000), ""))
+    return found
+
+
+def summary(story: Story) -> str:
+    """The recording in a few sentences."""
+    if not story.events:
+        return "Nothing happened while this was recorded."
+    device = story.header_text("device_name") or f"device {story.device}"
+    parts = [
+        f"On {device}, {story.allocations:,} allocations in {duration_text(story.duration_ns / 1000)}. "
+        f"At most {bytes_text(story.peak)} lived at once"
+    ]
+    if story.peak_mapped:
+        parts.append(f", and {bytes_text(story.peak_mapped)} were mapped")
+    if story.capacity:
+        parts.append(f", of {bytes_text(story.capacity)}")
+    parts.append(". ")
+    if story.failures:
+        first = story.failures[0]
+        at = duration_text((first.event.time_ns - story.begin_ns) / 1000)
+        count = len(story.failures)
+        parts.append(
+            f"{'A request' if count == 1 else f'{count} requests'} failed, "
+            f"{'' if count == 1 else 'the first '}for {bytes_text(first.event.bytes)} after {at}. "
+        )
+    left = story.live_at_end
+    parts.append(f"At the end {bytes_text(left)} still lived." if left else "All of it was freed.")
+    return "".join(parts)
+
+
+def notes(story: Story) -> list[str]:
+    """What a reader has to know about the recording itself."""
+    header, end = story.recording.header, story.recording.end or {}
+    found = [story.recording.warning] if story.recording.warning else []
+    lost = end.get("lost", 0)
+    if isinstance(lost, int) and lost > 0:
+        found.append(f"{lost:,} calls are not in the recording, because it could not be written fast enough.")
+    sample = header.get("sample", 1)
+    if isinstance(sample, int) and sample > 1:
+        found.append(f"One allocation in {sample} was recorded: live memory is about {sample} times what is shown.")
+    if header.get("is_window") is True:
+        found.append("Older events were dropped: the recording begins with what lived then.")
+    if len(story.devices) > 1:
+        others = ", ".join(str(each) for each in sorted(story.devices) if each != story.device)
+        found.append(f"This is device {story.device}; the recording has devices {others}, too (--device).")
+    if not story.recording.stacks and story.events:
+        found.append("No call stacks were recorded; VPMM_RECORD_STACKS=python or native says who allocates.")
+    return found
+
+
+def moments(story: Story) -> list[Picture]:
+    """What lived at the peak, when requests failed, and at the end."""
+    if not story.events:
+        return []
+    found = [picture_at(story, max(story.peak_index, 0), "at the peak")]
+    for number, failure in enumerate(story.failures[: _MOST_MOMENTS - 2], start=1):
+        name = "when a request failed" if len(story.failures) == 1 else f"at failure {number}"
+        found.append(picture_at(story, failure.index, name))
+    if story.live_at_end:
+        found.append(picture_at(story, len(story.events) - 1, "at the end"))
+    return found
+
+
+def leaks(story: Story) -> list[Leak]:
+    """What was allocated and never freed, by stack or else by size, oldest first."""
+    labels = StackLabels(story)
+    found: dict[str, list[Life]] = {}
+    for life in story.lives:
+        if life.end == NEVER:
+            label = labels[life.event.stack] if life.event.stack else size_class(life.event.bytes)
+            found.setdefault(label, []).append(life)
+    made = [
+        Leak(
+            label,
+            sum(each.event.bytes for each in lives),
+            len(lives),
+            lives[0].event.time_ns,
+            lives[-1].event.time_ns,
+        )
+        for label, lives in found.items()
+    ]
+    largest = sorted(made, key=lambda each: -each.bytes)[:_MOST_LEAKS]
+    return sorted(largest, key=lambda each: each.oldest_ns)
+
+
+def largest_groups(picture: Picture, way: str, count: int) -> list[Group]:
+    return picture.groups[way][:count]

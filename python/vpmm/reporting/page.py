@@ -1,0 +1,182 @@
+# vpmm: the report as one HTML file that needs nothing else: the data as JSON, and the scripts that draw it.
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+from vpmm.recordings import DriverCall
+from vpmm.reporting import facts
+from vpmm.reporting.address_map import free_ranges, map_of
+from vpmm.reporting.picture import Node, Picture, StackLabels
+from vpmm.reporting.rules import advice, why
+from vpmm.reporting.story import Failure, Spent, Story
+from vpmm.reporting.timeline import timeline_of
+
+_SCRIPTS = ["base.js", "timeline.js", "alive.js", "map.js", "main.js"]
+_MOST_MARKS = 2000
+_MOST_REPORT = 20_000  # characters
+_DRIVER_CALLS = {
+    DriverCall.CREATE: "create",
+    DriverCall.MAP: "map",
+    DriverCall.SET_ACCESS: "set access",
+    DriverCall.UNMAP: "unmap",
+    DriverCall.RELEASE: "release",
+    DriverCall.OTHER: "other",
+}
+
+
+def _spent(spent: Spent) -> dict[str, object]:
+    return {"calls": spent.calls, "bytes": spent.bytes, "ns": spent.ns, "longest": spent.longest_ns}
+
+
+def _node(node: Node) -> list[object]:
+    below = sorted(node.below.values(), key=lambda each: -each.bytes)
+    return [node.label, node.bytes, node.count, [_node(each) for each in below]]
+
+
+def _picture(picture: Picture) -> dict[str, object]:
+    return {
+        "title": picture.title,
+        "t": picture.time_ns,
+        "index": picture.index,
+        "live": picture.live,
+        "count": picture.count,
+        "groups": {
+            way: [[each.label, each.bytes, each.count] for each in groups] for way, groups in picture.groups.items()
+        },
+        "tree": _node(picture.tree),
+    }
+
+
+def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
+    """What there was when a request failed, as far as the recording tells."""
+    found = [("asked for", failure.event.bytes), ("live", failure.live)]
+    if story.peak_mapped:
+        found.append(("mapped", failure.mapped))
+    if story.has_samples:
+        found += [("free", failure.free), ("of which pending", failure.pending)]
+    if story.has_maps:
+        found.append(("largest free range", max(free_ranges(story, failure.index), default=0)))
+    if story.capacity:
+        found.append(("capacity", story.capacity))
+    return found
+
+
+def _failures(story: Story) -> list[dict[str, object]]:
+    return [
+        {
+            "t": each.event.time_ns,
+            "index": each.index,
+            "bytes": each.event.bytes,
+            "report": each.report[:_MOST_REPORT],
+            # Each costs a walk over all allocations.
+            "why": why(story, each) if number < 12 else "",
+            "figures": failure_figures(story, each) if number < 12 else [],
+        }
+        for number, each in enumerate(story.failures[: facts.MOST_FAILURES])
+    ]
+
+
+def _timeline(story: Story) -> dict[str, object]:
+    line = timeline_of(story)
+    return {
+        "t": line.time_ns,
+        "index": line.index,
+        "live": line.live,
+        "mapped": line.mapped,
+        "pending": line.pending,
+        "free": line.free,
+    }
+
+
+def data_of(story: Story) -> dict[str, object]:
+    """Everything that the page shows."""
+    labels = StackLabels(story)
+    stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in story.lives}))}
+    leaks = facts.leaks(story)
+    return {
+        "title": facts.title(story),
+        "summary": facts.summary(story),
+        "facts": facts.facts(story),
+        "notes": facts.notes(story),
+        "advice": [
+            {"level": each.level, "title": each.title, "reason": each.reason, "action": each.action}
+            for each in advice(story)
+        ],
+        "events": len(story.events),
+        "duration": story.duration_ns,
+        "capacity": story.capacity,
+        "hasStacks": bool(story.recording.stacks),
+        "peak": {
+            "index": max(story.peak_index, 0),
+            "live": story.peak,
+            "t": story.events[story.peak_index].time_ns if story.peak_index >= 0 else 0,
+        },
+        "timeline": _timeline(story),
+        "marks": story.marks[:_MOST_MARKS],
+        "failures": _failures(story),
+        "failureCount": len(story.failures),
+        "moments": [_picture(each) for each in facts.moments(story)],
+        "names": {
+            "streams": {number: story.stream_name(number) for number in story.streams if number is not None},
+            "tags": {tag: story.tag_name(tag) for tag in {life.event.tag for life in story.lives} if tag},
+            "stacks": [labels[number] if number else "" for number in stacks],
+        },
+        "map": map_of(story, stacks) if story.lives or story.mappings else None,
+        "driver": [
+            {"name": _DRIVER_CALLS.get(DriverCall(kind), "other") if 1 <= kind <= 6 else "other", **_spent(spent)}
+            for kind, spent in sorted(story.driver.items())
+        ],
+        "pauses": _spent(story.pauses),
+        "streams": [
+            {
+                "name": story.stream_name(stream),
+                "allocations": each.allocations,
+                "bytes": each.bytes,
+                "peak": each.peak,
+                "live": each.live,
+                "last": each.last_ns,
+            }
+            for stream, each in sorted(story.streams.items(), key=lambda pair: -pair[1].bytes)[:100]
+        ],
+        "leakTold": f"{sum(each.count for each in leaks):,} allocations were still live at the end, oldest first. What "
+        "a program keeps for all of its life is here, too.",
+        "leaks": [
+            {
+                "label": each.label,
+                "bytes": each.bytes,
+                "count": each.count,
+                "oldest": each.oldest_ns,
+                "newest": each.newest_ns,
+            }
+            for each in leaks
+        ],
+    }
+
+
+def page_of(story: Story) -> str:
+    """The page, as a text."""
+    web = resources.files("vpmm.reporting") / "web"
+
+    def text(name: str) -> str:
+        return (web / name).read_text(encoding="utf-8")
+
+    # Nothing of a recording may end the element that it stands in.
+    data = json.dumps(data_of(story), separators=(",", ":")).replace("<", "\\u003c")
+    parts = {
+        "/*STYLE*/": text("page.css"),
+        "/*DATA*/": data,
+        "/*SCRIPT*/": "\n".join(text(name) for name in _SCRIPTS),
+    }
+    page = text("page.html")
+    for place, content in parts.items():
+        before, after = page.split(place, 1)
+        page = before + content + after
+    return page
+
+
+def write_page(story: Story, path: Path) -> None:
+    """Writes the page. Raises OSError where it cannot."""
+    path.write_text(page_of(story), encoding="utf-8")

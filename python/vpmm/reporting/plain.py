@@ -1,0 +1,129 @@
+# vpmm: the report as text for a terminal, at most 100 columns.
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from vpmm.recordings import DriverCall
+from vpmm.reporting import facts
+from vpmm.reporting.page import failure_figures
+from vpmm.reporting.picture import Picture
+from vpmm.reporting.rules import advice, percent, time_text, why
+from vpmm.reporting.story import Story
+from vpmm.reporting.timeline import timeline_of
+from vpmm.units import bytes_text
+
+WIDTH = 100
+_HEIGHT = 8  # of the curve, in lines
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_GROUPS = 8
+_FAILURES = 3
+_LEAKS = 10
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def curve(story: Story) -> list[str]:
+    """Live memory over time, as blocks."""
+    line = timeline_of(story)
+    if not line.time_ns or not story.peak or not story.duration_ns:
+        return []
+    columns = WIDTH - 12
+    most = [0] * columns
+    last_column = last_live = 0
+    for time_ns, live in zip(line.time_ns, line.live, strict=True):
+        column = min((time_ns - story.begin_ns) * columns // story.duration_ns, columns - 1)
+        for between in range(last_column + 1, column):
+            most[between] = last_live
+        most[column] = max(most[column], live)
+        last_column, last_live = column, live
+    rows = []
+    for row in range(_HEIGHT, 0, -1):
+        label = bytes_text(story.peak) if row == _HEIGHT else ""
+        levels = [min(max(live * _HEIGHT * 8 // story.peak - (row - 1) * 8, 0), 8) for live in most]
+        rows.append(f"{label:>10} |" + "".join(_BLOCKS[level] for level in levels).rstrip())
+    end = time_text(story.duration_ns)
+    rows.append(f"{'0':>10} +" + "-" * columns)
+    rows.append(" " * 12 + "0" + end.rjust(columns - 1))
+    return rows
+
+
+def _groups(picture: Picture, way: str) -> Iterable[str]:
+    for group in picture.groups[way][:_GROUPS]:
+        share = percent(group.bytes, picture.live)
+        yield f"  {bytes_text(group.bytes):>10} {share:>5} {group.count:>8,}  {_cut(group.label, WIDTH - 30)}"
+
+
+def _alive(story: Story) -> list[str]:
+    lines: list[str] = []
+    for picture in facts.moments(story)[:1]:
+        lines += ["", f"What lived at the peak: {bytes_text(picture.live)} in {picture.count:,} allocations"]
+        for way in ("stack", "tag", "stream", "size"):
+            groups = picture.groups[way]
+            is_told = len(groups) > 1 or (way in ("stack", "tag") and groups and not groups[0].label.startswith("no "))
+            if is_told or way == "size":
+                lines += [f" by {way}", *_groups(picture, way)]
+    return lines
+
+
+def _failures(story: Story) -> list[str]:
+    lines: list[str] = []
+    for failure in story.failures[:_FAILURES]:
+        lines += ["", f"Failed: {bytes_text(failure.event.bytes)} at {time_text(failure.event.time_ns)}"]
+        lines.append(_wrapped(why(story, failure), "  "))
+        figures = ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure))
+        lines.append(_wrapped(figures, "  "))
+        lines += ["  | " + _cut(line, WIDTH - 4) for line in failure.report.splitlines()[:20]]
+    if len(story.failures) > _FAILURES:
+        lines.append(f"and {len(story.failures) - _FAILURES} more failed")
+    return lines
+
+
+def _driver(story: Story) -> list[str]:
+    if not story.driver and not story.pauses.calls:
+        return []
+    lines = ["", "Time in the driver"]
+    for kind, spent in sorted(story.driver.items()):
+        name = DriverCall(kind).name.lower().replace("_", " ") if 1 <= kind <= DriverCall.OTHER else "other"
+        lines.append(
+            f"  {name:<12} {time_text(spent.ns):>10} {percent(spent.ns, story.duration_ns):>5} {spent.calls:>8,} calls"
+        )
+    if story.pauses.calls:
+        lines.append(f"  {'waits':<12} {time_text(story.pauses.ns):>10} {story.pauses.calls:>14,} calls")
+    return lines
+
+
+def _leaks(story: Story) -> list[str]:
+    found = facts.leaks(story)
+    if not found:
+        return []
+    lines = ["", "Never freed, oldest first"]
+    lines += [
+        f"  {bytes_text(each.bytes):>10} {each.count:>8,}  since {time_text(each.oldest_ns):>9}  "
+        + _cut(each.label, WIDTH - 40)
+        for each in found[:_LEAKS]
+    ]
+    return lines
+
+
+def text_of(story: Story) -> str:
+    """The whole report, with an end of line."""
+    lines = [
+        facts.title(story),
+        _wrapped(facts.summary(story)),
+        *(_wrapped(f"Note: {each}") for each in facts.notes(story)),
+    ]
+    lines += ["", *curve(story), "", "What to change"]
+    for said in advice(story):
+        lines += [_wrapped(f"{'!' if said.level == 'bad' else '-'} {said.title}"), _wrapped(said.reason, "    ")]
+        if said.action:
+            lines.append(_wrapped(said.action, "    "))
+    lines += [*_failures(story), *_alive(story), *_driver(story), *_leaks(story)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,347 @@
+# vpmm: what to change, from what a recording tells: rules, each with the figures that made it speak.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from vpmm.recordings import Kind
+from vpmm.reporting.address_map import free_ranges
+from vpmm.reporting.picture import StackLabels, grouped, size_class
+from vpmm.reporting.story import NEVER, Failure, Story
+from vpmm.units import bytes_text, duration_text
+
+MIB = 1 << 20
+_SLICES = 10  # of the time, to see what grows
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`level`: bad, something failed; warn, something costs; good, nothing to do."""
+
+    level: Literal["bad", "warn", "good"]
+    title: str
+    reason: str
+    action: str = ""
+
+
+Rule = Callable[[Story], Advice | None]
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"
+
+
+def time_text(ns: float) -> str:
+    return duration_text(ns / 1000)
+
+
+# --- requests that failed -------------------------------------------------------------------------------------------
+
+
+def why(story: Story, failure: Failure) -> str:
+    """Why a request was not served, in a sentence, as far as the recording tells."""
+    size = failure.event.bytes
+    asked = bytes_text(size)
+    if story.is_full(failure):
+        missing = failure.taken + size - story.capacity
+        more = f"{bytes_text(missing)} more than" if missing > 0 else "with rounding to pages more than"
+        return (
+            f"{asked} were asked for while {bytes_text(failure.taken)} were in use: together that is {more} the "
+            f"{bytes_text(story.capacity)} there are."
+        )
+    if failure.pending and failure.free - failure.pending < size:
+        return (
+            f"{bytes_text(failure.free)} were free when {asked} were asked for, but {bytes_text(failure.pending)} of "
+            "it was still in use by work on the GPU."
+        )
+    if story.has_maps:
+        ranges = free_ranges(story, failure.index)
+        if sum(ranges) >= size:
+            return (
+                f"{bytes_text(sum(ranges))} were free when {asked} were asked for, in {len(ranges)} ranges of which "
+                f"the largest had {bytes_text(max(ranges))}."
+            )
+    return (
+        f"{asked} were asked for while {bytes_text(failure.live)} lived; the recording does not say what the GPU had "
+        "left: other processes and other pools hold memory, too."
+    )
+
+
+def out_of_memory(story: Story) -> Advice | None:
+    """The program needs more than there is."""
+    full = [each for each in story.failures if story.is_full(each)]
+    if not full:
+        return None
+    first = full[0]
+    labels = StackLabels(story)
+    alive = story.alive(first.index)
+    by_stack = any(each.event.stack for each in alive)
+    groups = grouped(alive, lambda each: labels[each.event.stack] if by_stack else size_class(each.event.bytes))
+    holder = f" Most of it, {bytes_text(groups[0].bytes)}, {'was allocated at' if by_stack else 'is in allocations of'}"
+    holder += f" {groups[0].label}." if groups else ""
+    limit = "VPMM_CAPACITY is" if story.header_number("capacity") else "the GPU has"
+    return Advice(
+        "bad",
+        f"Out of memory: {len(full)} request{'s' if len(full) > 1 else ''} did not fit",
+        why(story, first) + (holder if groups else ""),
+        f"Free some of it earlier, or make room: {limit} {bytes_text(story.capacity)}. vpmm fit on this file says "
+        "how small a GPU can be.",
+    )
+
+
+def pending_failure(story: Story) -> Advice | None:
+    """Memory was free, but the GPU still used it."""
+    for failure in story.failures:
+        size = failure.event.bytes
+        if failure.pending and failure.free >= size > failure.free - failure.pending:
+            return Advice(
+                "bad",
+                "A request failed while freed memory waited for the GPU",
+                why(story, failure),
+                "Free on the stream that used the memory last, and synchronise a stream that runs far ahead before "
+                "the large request. A stream that is captured can wait for nothing: free before the capture.",
+            )
+    return None
+
+
+def fragmentation(story: Story) -> Advice | None:
+    """Enough was free, in pieces."""
+    if not story.has_maps:
+        return None
+    for failure in story.failures:
+        ranges = free_ranges(story, failure.index)
+        if sum(ranges) - failure.pending >= failure.event.bytes > max(ranges, default=0):
+            return Advice(
+                "bad",
+                "A request failed although enough was free, in pieces",
+                why(story, failure),
+                "The pool joins idle pieces unless it may not: see whether it has VPMM_MAX_MAPPINGS mappings, "
+                "whether a capture forbids it, or whether one page per chunk (VPMM_CHUNK_MAX=page) is needed.",
+            )
+    return None
+
+
+# --- memory that is held --------------------------------------------------------------------------------------------
+
+
+def mapped_beyond_live(story: Story) -> Advice | None:
+    """The pool holds much more than ever lived."""
+    extra = story.peak_mapped - story.peak
+    if not story.peak or extra < max(story.peak // 5, 64 * MIB):
+        return None
+    return Advice(
+        "warn",
+        f"{bytes_text(extra)} more was mapped than ever lived at once",
+        f"At most {bytes_text(story.peak)} lived, and {bytes_text(story.peak_mapped)} were mapped "
+        f"({percent(extra, story.peak)} more). It is free memory in the wrong place, memory that waits for other "
+        "streams, or room that spares driver calls.",
+        "If memory is short, VPMM_PREFER=footprint spends driver calls to hold less.",
+    )
+
+
+def pending_memory(story: Story) -> Advice | None:
+    """Much memory was freed and not yet usable."""
+    most = story.peak_pending
+    if most < max(story.peak // 10, 64 * MIB):
+        return None
+    window = [each for each in story.events[: story.peak_pending_index + 1][-5000:] if each.kind is Kind.FREE]
+    by_stream: dict[int | None, int] = {}
+    for event in window:
+        by_stream[event.stream] = by_stream.get(event.stream, 0) + 1
+    who = max(by_stream, key=lambda each: by_stream[each], default=None)
+    busiest = f" Most frees before that named {story.stream_name(who)}." if by_stream and who is not None else ""
+    unnamed = (
+        " Most frees before that named no stream, and wait for all work of the GPU."
+        if who is None and by_stream
+        else ""
+    )
+    return Advice(
+        "warn",
+        f"Up to {bytes_text(most)} was freed and waited for the GPU",
+        f"That is {percent(most, story.peak)} of the peak: memory that nobody owns and other streams cannot use yet."
+        + busiest
+        + unnamed,
+        "Name the stream when you free; free on the stream that used the memory last; keep the CPU from running many "
+        "steps ahead of the GPU.",
+    )
+
+
+def is_default_stream(name: str) -> bool:
+    """A program's weights are often allocated there, and stay."""
+    return name in ("0", "0x0", "0x1", "0x2")
+
+
+def hoarding_stream(story: Story) -> Advice | None:
+    """A stream that is no longer used holds memory."""
+    half = story.begin_ns + story.duration_ns // 2
+    idle = {
+        stream: each
+        for stream, each in story.streams.items()
+        if 0 < each.last_ns < half
+        and each.live >= max(story.peak // 20, MIB)
+        and not is_default_stream(story.recording.streams.get(stream, "") if stream is not None else "0")
+    }
+    if not idle or len(story.streams) < 2:
+        return None
+    stream, most = max(idle.items(), key=lambda each: each[1].live)
+    return Advice(
+        "warn",
+        f"{story.stream_name(stream).capitalize()} holds {bytes_text(most.live)} and is no longer used",
+        f"Its last call was at {time_text(most.last_ns)} of {time_text(story.end_ns)}; what it allocated still lives "
+        "at the end.",
+        "Free what belongs to it when its work is over.",
+    )
+
+
+def growth(story: Story) -> Advice | None:
+    """The least that lives grows from slice to slice, as with a leak."""
+    lows = _lows(story)
+    if len(lows) < _SLICES:
+        return None
+    later = lows[_SLICES // 3 :]
+    rise = later[-1] - later[0]
+    steps = [after - before for before, after in pairwise(later)]
+    if min(steps) < 0 or sum(each > 0 for each in steps) < len(steps) - 1 or rise < max(story.peak // 20, MIB):
+        return None
+    middle = story.begin_ns + story.duration_ns // 3
+    kept = [each for each in story.lives if each.end == NEVER and each.event.time_ns > middle]
+    labels = StackLabels(story)
+    by_stack = any(each.event.stack for each in kept)
+    groups = grouped(kept, lambda each: labels[each.event.stack] if by_stack else size_class(each.event.bytes))
+    what = (
+        f" Of what was never freed since then, {bytes_text(groups[0].bytes)} are {groups[0].label}." if groups else ""
+    )
+    return Advice(
+        "warn",
+        f"Live memory grows all the time: {bytes_text(rise)} in the last two thirds",
+        f"The least that lived went from {bytes_text(later[0])} to {bytes_text(later[-1])} and never came back." + what,
+        "This looks like a leak: see what is listed under Never freed.",
+    )
+
+
+def _lows(story: Story) -> list[int]:
+    """The least that lived in each tenth of the time; empty: too short to tell."""
+    series = story.series
+    if story.allocations < 10 * _SLICES or not story.duration_ns:
+        return []
+    lows: dict[int, int] = {}
+    for time_ns, live in zip(series.time_ns, series.live, strict=True):
+        part = min((time_ns - story.begin_ns) * _SLICES // story.duration_ns, _SLICES - 1)
+        lows[part] = min(lows.get(part, live), live)
+    return [lows[part] for part in sorted(lows)]
+
+
+def capacity_is_near(story: Story) -> Advice | None:
+    """Nothing failed, but there is little room."""
+    if story.failures or not story.capacity or story.peak < story.capacity * 0.92:
+        return None
+    return Advice(
+        "warn",
+        f"The peak is {percent(story.peak, story.capacity)} of what there is",
+        f"{bytes_text(story.peak)} of {bytes_text(story.capacity)} lived at once: a slightly larger batch won't fit.",
+        "Look at what is alive at the peak before you enlarge anything.",
+    )
+
+
+def rounding(story: Story) -> Advice | None:
+    """Allocations take more than they ask for."""
+    alive = story.alive(story.peak_index) if story.peak_index >= 0 else []
+    known = [each.event for each in alive if each.event.value >= each.event.bytes > 0]
+    extra = sum(each.value - each.bytes for each in known)
+    if not known or extra < max(story.peak // 10, 16 * MIB):
+        return None
+    worst = max(known, key=lambda each: each.value - each.bytes)
+    return Advice(
+        "warn",
+        f"Rounding takes {bytes_text(extra)} at the peak",
+        f"{len(known)} allocations take {percent(extra, story.peak)} more than they ask for; one of "
+        f"{bytes_text(worst.bytes)} takes {bytes_text(worst.value)}. Pages have {bytes_text(story.page_size)}.",
+        "Sizes just above a multiple of a page waste most of the last one; put small tensors together, or use "
+        "VPMM_PREFER=footprint.",
+    )
+
+
+# --- time that is spent ---------------------------------------------------------------------------------------------
+
+
+def driver_calls(story: Story) -> Advice | None:
+    """Mapping goes on after the program has warmed up."""
+    late = story.late_driver
+    if late.calls < 50 or late.ns < story.duration_ns * 0.01:
+        return None
+    per_second = late.calls / max(story.duration_ns / 2e9, 1e-9)
+    return Advice(
+        "warn",
+        f"The driver is called {per_second:.0f} times a second to map memory, long after the start",
+        f"In the second half {late.calls} calls took {time_text(late.ns)}, {percent(late.ns, story.duration_ns / 2)} "
+        "of the time.",
+        "VPMM_PREFER=latency spends memory to spare such calls. Sizes that repeat from step to step need none.",
+    )
+
+
+def given_back(story: Story) -> Advice | None:
+    """Memory goes back to the driver and is fetched again."""
+    again = min(story.released, story.created)
+    if again < 2 * max(story.peak_mapped, 1) or again < 64 * MIB:
+        return None
+    return Advice(
+        "warn",
+        f"{bytes_text(again)} went back to the driver and were fetched again",
+        f"That is {again / story.peak_mapped:.1f} times the most that was mapped.",
+        "Raise VPMM_RELEASE_THRESHOLD or leave it out, and trim less often.",
+    )
+
+
+def waits(story: Story) -> Advice | None:
+    """Requests waited for the GPU."""
+    if story.pauses.calls == 0 or story.pauses.ns < story.duration_ns * 0.01:
+        return None
+    return Advice(
+        "warn",
+        f"Requests waited {time_text(story.pauses.ns)} for the GPU",
+        f"{story.pauses.calls} calls paused, the longest for {time_text(story.pauses.longest_ns)}: memory was short, "
+        "and what other streams had freed was still in use.",
+        "Give the pool more room, or free earlier; VPMM_PREFER=latency does not wait before it grows.",
+    )
+
+
+def rescued(story: Story) -> Advice | None:
+    """Memory ran short, and a callback made room."""
+    if story.rescued == 0:
+        return None
+    return Advice(
+        "warn",
+        f"{story.rescued} requests were served only after memory had run out",
+        "An out-of-memory callback made room, or another pool gave memory back.",
+        "Each of them is slow: make room before.",
+    )
+
+
+RULES: list[Rule] = [
+    out_of_memory,
+    pending_failure,
+    fragmentation,
+    growth,
+    hoarding_stream,
+    pending_memory,
+    mapped_beyond_live,
+    capacity_is_near,
+    rounding,
+    rescued,
+    waits,
+    driver_calls,
+    given_back,
+]
+
+
+def advice(story: Story) -> list[Advice]:
+    """What the rules say, what failed first; one that all is well where none of them speaks."""
+    found = [said for said in (rule(story) for rule in RULES) if said is not None]
+    if story.failures and not any(each.level == "bad" for each in found):
+        found.insert(0, Advice("bad", "A request failed", why(story, story.failures[0])))
+    if not found:
+        found.append(Advice("good", "Nothing stands out", "No rule found something that should be changed."))
+    return found

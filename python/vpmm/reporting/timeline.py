@@ -1,0 +1,68 @@
+# vpmm: a curve of a million events as some thousands of points that keep its peaks and lows.
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from vpmm.reporting.story import Story
+
+PARTS = 1500  # of time, and as many of events
+
+
+@dataclass
+class Timeline:
+    """Figures that hold from `time_ns[i]` until the next; None: the recording does not say."""
+
+    time_ns: list[int]
+    index: list[int]  # of the event
+    live: list[int]
+    mapped: list[int] | None
+    pending: list[int] | None
+    free: list[int] | None
+
+
+def _cuts(time_ns: Sequence[int]) -> list[int]:
+    """Where parts begin: equal parts of the time and equal parts of the events, so that a burst is not one point."""
+    count = len(time_ns)
+    begin, end = time_ns[0], time_ns[-1]
+    cuts = {count * part // PARTS for part in range(PARTS)}
+    cuts.update(bisect_left(time_ns, begin + (end - begin) * part // PARTS) for part in range(PARTS))
+    return [*sorted(cuts), count]
+
+
+def _extremes(values: Sequence[int], begin: int, end: int) -> tuple[int, int]:
+    part = values[begin:end]
+    return begin + part.index(max(part)), begin + part.index(min(part))
+
+
+def timeline_of(story: Story) -> Timeline:
+    """Holds the highest and the lowest live and mapped bytes, and the most pending, of each part."""
+    series = story.series
+    if not series.time_ns:
+        return Timeline([], [], [], None, None, None)
+    kept: set[int] = {0, len(series.time_ns) - 1, max(story.peak_index, 0)}
+    kept.update(failure.index for failure in story.failures[:PARTS])
+    cuts = _cuts(series.time_ns)
+    for begin, end in pairwise(cuts):
+        if end > begin:
+            kept.update((begin, end - 1), _extremes(series.live, begin, end))
+            if story.has_maps or story.has_samples:
+                kept.update(_extremes(series.mapped, begin, end))
+            if story.has_samples:
+                kept.update(_extremes(series.pending, begin, end))
+    order = sorted(kept)
+
+    def at(values: Sequence[int], is_known: bool) -> list[int] | None:
+        return [values[index] for index in order] if is_known else None
+
+    return Timeline(
+        [series.time_ns[index] for index in order],
+        order,
+        [series.live[index] for index in order],
+        at(series.mapped, story.has_maps or story.has_samples),
+        at(series.pending, story.has_samples),
+        at(series.free, story.has_samples),
+    )

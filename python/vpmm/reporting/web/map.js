@@ -1,0 +1,179 @@
+// page: the pool's address space after any event: the pool's notation, and coloured bars row by row.
+"use strict";
+
+class AddressMap {
+  constructor() {
+    this.map = data.map;
+    this.lives = unpacked(this.map.lives);
+    this.chunks = unpacked(this.map.chunks);
+    const ways = [["stream", "by stream"], ["tag", "by tag"], ["stack", "by stack"], ["size", "by size"]];
+    this.by = (ways.find(([way]) => new Set(this.lives.map((each) => each[way])).size > 1) || ways[3])[0];
+    this.index = data.peak.index;
+    this.canvas = element("canvas", { id: "map", role: "img", "aria-label": "address map" });
+    this.text = element("pre", { id: "notation" });
+    this.told = element("p", { class: "lead", id: "map-told" });
+    this.slider = element("input", { type: "range", id: "moment", min: 0, max: Math.max(data.events - 1, 0), value: this.index, "aria-label": "moment" });
+    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    const select = element("select", { "aria-label": "colours", onchange: () => { this.by = select.value; this.draw(); } },
+      ...ways.map(([value, name]) => element("option", { value }, `coloured ${name}`)));
+    select.value = this.by;
+    const step = (by) => element("button", { type: "button", title: `${by > 0 ? "next" : "previous"} event`, onclick: () => this.go(this.index + by) }, by > 0 ? "\u25b6" : "\u25c0");
+    const jump = (name, index) => element("button", { type: "button", onclick: () => this.go(index) }, name);
+    this.box = element("div", {},
+      element("div", { class: "row" }, step(-1), this.slider, step(1), jump("peak", data.peak.index), ...data.failures.slice(0, 1).map((each) => jump("failure", each.index)), select),
+      this.told, this.canvas, this.text);
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("pointerleave", () => tip.hide());
+    new ResizeObserver(() => this.draw()).observe(this.box);
+  }
+
+  go(index) {
+    this.index = Math.min(Math.max(index, 0), Math.max(data.events - 1, 0));
+    this.slider.value = this.index;
+    this.draw();
+  }
+
+  // Segments in order of address: {kind, at, bytes, life}; kind is used, small, free, zombie or hole.
+  segments() {
+    const now = (each) => each.begin <= this.index && this.index < each.end;
+    const lives = this.lives.filter(now).sort((a, b) => a.address - b.address);
+    if (!this.map.hasMaps) return laid(lives, lives.map((each) => ({ address: each.address, bytes: each.bytes })), 512);
+    const chunks = this.chunks.filter(now).sort((a, b) => a.address - b.address);
+    return laid(lives, chunks.map((each) => ({ address: each.address, bytes: each.bytes, old: each.moved <= this.index })), this.map.page);
+  }
+
+  draw() {
+    const width = this.box.clientWidth;
+    if (!width) return;
+    const found = this.segments();
+    this.tell(found);
+    const page = this.map.hasMaps ? this.map.page : 512, longest = this.longestHole(found);
+    const shown = found.map((each) => ({ ...each, length: each.kind === "hole" ? Math.min(each.bytes, longest) : each.bytes }));
+    const total = shown.reduce((sum, each) => sum + each.length, 0) || 1;
+    const rows = Math.max(1, Math.min(14, Math.ceil(total / page / 4))), rowHeight = 24, gap = 5, scale = devicePixelRatio || 1;
+    this.canvas.width = width * scale;
+    this.canvas.height = rows * (rowHeight + gap) * scale;
+    this.canvas.style.height = `${rows * (rowHeight + gap)}px`;
+    const ink = this.canvas.getContext("2d");
+    ink.scale(scale, scale);
+    const colours = Object.fromEntries(["free", "mapped", "card", "line", "ink", "faint"].map((name) => [name, colour(name)]));
+    this.drawn = [];
+    let at = 0;
+    for (const each of shown) {
+      let left = (each.length / total) * rows * width;
+      while (left > 0.01) {
+        const row = Math.min(Math.floor(at / width + 1e-9), rows - 1), x = at - row * width, part = row === rows - 1 ? left : Math.min(left, width - x);
+        this.bar(ink, each, x, row * (rowHeight + gap), part, rowHeight, colours);
+        this.drawn.push([row, x, x + part, each]);
+        at += part;
+        left -= part;
+      }
+    }
+    this.rowStep = rowHeight + gap;
+  }
+
+  // All holes together are drawn as a fifth of what is mapped.
+  longestHole(found) {
+    const used = found.reduce((sum, each) => sum + (each.kind === "hole" ? 0 : each.bytes), 0);
+    const holes = found.filter((each) => each.kind === "hole").length;
+    return Math.max(used / 5 / Math.max(holes, 4), 1);
+  }
+
+  bar(ink, each, x, y, width, height, colours) {
+    const edge = width > 3 ? 0.8 : 0;
+    if (each.kind === "used" || each.kind === "small") ink.fillStyle = this.colourOf(each);
+    else ink.fillStyle = { free: colours.line, zombie: colours.mapped, hole: colours.faint }[each.kind];
+    ink.fillRect(x, y, Math.max(width - edge, 0.4), height);
+    if (each.kind === "free" || each.kind === "zombie") {
+      ink.fillStyle = each.kind === "free" ? colours.free : colours.card;
+      ink.fillRect(x, y + height - 4, Math.max(width - edge, 0.4), 4);
+    }
+    const text = this.notation(each);
+    ink.font = "11px sans-serif";
+    if (width > ink.measureText(text).width + 8) {
+      ink.fillStyle = each.kind === "used" || each.kind === "small" ? "#fff" : colours.ink;
+      ink.fillText(text, x + 4, y + 15);
+    }
+  }
+
+  colourOf(each) {
+    if (!each.life) return PALETTE[9];
+    const key = { stream: each.life.stream, tag: each.life.tag, stack: each.life.stack, size: Math.round(Math.log2(each.life.bytes + 1)) }[this.by];
+    return PALETTE[((key % PALETTE.length) + PALETTE.length) % PALETTE.length];
+  }
+
+  notation(each) {
+    const sign = { used: "", small: "", free: "-", zombie: "~", hole: "*" }[each.kind];
+    if (!this.map.hasMaps) return `[${sign}${bytesText(each.bytes, each.bytes < 1024 ? 0 : 1).replace(" ", "")}]`;
+    return `[${sign}${Math.max(Math.round(each.bytes / this.map.page), 1)}]`;
+  }
+
+  tell(found) {
+    const sum = (...kinds) => found.reduce((all, each) => all + (kinds.includes(each.kind) ? each.bytes : 0), 0);
+    const free = found.filter((each) => each.kind === "free").map((each) => each.bytes);
+    const parts = [`After event ${numberText(this.index + 1)} of ${numberText(data.events)}: in use ${bytesText(sum("used", "small"))}`];
+    if (this.map.hasMaps) parts.push(`free ${bytesText(sum("free"))} in ${free.length} pieces, the largest ${bytesText(Math.max(0, ...free))}`, `old addresses ${bytesText(sum("zombie"))}`);
+    this.told.textContent = `${parts.join("; ")}.`;
+    const most = 1200, texts = found.slice(0, most).map((each) => this.notation(each));
+    this.text.textContent = texts.join("") + (found.length > most ? ` and ${found.length - most} more` : "") || "nothing";
+  }
+
+  hover(event) {
+    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left, row = Math.floor((event.clientY - box.top) / this.rowStep);
+    const hit = (this.drawn || []).find(([at, from, to]) => at === row && x >= from && x < to);
+    if (!hit) { tip.hide(); return; }
+    const each = hit[3], lines = [`${this.notation(each)}  ${bytesText(each.bytes)} at 0x${each.at.toString(16)}`];
+    const words = { small: `${each.count} requests below a page`, free: "free: mapped and nobody's", zombie: "old address of memory that has moved", hole: "no memory here" };
+    if (words[each.kind]) lines.push(words[each.kind]);
+    if (each.life && each.kind === "used") lines.push(`asked for ${bytesText(each.life.bytes)}`, data.names.streams[each.life.stream], data.names.tags[each.life.tag], data.names.stacks[each.life.stack]);
+    tip.show(event, lines.filter((line) => line).join("\n"));
+  }
+}
+
+// Columns to objects; `begin` and addresses come as differences, `end` as how much later, -1: never.
+function unpacked(columns) {
+  const made = [];
+  let begin = 0;
+  for (let i = 0; i < columns.begin.length; i += 1) {
+    begin += columns.begin[i];
+    const later = (key) => (columns[key] && columns[key][i] >= 0 ? begin + columns[key][i] : Infinity);
+    made.push({ begin, end: later("end"), moved: later("moved"), address: columns.base + columns.address[i] * columns.grain, bytes: columns.bytes[i],
+      stream: columns.stream ? columns.stream[i] : 0, tag: columns.tag ? columns.tag[i] : 0, stack: columns.stack ? columns.stack[i] : 0 });
+  }
+  return made;
+}
+
+// What lies where: `lives` and `chunks` are sorted by address, `page` is what an allocation is rounded up to.
+function laid(lives, chunks, page) {
+  const made = [];
+  let next = 0, last = null;
+  const push = (kind, at, bytes, life) => {
+    const before = made[made.length - 1];
+    if (before && before.kind === kind && kind !== "used" && before.at + before.bytes >= at) {
+      before.bytes = Math.max(before.bytes, at + bytes - before.at);
+      before.count += life ? 1 : 0;
+    } else made.push({ kind, at, bytes, life, count: life ? 1 : 0 });
+  };
+  for (const chunk of chunks) {
+    if (last !== null && chunk.address > last) push("hole", last, chunk.address - last);
+    const end = chunk.address + chunk.bytes;
+    let at = Math.max(chunk.address, last === null ? chunk.address : last);
+    last = Math.max(end, last === null ? end : last);
+    if (chunk.old) { push("zombie", at, end - at); continue; }
+    while (next < lives.length && lives[next].address + Math.max(lives[next].bytes, 1) <= at) next += 1;
+    for (let i = next; i < lives.length && lives[i].address < end; i += 1) {
+      const life = lives[i], begin = Math.max(Math.floor(life.address / page) * page, at);
+      const stop = Math.min(Math.ceil((life.address + Math.max(life.bytes, 1)) / page) * page, end);
+      const kind = life.bytes < page && page > 512 ? "small" : "used";
+      if (begin > at) push("free", at, begin - at);
+      const before = made[made.length - 1];
+      if (stop > at) {
+        if (kind === "used" && before && before.life === life) before.bytes = stop - before.at;
+        else push(kind, begin, stop - begin, life);
+        at = stop;
+      } else if (kind === "small" && before && before.kind === "small") before.count += 1;
+    }
+    if (at < end) push("free", at, end - at);
+  }
+  return made;
+}
