@@ -1,0 +1,18 @@
+# vpmm: sizes and times as people read them.
+
+from __future__ import annotations
+
+
+def bytes_text(size: int) -> str:
+    """In the largest of B, KiB, MiB, GiB and TiB that leaves 1 or more: 1536 is 1.50 KiB."""
+    if size < 1024:
+        return f"{size} B"
+    exponent = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**exponent:.2f} {'KMGT'[exponent - 1]}iB"
+
+
+def duration_text(microseconds: float) -> str:
+    """In us, ms or s."""
+    if microseconds < 1000:
+        return f"{microseconds:.1f} us"
+    return f"{microseconds / 1e3:.1f} ms" if microseconds < 1e6 else f"{microseconds / 1e6:.2f} s"
