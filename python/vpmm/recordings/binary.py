@@ -46,27 +46,21 @@ class _Reader:
     def __init__(self, data: bytes, name: str) -> None:
         self.data = data
         self.name = name
-        self.at = 0  # of the block that is looked at
+        self.begin = 0  # of the data in the file
+        self.at = 0  # of the block that is looked at, in the data
+        self.is_first = True
         self.zstd: Any = _zstandard()
         self.decompressor: zstandard.ZstdDecompressor = self.zstd.ZstdDecompressor()
         self.recording = Recording()
         self.time_ns = 0
 
     def bad(self, reason: str) -> BadFile:
-        return BadFile(self.name, self.at, reason)
+        return BadFile(self.name, self.begin + self.at, reason)
 
     def read(self) -> Recording:
-        if self.data[7:8] != MAGIC[7:]:
-            raise BadFile(self.name, 7, "a version of the format that is not known")
-        self.at = len(MAGIC)
-        is_first = True
-        while self.at < len(self.data):
-            size = self.block(is_first=is_first)
-            if size is None:
-                break
-            is_first = False
-            self.at += size
-        if is_first:
+        self.take_magic()
+        self.take_blocks()
+        if self.is_first:
             raise self.bad("the file ends before its header")
         if self.recording.end is None:
             self.recording.warning = (
@@ -74,6 +68,20 @@ class _Reader:
                 "was not written"
             )
         return self.recording
+
+    def take_magic(self) -> None:
+        if self.data[7:8] != MAGIC[7:]:
+            raise BadFile(self.name, 7, "a version of the format that is not known")
+        self.at = len(MAGIC)
+
+    def take_blocks(self) -> None:
+        """As far as they are whole."""
+        while self.at < len(self.data):
+            size = self.block(is_first=self.is_first)
+            if size is None:
+                break
+            self.is_first = False
+            self.at += size
 
     def block(self, *, is_first: bool) -> int | None:
         """Takes in a block; its size in the file, None: it is cut."""
@@ -191,6 +199,29 @@ class _Reader:
 
 def decode(data: bytes, name: str) -> Recording:
     return _Reader(data, name).read()
+
+
+class GrowingFile:
+    """A recording that is taken in piece by piece, as its program writes it."""
+
+    def __init__(self, name: str) -> None:
+        self._reader = _Reader(b"", name)
+        self.recording = self._reader.recording  # without the events, which `take` returns
+
+    def take(self, more: bytes) -> list[Event]:
+        """The events that `more` completes. Raises BadFile."""
+        reader = self._reader
+        reader.data, reader.begin, reader.at = reader.data[reader.at :] + more, reader.begin + reader.at, 0
+        if reader.begin == 0:
+            if len(reader.data) < len(MAGIC):
+                return []
+            if not is_binary(reader.data):
+                raise reader.bad("no recording in the binary format")
+            reader.take_magic()
+        reader.take_blocks()
+        events = self.recording.events
+        self.recording.events = []
+        return events
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

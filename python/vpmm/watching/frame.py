@@ -1,0 +1,123 @@
+# vpmm: one picture of `vpmm top`, as lines of text.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vpmm.recordings import Event, Kind, Recording
+from vpmm.units import bytes_text, duration_text
+from vpmm.watching.figures import Figures, capacity_of
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_LEAST_WIDTH = 60
+_MOST_BAR = 60
+
+
+def printable(text: str) -> str:
+    """Texts of a recording are no commands to a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _bar(size: int, most: int, width: int) -> str:
+    filled = min(round(size * width / most), width) if most else 0
+    return "#" * filled + "." * (width - filled)
+
+
+def spark(values: Sequence[int], width: int) -> str:
+    """The last values as blocks, from nothing to the most of them."""
+    shown = values[-width:]
+    most = max(shown, default=0) or 1
+    return "".join(_BLOCKS[value * (len(_BLOCKS) - 1) // most] for value in shown)
+
+
+def _title(recording: Recording, name: str, now_ns: int, width: int) -> str:
+    header = recording.header
+    device = header.get("device_name") or f"device {header.get('device', 0)}"
+    parts = ["vpmm top", name, f"pid {header['pid']}" if "pid" in header else "", str(device)]
+    state = "ended" if recording.end is not None else ""
+    parts += [duration_text(now_ns / 1000), state]
+    return "  ".join(printable(part) for part in parts if part)[:width]
+
+
+def _sizes(recording: Recording, figures: Figures, width: int) -> list[str]:
+    capacity = capacity_of(recording)
+    shown = [("live", figures.live_bytes)]
+    if figures.mapped_bytes or figures.has_samples:
+        shown.append(("mapped", figures.mapped_bytes))
+    if figures.has_samples:
+        shown += [("pending", figures.pending_bytes), ("free", figures.free_bytes)]
+    most = max(capacity if capacity < 4 * figures.peak_live_bytes else 0, figures.peak_live_bytes, figures.mapped_bytes)
+    bar = min(width - 24, _MOST_BAR)
+    lines = [f"{name:<8}{bytes_text(size):>12}  [{_bar(size, most, bar)}]" for name, size in shown]
+    of = f" of {bytes_text(capacity)} that it may have" if capacity else ""
+    return [*lines, f"peak live {bytes_text(figures.peak_live_bytes)}{of}; a full bar is {bytes_text(most)}"]
+
+
+def _rates(figures: Figures, now_ns: int) -> str:
+    named = [
+        (Kind.ALLOCATE, "allocations"),
+        (Kind.FREE, "frees"),
+        (Kind.DRIVER, "driver calls"),
+        (Kind.PAUSE, "pauses"),
+    ]
+    parts = [f"{name}/s {figures.rate(kind, now_ns):,.0f}" for kind, name in named]
+    return "   ".join([*parts, f"failed {figures.failures}"])
+
+
+def _said(recording: Recording, figures: Figures, width: int) -> list[str]:
+    def line(name: str, event: Event | None, text: str) -> list[str]:
+        return [printable(f"{name} at {event.time_ns / 1e9:.3f} s: {text}")[:width]] if event else []
+
+    mark, failure = figures.last_mark, figures.last_failure
+    said = recording.text_of(failure) if failure else ""
+    asked = bytes_text(failure.bytes) if failure else ""
+    return [
+        *line("mark", mark, recording.text_of(mark) if mark else ""),
+        *line("failed", failure, f"{asked} were asked for. {said}"),
+    ]
+
+
+def _columns(left: list[str], right: list[str], width: int) -> list[str]:
+    half = width // 2
+    rows = max(len(left), len(right))
+    left, right = left + [""] * (rows - len(left)), right + [""] * (rows - len(right))
+    return [f"{a[: half - 2]:<{half}}{b[: width - half]}".rstrip() for a, b in zip(left, right, strict=True)]
+
+
+def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, rows: int) -> list[str]:
+    name_width = max(width // 2 - 28, 8)
+
+    def row(name: str, size: str, rate: str) -> str:
+        return f"{printable(name)[:name_width]:<{name_width}}{size:>12}{rate:>12}"
+
+    tags = [row("tag", "live", "")]
+    for tag, size in figures.by_tag.most_common(rows):
+        if size > 0:
+            tags.append(row(recording.tags.get(tag, f"tag {tag}") if tag else "(none)", bytes_text(size), ""))
+    streams = [row("stream", "live", "allocs/s")]
+    for stream, size in figures.by_stream.most_common(rows):
+        name = "(none)" if stream is None else recording.streams.get(stream, str(stream))
+        streams.append(row(name, bytes_text(size), f"{figures.stream_rate(stream, now_ns):,.0f}"))
+    return _columns(tags, streams, width)
+
+
+def frame(
+    recording: Recording,
+    figures: Figures,
+    name: str,
+    *,
+    now_ns: int | None = None,
+    history: Sequence[int] = (),
+    width: int = 100,
+    height: int = 24,
+) -> list[str]:
+    """Lines of at most `width` letters. `now_ns` is a moment of the recording at or after its last event; `history` is
+    what was live at the pictures before."""
+    width = max(width, _LEAST_WIDTH)
+    now_ns = figures.last_ns if now_ns is None else now_ns
+    lines = [_title(recording, name, now_ns, width), "", *_sizes(recording, figures, width)]
+    if len(history) > 1:
+        lines.append(f"live over time  {spark(history, width - 16)}")
+    lines += ["", _rates(figures, now_ns), *_said(recording, figures, width), ""]
+    lines += _tables(recording, figures, now_ns, width, max(height - len(lines) - 2, 3))
+    return [line[:width].rstrip() for line in lines]
