@@ -12,8 +12,17 @@ MS = 1_000_000
 _FIRST = 0x7F00_0000_0000
 
 
+def recording_of(*events: Event, **header: object) -> Recording:
+    """`events` as they are; those without a time get one, a millisecond after the other."""
+    for number, event in enumerate(events):
+        event.time_ns = event.time_ns or number * MS
+    recording = Recording(header={"source": "vpmm", "page_size": PAGE} | header, events=list(events), end={"lost": 0})
+    recording.strings = {1: "out of device memory: the report"}
+    return recording
+
+
 class Maker:
-    """Allocates like a pool of whole chunks: an idle chunk of the size, else idle chunks put together, else a new one."""
+    """Allocates like a pool of whole chunks: an idle one of the size, else idle ones put together, else a new one."""
 
     def __init__(self, capacity: int) -> None:
         self.recording = Recording(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpmm.reporting.picture import Group, Picture, StackLabels, picture_at, size_class
+from vpmm.reporting.picture import Group, Picture, picture_at, size_class
 from vpmm.reporting.story import NEVER, Life, Story
 from vpmm.units import bytes_text, duration_text
 
@@ -110,11 +110,12 @@ def moments(story: Story) -> list[Picture]:
 
 def leaks(story: Story) -> list[Leak]:
     """What was allocated and never freed, by stack or else by size, oldest first."""
-    labels = StackLabels(story)
     found: dict[str, list[Life]] = {}
     for life in story.lives:
         if life.end == NEVER:
-            label = labels[life.event.stack] if life.event.stack else size_class(life.event.bytes)
+            label = (
+                story.stack_label(life.event.stack) if life.event.stack else size_class(life.event.bytes.bit_length())
+            )
             found.setdefault(label, []).append(life)
     made = [
         Leak(

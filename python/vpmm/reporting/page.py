@@ -9,7 +9,7 @@ from pathlib import Path
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
 from vpmm.reporting.address_map import free_ranges, map_of
-from vpmm.reporting.picture import Node, Picture, StackLabels
+from vpmm.reporting.picture import Node, Picture
 from vpmm.reporting.rules import advice, why
 from vpmm.reporting.story import Failure, Spent, Story
 from vpmm.reporting.timeline import timeline_of
@@ -93,7 +93,6 @@ def _timeline(story: Story) -> dict[str, object]:
 
 def data_of(story: Story) -> dict[str, object]:
     """Everything that the page shows."""
-    labels = StackLabels(story)
     stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in story.lives}))}
     leaks = facts.leaks(story)
     return {
@@ -122,7 +121,7 @@ def data_of(story: Story) -> dict[str, object]:
         "names": {
             "streams": {number: story.stream_name(number) for number in story.streams if number is not None},
             "tags": {tag: story.tag_name(tag) for tag in {life.event.tag for life in story.lives} if tag},
-            "stacks": [labels[number] if number else "" for number in stacks],
+            "stacks": [story.stack_label(number) if number else "" for number in stacks],
         },
         "map": map_of(story, stacks) if story.lives or story.mappings else None,
         "driver": [

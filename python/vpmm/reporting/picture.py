@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from vpmm.recordings import Frame
+from vpmm.reporting.stacks import frame_text
 from vpmm.reporting.story import Life, Story
 from vpmm.units import bytes_text
 
+Key = TypeVar("Key", bound=Hashable)
 MOST_GROUPS = 40  # of a table; the rest is one line
 _SMALLEST_SHARE = 1 / 500  # of a picture, for a node of the tree
 _MOST_DEPTH = 48
@@ -47,59 +49,42 @@ class Picture:
     tree: Node
 
 
-def size_class(size: int) -> str:
-    """From one power of two up to the next: 3 MiB is of `2 to 4 MiB`."""
-    if size < 1024:
+def size_class(bits: int) -> str:
+    """Sizes of that many bits, from one power of two up to the next: 3 MiB is of `2 to 4 MiB`."""
+    if bits <= 10:
         return "below 1 KiB"
-    power = 1 << (size.bit_length() - 1)
+    power = 1 << (bits - 1)
     low, high = bytes_text(power).replace(".00", ""), bytes_text(2 * power).replace(".00", "")
     unit = high.split()[1]
     return f"{low.removesuffix(f' {unit}')} to {high}"
 
 
-def frame_text(frame: Frame) -> str:
-    """`function (file:line)`, the file without its folders."""
-    place = frame.file.rsplit("/", 1)[-1]
-    if not place:
-        return frame.function or "?"
-    return f"{frame.function or '?'} ({place}:{frame.line})" if frame.line else f"{frame.function or '?'} ({place})"
-
-
-def stack_label(frames: tuple[Frame, ...]) -> str:
-    """The innermost frames that say most: those of the program rather than of what it calls."""
-    own = [each for each in frames if "site-packages" not in each.file and each.line] or list(frames)
-    return " < ".join(frame_text(each) for each in own[:3])
-
-
-class StackLabels(dict[int, str]):
-    """By number of the stack, made when first asked for."""
-
-    def __init__(self, story: Story) -> None:
-        super().__init__()
-        self._stacks = story.recording.stacks
-
-    def __missing__(self, stack: int) -> str:
-        frames = self._stacks.get(stack, ())
-        label = self[stack] = stack_label(frames) if frames else "no stack recorded"
-        return label
-
-
-def grouped(lives: Iterable[Life], label_of: Callable[[Life], str]) -> list[Group]:
-    """Largest first; beyond MOST_GROUPS they are one."""
-    found: dict[str, Group] = {}
+def grouped(lives: Iterable[Life], key_of: Callable[[Life], Key], label_of: Callable[[Key], str]) -> list[Group]:
+    """By what `key_of` has in common, largest first; keys with one label are one group, as are all beyond MOST_GROUPS."""
+    sums: dict[Key, list[int]] = {}
     for life in lives:
-        label = label_of(life)
-        group = found.get(label)
-        if group is None:
-            group = found[label] = Group(label)
-        group.bytes += life.event.bytes
-        group.count += 1
+        known = sums.setdefault(key_of(life), [0, 0])
+        known[0] += life.event.bytes
+        known[1] += 1
+    found: dict[str, Group] = {}
+    for key, (size, count) in sums.items():
+        label = label_of(key)
+        group = found.setdefault(label, Group(label))
+        group.bytes += size
+        group.count += count
     ordered = sorted(found.values(), key=lambda each: (-each.bytes, each.label))
     rest = ordered[MOST_GROUPS:]
     if not rest:
         return ordered
     others = Group(f"{len(rest)} others", sum(each.bytes for each in rest), sum(each.count for each in rest))
     return [*ordered[:MOST_GROUPS], others]
+
+
+def grouped_by_place(story: Story, lives: list[Life]) -> list[Group]:
+    """By the stack that allocated; where no stacks were recorded, by size."""
+    if any(each.event.stack for each in lives):
+        return grouped(lives, lambda each: each.event.stack, story.stack_label)
+    return grouped(lives, lambda each: each.event.bytes.bit_length(), size_class)
 
 
 def picture_at(story: Story, index: int, title: str) -> Picture:
@@ -109,15 +94,13 @@ def picture_at(story: Story, index: int, title: str) -> Picture:
 
 
 def picture_of(story: Story, lives: list[Life], index: int, title: str) -> Picture:
-    labels = StackLabels(story)
-    by: dict[str, Callable[[Life], str]] = {
-        "size": lambda each: size_class(each.event.bytes),
-        "stack": lambda each: labels[each.event.stack],
-        "stream": lambda each: story.stream_name(each.event.stream),
-        "tag": lambda each: story.tag_name(each.event.tag),
-        "thread": lambda each: story.thread_name(each.event.thread),
+    groups = {
+        "size": grouped(lives, lambda each: each.event.bytes.bit_length(), size_class),
+        "stack": grouped(lives, lambda each: each.event.stack, story.stack_label),
+        "stream": grouped(lives, lambda each: each.event.stream, story.stream_name),
+        "tag": grouped(lives, lambda each: each.event.tag, story.tag_name),
+        "thread": grouped(lives, lambda each: each.event.thread, story.thread_name),
     }
-    groups = {name: grouped(lives, label_of) for name, label_of in by.items()}
     time_ns = story.events[index].time_ns if 0 <= index < len(story.events) else 0
     live = sum(each.event.bytes for each in lives)
     return Picture(title, index, time_ns, live, len(lives), groups, _tree(story, lives))

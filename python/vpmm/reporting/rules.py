@@ -9,7 +9,7 @@ from typing import Literal
 
 from vpmm.recordings import Kind
 from vpmm.reporting.address_map import free_ranges
-from vpmm.reporting.picture import StackLabels, grouped, size_class
+from vpmm.reporting.picture import grouped_by_place
 from vpmm.reporting.story import NEVER, Failure, Story
 from vpmm.units import bytes_text, duration_text
 
@@ -76,17 +76,13 @@ def out_of_memory(story: Story) -> Advice | None:
     if not full:
         return None
     first = full[0]
-    labels = StackLabels(story)
-    alive = story.alive(first.index)
-    by_stack = any(each.event.stack for each in alive)
-    groups = grouped(alive, lambda each: labels[each.event.stack] if by_stack else size_class(each.event.bytes))
-    holder = f" Most of it, {bytes_text(groups[0].bytes)}, {'was allocated at' if by_stack else 'is in allocations of'}"
-    holder += f" {groups[0].label}." if groups else ""
+    groups = grouped_by_place(story, story.alive(first.index))
+    holder = f" Most of it, {bytes_text(groups[0].bytes)}, is of {groups[0].label}." if groups else ""
     limit = "VPMM_CAPACITY is" if story.header_number("capacity") else "the GPU has"
     return Advice(
         "bad",
         f"Out of memory: {len(full)} request{'s' if len(full) > 1 else ''} did not fit",
-        why(story, first) + (holder if groups else ""),
+        why(story, first) + holder,
         f"Free some of it earlier, or make room: {limit} {bytes_text(story.capacity)}. vpmm fit on this file says "
         "how small a GPU can be.",
     )
@@ -208,12 +204,9 @@ def growth(story: Story) -> Advice | None:
         return None
     middle = story.begin_ns + story.duration_ns // 3
     kept = [each for each in story.lives if each.end == NEVER and each.event.time_ns > middle]
-    labels = StackLabels(story)
-    by_stack = any(each.event.stack for each in kept)
-    groups = grouped(kept, lambda each: labels[each.event.stack] if by_stack else size_class(each.event.bytes))
-    what = (
-        f" Of what was never freed since then, {bytes_text(groups[0].bytes)} are {groups[0].label}." if groups else ""
-    )
+    groups = grouped_by_place(story, kept)
+    what = f" Most of what was never freed since then, {bytes_text(groups[0].bytes)}, is of " if groups else ""
+    what += f"{groups[0].label}." if groups else ""
     return Advice(
         "warn",
         f"Live memory grows all the time: {bytes_text(rise)} in the last two thirds",

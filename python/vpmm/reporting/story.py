@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from vpmm.recordings import Event, Kind, Recording
+from vpmm.reporting.stacks import StackLabels
 
 NEVER = 1 << 62
 
@@ -99,6 +100,7 @@ class Story:
         self.events = recording.events
         if len(self.devices) > 1 or self.device not in self.devices:
             self.events = [each for each in recording.events if each.device == self.device]
+        self._stack_labels = StackLabels(recording)
         self.series = Series()
         self.lives: list[Life] = []
         self.mappings: list[Mapping] = []
@@ -158,6 +160,9 @@ class Story:
         """Whether what lives and the request, rounded as the pool does, are more than there is."""
         pages = -(-failure.event.bytes // self.page_size) * self.page_size
         return 0 < self.capacity < failure.taken + pages
+
+    def stack_label(self, stack: int) -> str:
+        return self._stack_labels[stack]
 
     def stream_name(self, stream: int | None) -> str:
         if stream is None:

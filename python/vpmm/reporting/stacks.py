@@ -1,0 +1,32 @@
+# vpmm: call stacks as people read them.
+
+from __future__ import annotations
+
+from vpmm.recordings import Frame, Recording
+
+
+def frame_text(frame: Frame) -> str:
+    """`function (file:line)`, the file without its folders."""
+    place = frame.file.rsplit("/", 1)[-1]
+    if not place:
+        return frame.function or "?"
+    return f"{frame.function or '?'} ({place}:{frame.line})" if frame.line else f"{frame.function or '?'} ({place})"
+
+
+def stack_label(frames: tuple[Frame, ...]) -> str:
+    """The innermost frames that say most: those of the program rather than of what it calls."""
+    own = [each for each in frames if "site-packages" not in each.file and each.line] or list(frames)
+    return " < ".join(frame_text(each) for each in own[:3])
+
+
+class StackLabels(dict[int, str]):
+    """By number of the stack, made when first asked for."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._stacks = recording.stacks
+
+    def __missing__(self, stack: int) -> str:
+        frames = self._stacks.get(stack, ())
+        label = self[stack] = stack_label(frames) if frames else "no stack recorded"
+        return label

@@ -1,0 +1,277 @@
+"""tests: what a report of a recording says: figures, the curve, who holds the memory, the page and the text."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+from vpmm import recordings
+from vpmm.recordings import Event, Frame, Kind
+from vpmm.reporting import Story, facts, page, text_of
+from vpmm.reporting.address_map import free_ranges
+from vpmm.reporting.picture import picture_at, size_class
+from vpmm.reporting.timeline import PARTS, timeline_of
+
+from program import run
+from report_case import MIB, PAGE, Maker, leaking, recording_of, serving, training
+
+TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
+
+
+def json_of(text: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    made: dict[str, object] = json.loads(found.group(1))
+    return made
+
+
+class Walk(unittest.TestCase):
+    def test_live_memory_is_that_of_a_plain_count(self) -> None:
+        recording = serving()
+        live: dict[int, int] = {}
+        counted = []
+        for event in recording.events:
+            if event.kind is Kind.ALLOCATE:
+                live[event.address] = event.bytes
+            elif event.kind is Kind.FREE:
+                del live[event.address]
+            counted.append(sum(live.values()))
+        story = Story(recording)
+        self.assertEqual(list(story.series.live), counted)
+        self.assertEqual((story.peak, story.peak_index), (max(counted), counted.index(max(counted))))
+        self.assertEqual(sum(each.event.bytes for each in story.alive(story.peak_index)), max(counted))
+
+    def test_mapped_follows_maps_and_is_what_samples_say(self) -> None:
+        pool = Maker(64 * PAGE)
+        for _ in range(4):
+            pool.allocate(4 * PAGE)
+        story = Story(pool.done())
+        self.assertEqual((story.series.mapped[-1], story.peak_mapped, story.created), (16 * PAGE,) * 3)
+        pool.sample()
+        pool.recording.events[-1].address = 20 * PAGE
+        self.assertEqual(Story(pool.done()).peak_mapped, 20 * PAGE)
+
+    def test_an_address_that_is_allocated_twice_ends_the_first(self) -> None:
+        story = Story(recording_of(Event(Kind.ALLOCATE, 0, 1, 10), Event(Kind.ALLOCATE, 0, 1, 20)))
+        self.assertEqual((story.live_at_end, story.peak, len(story.alive(1))), (20, 20, 1))
+
+    def test_a_free_of_what_is_not_known_changes_nothing(self) -> None:
+        story = Story(recording_of(Event(Kind.FREE, 0, 1, 10), Event(Kind.ALLOCATE, 0, 2, 5)))
+        self.assertEqual((story.live_at_end, story.frees), (5, 0))
+
+    def test_what_lived_when_the_recording_began_counts_and_is_no_allocation(self) -> None:
+        story = Story(recording_of(Event(Kind.LIVE, 0, 1, 10), Event(Kind.ALLOCATE, 0, 2, 5)))
+        self.assertEqual((story.live_at_end, story.allocations), (15, 1))
+
+    def test_a_move_leaves_an_old_address_until_it_is_unmapped(self) -> None:
+        story = Story(
+            recording_of(
+                Event(Kind.MAP, 0, 0, PAGE, 1),
+                Event(Kind.MAP, 0, PAGE, PAGE, 1),
+                Event(Kind.MAP, 0, 8 * PAGE, 2 * PAGE),
+                Event(Kind.MOVE, 0, 8 * PAGE, 2 * PAGE, 0),
+                Event(Kind.UNMAP, 0, 0, 2 * PAGE),
+            )
+        )
+        old = story.mappings[:2]
+        self.assertEqual([(each.moved, each.end) for each in old], [(3, 4), (3, 4)])
+        self.assertEqual([free_ranges(story, index) for index in (1, 3, 4)], [[2 * PAGE], [2 * PAGE], [2 * PAGE]])
+        self.assertEqual(story.series.mapped[-1], 2 * PAGE)
+
+    def test_of_several_devices_the_busiest_is_looked_at_or_the_one_that_is_named(self) -> None:
+        events = [Event(Kind.ALLOCATE, 0, number, 100 + number, device=number % 3 // 2) for number in range(6)]
+        recording = recording_of(*events)
+        self.assertEqual((Story(recording).device, len(Story(recording).events)), (0, 4))
+        self.assertEqual([each.bytes for each in Story(recording, 1).events], [102, 105])
+        self.assertIn("devices 1, too", " ".join(facts.notes(Story(recording))))
+
+    def test_a_report_and_the_failure_after_it_are_one(self) -> None:
+        story = Story(training())
+        (failure,) = story.failures
+        self.assertEqual(story.events[failure.index].kind, Kind.ALLOCATE_FAILED)
+        self.assertIn("out of device memory", failure.report)
+
+
+class Pictures(unittest.TestCase):
+    def test_free_ranges_are_what_is_mapped_and_nobodys(self) -> None:
+        maps = [Event(Kind.MAP, 0, 0, 8 * PAGE, 1), Event(Kind.MAP, 0, 20 * PAGE, PAGE, 1)]
+        events = [
+            *maps,
+            Event(Kind.ALLOCATE, 0, 2 * PAGE, PAGE + 1),
+            Event(Kind.ALLOCATE, 0, 7 * PAGE + 512, 512),
+            Event(Kind.ALLOCATE, 0, 7 * PAGE + 4096, 512),
+        ]
+        self.assertEqual(free_ranges(Story(recording_of(*events)), 4), [2 * PAGE, 3 * PAGE, PAGE])
+
+    def test_an_allocation_over_two_chunks_leaves_the_rest(self) -> None:
+        maps = [Event(Kind.MAP, 0, 0, 2 * PAGE, 1), Event(Kind.MAP, 0, 2 * PAGE, 2 * PAGE, 1)]
+        story = Story(recording_of(*maps, Event(Kind.ALLOCATE, 0, PAGE, 2 * PAGE)))
+        self.assertEqual(free_ranges(story, 2), [PAGE, PAGE])
+
+    def test_groups_add_up_in_every_way(self) -> None:
+        story = Story(training())
+        picture = picture_at(story, story.peak_index, "peak")
+        for way, groups in picture.groups.items():
+            self.assertEqual(sum(each.bytes for each in groups), story.peak, way)
+            self.assertEqual(sum(each.count for each in groups), picture.count, way)
+        self.assertEqual((picture.tree.bytes, picture.tree.count), (story.peak, picture.count))
+        self.assertEqual({each.label for each in picture.groups["tag"]}, {"weights", "optimizer", "activations"})
+
+    def test_many_groups_end_in_one_line(self) -> None:
+        recording = recording_of(
+            *(Event(Kind.ALLOCATE, 0, number, number + 1, stack=number + 1) for number in range(90))
+        )
+        recording.stacks = {number: (Frame("a.py", number, "f"),) for number in range(1, 91)}
+        groups = picture_at(Story(recording), 89, "end").groups["stack"]
+        self.assertEqual((len(groups), groups[-1].label, groups[-1].count), (41, "50 others", 50))
+
+    def test_size_classes_have_the_units_that_fit(self) -> None:
+        for size, label in [(3 * MIB, "2 to 4 MiB"), (600 * MIB, "512 MiB to 1 GiB"), (10, "below 1 KiB")]:
+            self.assertEqual(size_class(size.bit_length()), label)
+
+    def test_leaks_are_named_oldest_first(self) -> None:
+        found = facts.leaks(Story(leaking()))
+        self.assertEqual([(each.count, each.bytes) for each in found], [(200, 400 * MIB)])
+        self.assertIn("log_loss", found[0].label)
+
+
+class Curves(unittest.TestCase):
+    def test_a_long_curve_keeps_its_peaks_and_lows(self) -> None:
+        rng = random.Random(2)
+        live: list[int] = []
+        events = []
+        for number in range(60_000):
+            if live and rng.random() < 0.5:
+                events.append(Event(Kind.FREE, number * 1000, live.pop()))
+            else:
+                live.append(number + 1)
+                events.append(Event(Kind.ALLOCATE, number * 1000, number + 1, rng.randrange(1, 1 << 24)))
+        story = Story(recording_of(*events))
+        line = timeline_of(story)
+        self.assertLess(len(line.time_ns), 8 * PARTS)
+        self.assertEqual((max(line.live), line.time_ns), (story.peak, sorted(line.time_ns)))
+        part = len(events) // PARTS
+        for begin in range(0, len(events), part):
+            values = story.series.live[begin : begin + part]
+            kept = [value for index, value in zip(line.index, line.live, strict=True) if begin <= index < begin + part]
+            self.assertEqual((max(kept), min(kept)), (max(values), min(values)))
+        self.assertIsNone(line.mapped)
+
+    def test_a_recording_without_events_is_no_error(self) -> None:
+        story = Story(recording_of())
+        self.assertIn("Nothing happened", text_of(story))
+        self.assertIn("Nothing happened", page.page_of(story))
+
+    def test_everything_at_one_moment_is_no_error(self) -> None:
+        events = [Event(Kind.ALLOCATE, 5, number, 10) for number in range(200)]
+        story = Story(recording_of(*events))
+        self.assertIn("2.00", text_of(story).replace("1.95", "2.00"))
+        json_of(page.page_of(story))
+
+
+class Pages(unittest.TestCase):
+    def test_nothing_of_a_recording_is_read_as_html(self) -> None:
+        recording = training(2)
+        recording.header["command"] = ["</script><script>alert(1)</script>"]
+        recording.strings = dict.fromkeys(recording.strings, "</script><b>")
+        text = page.page_of(Story(recording))
+        self.assertEqual(text.count("</script>"), 2)
+        self.assertEqual(json_of(text)["title"], "script>")
+
+    def test_the_page_asks_for_nothing_else(self) -> None:
+        text = page.page_of(Story(training(2)))
+        for word in (r"\bsrc=", r"<link[^>]*https?:", r"@import", r"\bfetch\(", r"XMLHttpRequest", r"url\("):
+            self.assertIsNone(re.search(word, text), word)
+
+    def test_a_long_recording_makes_a_page_of_bounded_size(self) -> None:
+        events = []
+        for number in range(150_000):
+            events.append(
+                Event(Kind.ALLOCATE, number * 2000, 512 * number, 512 + number % 4096, number, stack=number % 50_000)
+            )
+            if number % 3:
+                events.append(Event(Kind.FREE, number * 2000 + 1, 512 * number))
+        recording = recording_of(*events)
+        recording.stacks = {number: (Frame(f"{number}.py", 1, "function"),) for number in range(50_000)}
+        self.assertLess(len(page.page_of(Story(recording))), 10 << 20)
+
+    def test_what_the_page_draws_is_what_was_recorded(self) -> None:
+        story = Story(training())
+        data = json_of(page.page_of(story))
+        lives = data["map"]["lives"]  # type: ignore[index]
+        begin, addresses = 0, []
+        for difference, address in zip(lives["begin"], lives["address"], strict=True):
+            begin += difference
+            addresses.append((begin, lives["base"] + lives["grain"] * address))
+        self.assertEqual(addresses, [(each.begin, each.event.address) for each in story.lives])
+
+
+class Texts(unittest.TestCase):
+    def test_no_line_is_longer_than_a_terminal(self) -> None:
+        for recording in (training(), serving(), leaking()):
+            for line in text_of(Story(recording)).splitlines():
+                self.assertLessEqual(len(line), 100, line)
+
+    def test_the_text_says_what_failed_and_who_held_the_memory(self) -> None:
+        text = text_of(Story(training()))
+        for part in (
+            "A request failed",
+            "Out of memory: 1 request did not fit",
+            "zeros_like (train.py:10)",
+            "optimizer",
+            "create",
+        ):
+            self.assertIn(part, text)
+
+
+class Command(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_a_trace_becomes_a_page(self) -> None:
+        path = self.folder / "gnn.html"
+        done = run("-m", "vpmm", "report", str(TRACES / "gnn.csv.gz"), "-o", str(path))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"gnn\.html: \d\.\d MiB\n")
+        self.assertIn("17.19 GiB", str(json_of(path.read_text())["facts"]))
+
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+    def test_a_binary_recording_is_told_as_text(self) -> None:
+        path = self.folder / "run.vpmm"
+        recordings.write(training(), path)
+        done = run("-m", "vpmm", "report", "--text", str(path))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("What to change", done.stdout)
+
+    def test_what_is_wrong_is_said_in_a_line(self) -> None:
+        bad = self.folder / "bad.csv"
+        bad.write_text("hello\n")
+        page_name = str(self.folder / "no" / "page.html")
+        for arguments, text in [
+            ([str(bad)], r"bad\.csv:1: a recording in CSV begins with .*"),
+            ([str(self.folder / "none")], r".*No such file.*"),
+            ([str(TRACES / "gnn.csv.gz"), "-o", page_name], r".*No such file.*page\.html'"),
+        ]:
+            done = run("-m", "vpmm", "report", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertRegex(done.stderr, rf"^vpmm: {text}\n$" if text.startswith(".") else rf"^vpmm: .*{text}\n$")
+
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+    def test_figures_beyond_any_memory_are_no_crash(self) -> None:
+        path = self.folder / "run.vpmm"
+        most = (1 << 64) - 1
+        recordings.write(recording_of(*(Event(Kind.ALLOCATE, 0, most - n, most, most) for n in range(3))), path)
+        done = run("-m", "vpmm", "report", "--text", str(path))
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^vpmm: .*run\.vpmm: its figures are beyond what any memory has\n$")
+
+
+if __name__ == "__main__":
+    unittest.main()

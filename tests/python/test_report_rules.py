@@ -1,0 +1,203 @@
+"""tests: each rule of a report speaks where it should and is silent where it should be."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+
+from vpmm.recordings import DriverCall, Event, Frame, Kind, Recording
+from vpmm.reporting import Story, rules
+from vpmm.reporting.rules import Advice
+
+from report_case import MIB, MS, PAGE, leaking, recording_of, serving, training
+
+GIB = 1 << 30
+
+
+def allocate(address: int, size: int, value: int = 0, stream: int | None = 0, time_ns: int = 0) -> Event:
+    return Event(Kind.ALLOCATE, time_ns, address, size, value, stream)
+
+
+def free(address: int, stream: int | None = 0, time_ns: int = 0) -> Event:
+    return Event(Kind.FREE, time_ns, address, 0, 0, stream)
+
+
+def sample(mapped: int, pending: int, idle: int) -> Event:
+    return Event(Kind.SAMPLE, 0, mapped, pending, idle)
+
+
+def failed(size: int) -> Event:
+    return Event(Kind.ALLOCATE_FAILED, 0, 0, size, 1, 0)
+
+
+class Case(unittest.TestCase):
+    def said(self, rule: Callable[[Story], Advice | None], recording: Recording) -> Advice:
+        advice = rule(Story(recording))
+        assert advice is not None, rule.__name__
+        return advice
+
+    def silent(self, rule: Callable[[Story], Advice | None], recording: Recording) -> None:
+        self.assertIsNone(rule(Story(recording)))
+
+
+class Failures(Case):
+    def test_live_and_the_request_beyond_the_capacity_are_out_of_memory(self) -> None:
+        said = self.said(rules.out_of_memory, recording_of(allocate(1, GIB), failed(GIB), capacity=GIB + MIB))
+        self.assertEqual(said.title, "Out of memory: 1 request did not fit")
+        self.assertIn("together that is 1023.00 MiB more than the 1.00 GiB there are", said.reason)
+        self.assertIn("Most of it, 1.00 GiB, is of 1 to 2 GiB", said.reason)
+        self.assertIn("VPMM_CAPACITY is 1.00 GiB", said.action)
+
+    def test_the_stack_that_holds_most_is_named(self) -> None:
+        recording = recording_of(allocate(1, GIB), allocate(1 << 40, MIB), failed(GIB), capacity=GIB + 2 * MIB)
+        recording.events[0].stack = 1
+        recording.stacks = {1: (Frame("/a/b/net.py", 7, "forward"),)}
+        self.assertIn("is of forward (net.py:7)", self.said(rules.out_of_memory, recording).reason)
+
+    def test_rounding_to_pages_counts(self) -> None:
+        events = [allocate(1, MIB, PAGE), failed(MIB)]
+        self.assertIn(
+            "with rounding to pages", self.said(rules.out_of_memory, recording_of(*events, capacity=3 * MIB)).reason
+        )
+        self.silent(rules.out_of_memory, recording_of(*events, capacity=4 * MIB))
+
+    def test_without_a_capacity_nobody_knows(self) -> None:
+        recording = recording_of(allocate(1, GIB), failed(GIB))
+        self.silent(rules.out_of_memory, recording)
+        (said,) = rules.advice(Story(recording))
+        self.assertEqual((said.level, said.title), ("bad", "A request failed"))
+        self.assertIn("the recording does not say", said.reason)
+
+    def test_memory_that_the_gpu_still_used(self) -> None:
+        def recording(pending: int) -> Recording:
+            return recording_of(sample(GIB, pending, 600 * MIB), allocate(1, 9), failed(500 * MIB), capacity=4 * GIB)
+
+        said = self.said(rules.pending_failure, recording(300 * MIB))
+        self.assertIn("600.00 MiB were free when 500.00 MiB were asked for, but 300.00 MiB", said.reason)
+        self.silent(rules.pending_failure, recording(50 * MIB))
+
+    def test_memory_in_pieces(self) -> None:
+        def recording(second: int) -> Recording:
+            maps = [Event(Kind.MAP, 0, at, 4 * PAGE, 1) for at in (0, second)]
+            return recording_of(*maps, failed(6 * PAGE), capacity=64 * PAGE)
+
+        said = self.said(rules.fragmentation, recording(100 * PAGE))
+        self.assertIn("16.00 MiB were free when 12.00 MiB were asked for, in 2 ranges", said.reason)
+        self.silent(rules.fragmentation, recording(4 * PAGE))  # side by side, they are one
+
+    def test_a_callers_mistake_is_no_failure(self) -> None:
+        mistake = failed(GIB)
+        mistake.flags = 1
+        story = Story(recording_of(allocate(1, GIB), mistake, capacity=GIB))
+        self.assertEqual((story.failures, story.mistakes), ([], 1))
+
+    def test_a_request_that_is_served_after_all_was_rescued(self) -> None:
+        short = Event(Kind.OUT_OF_MEMORY, 0, 0, GIB, 1)
+        recording = recording_of(short, allocate(1, GIB))
+        self.assertIn("1 requests were served only after", self.said(rules.rescued, recording).title)
+        self.assertEqual(Story(recording).failures, [])
+        self.silent(rules.rescued, recording_of(short, failed(GIB)))
+
+
+class Held(Case):
+    def test_a_leak_grows_all_the_time(self) -> None:
+        said = self.said(rules.growth, leaking())
+        self.assertIn("append (train.py:10) < log_loss (train.py:20)", said.reason)
+        self.assertIn("looks like a leak", said.action)
+        for steady in (training(), serving()):
+            self.silent(rules.growth, steady)
+
+    def test_mapped_far_beyond_live(self) -> None:
+        def recording(mapped: int) -> Recording:
+            return recording_of(allocate(1, GIB), sample(mapped, 0, 0))
+
+        said = self.said(rules.mapped_beyond_live, recording(2 * GIB))
+        self.assertEqual(said.title, "1.00 GiB more was mapped than ever lived at once")
+        self.silent(rules.mapped_beyond_live, recording(GIB + 100 * MIB))
+
+    def test_pending_memory_names_the_stream_that_frees(self) -> None:
+        def recording(pending: int, stream: int | None) -> Recording:
+            return recording_of(allocate(1, GIB), free(1, stream), sample(GIB, pending, GIB))
+
+        self.assertIn("named stream 3", self.said(rules.pending_memory, recording(GIB, 3)).reason)
+        self.assertIn("named no stream", self.said(rules.pending_memory, recording(GIB, None)).reason)
+        self.silent(rules.pending_memory, recording(10 * MIB, 3))
+
+    def test_a_stream_that_is_no_longer_used_and_holds(self) -> None:
+        def recording(last_ns: int) -> Recording:
+            made = recording_of(
+                allocate(1, GIB, stream=1, time_ns=1),
+                allocate(1 << 40, GIB, stream=2, time_ns=2),
+                allocate(1 << 41, 9, stream=1, time_ns=last_ns),
+                free(1 << 40, 2, time_ns=100),
+            )
+            made.streams = {1: "0xa0", 2: "0xb0"}
+            return made
+
+        self.assertIn("Stream 1 (0xa0) holds 1.00 GiB", self.said(rules.hoarding_stream, recording(3)).title)
+        self.silent(rules.hoarding_stream, recording(90))
+        weights = recording(3)
+        weights.streams[1] = "0x0"
+        self.silent(rules.hoarding_stream, weights)
+
+    def test_a_peak_close_to_the_capacity(self) -> None:
+        said = self.said(rules.capacity_is_near, recording_of(allocate(1, 95), capacity=100))
+        self.assertEqual(said.title, "The peak is 95 % of what there is")
+        self.silent(rules.capacity_is_near, recording_of(allocate(1, 80), capacity=100))
+
+    def test_rounding_that_takes_much(self) -> None:
+        def recording(value: int) -> Recording:
+            return recording_of(*(allocate(number * GIB, 3 * MIB, value) for number in range(50)))
+
+        said = self.said(rules.rounding, recording(4 * MIB))
+        self.assertEqual(said.title, "Rounding takes 50.00 MiB at the peak")
+        self.silent(rules.rounding, recording(3 * MIB + 4096))
+        self.silent(rules.rounding, recording(0))
+
+
+class Time(Case):
+    def driver(self, begin_ns: int) -> Recording:
+        calls = [
+            Event(Kind.DRIVER, begin_ns + number * MS, 0, PAGE, MS // 10, flags=DriverCall.MAP) for number in range(100)
+        ]
+        first, last = Event(Kind.MARK, 1), Event(Kind.MARK, 800 * MS)
+        return recording_of(first, *calls, last)
+
+    def test_driver_calls_after_the_start(self) -> None:
+        said = self.said(rules.driver_calls, self.driver(600 * MS))
+        self.assertIn("100 calls took 10.0 ms, 3 % of the time", said.reason)
+        self.silent(rules.driver_calls, self.driver(2))
+
+    def test_memory_that_is_given_back_and_fetched_again(self) -> None:
+        def recording(times: int) -> Recording:
+            pair = [(Kind.MAP, 0), (Kind.UNMAP, 0)] * times
+            return recording_of(*(Event(kind, 0, 0, 100 * MIB, 1) for kind, _ in pair))
+
+        self.assertIn("500.00 MiB went back", self.said(rules.given_back, recording(5)).title)
+        self.silent(rules.given_back, recording(1))
+
+    def test_waits_for_the_gpu(self) -> None:
+        def recording(ns: int) -> Recording:
+            return recording_of(Event(Kind.MARK), Event(Kind.PAUSE, MS, value=ns), Event(Kind.MARK, 100 * MS))
+
+        self.assertEqual(self.said(rules.waits, recording(7 * MS)).title, "Requests waited 7.0 ms for the GPU")
+        self.silent(rules.waits, recording(10))
+
+
+class All(Case):
+    def test_a_program_without_fault_hears_so(self) -> None:
+        (said,) = rules.advice(Story(recording_of(allocate(0, MIB), free(0))))
+        self.assertEqual((said.level, said.title), ("good", "Nothing stands out"))
+
+    def test_what_failed_comes_first(self) -> None:
+        self.assertEqual(rules.advice(Story(training()))[0].level, "bad")
+
+    def test_every_rule_has_a_test_here(self) -> None:
+        with open(__file__, encoding="utf-8") as file:
+            text = file.read()
+        for rule in rules.RULES:
+            self.assertIn(f"rules.{rule.__name__},", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
