@@ -29,11 +29,14 @@ namespace vpmm::context {
 // Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
 // below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
 // contexts under the lock.
+// What a pool prints when it ends.
+enum class AtEnd { nothing, summary };
+
 class DeviceContext final : public Context {
  public:
-  // `has_summary`: VPMM_STATS.
+  // `at_end`: VPMM_STATS.
   DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config, const DeviceTraits& traits,
-                bool has_summary);
+                AtEnd at_end = AtEnd::nothing);
   ~DeviceContext() override;
   void prepare();
 

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
   VPMM_TRY_ASSIGN(const bool has_summary, wants_summary_from_environment());
   observe::set_log_level(config.log);
-  auto context = std::make_unique<DeviceContext>(driver, device, config, traits, has_summary);
+  auto context =
+      std::make_unique<DeviceContext>(driver, device, config, traits, has_summary ? AtEnd::summary : AtEnd::nothing);
   context->prepare();
   if (observe::logs(observe::LogLevel::info))
     observe::log(observe::LogLevel::info, "{}", opening(driver, device, context->config()));
@@ -51,7 +52,7 @@ void DeviceContext::prepare() {
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
-                             const DeviceTraits& traits, bool has_summary)
+                             const DeviceTraits& traits, AtEnd at_end)
     : device_(driver, device, config, traits),
       front_(device_, recorder_),
       captures_(device_),
@@ -64,7 +65,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       allocations_(device_, captures_, arenas_, shares_, recorder_, prover_),
       slow_path_(device_, footprint_, recorder_, prover_, arenas_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_),
-      has_summary_(has_summary) {}
+      has_summary_(at_end == AtEnd::summary) {}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.
