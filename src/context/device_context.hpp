@@ -26,12 +26,12 @@
 
 namespace vpmm::context {
 
-// Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
-// below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
-// contexts under the lock.
 // What a pool prints when it ends.
 enum class AtEnd { nothing, summary };
 
+// Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
+// below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
+// contexts under the lock.
 class DeviceContext final : public Context {
  public:
   // `at_end`: VPMM_STATS.
