@@ -74,7 +74,7 @@ class Main(unittest.TestCase):
     def test_without_a_verb_it_says_how_it_is_used(self) -> None:
         done = run("-m", "vpmm")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("usage: python -m vpmm", done.stderr)
+        self.assertIn("usage: vpmm", done.stderr)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ _CODE = {
     0x92: "NEWOBJ_EX",
     0x93: "STACK_GLOBAL",
 }
+_UNSIGNED_4 = struct.Struct("<I").unpack_from
 
 
 class _Stop(Exception):  # noqa: N818  it is no error
@@ -182,8 +183,14 @@ class _Reader:
     def op_memoize(self) -> None:
         self.memo[len(self.memo)] = self.stack[-1]
 
-    def op_get(self, width: int) -> None:
-        self.stack.append(self.memo[self.number(width)])
+    # Half of all opcodes of a snapshot are these two.
+    def op_get1(self) -> None:
+        self.stack.append(self.memo[self.data[self.at]])
+        self.at += 1
+
+    def op_get4(self) -> None:
+        self.stack.append(self.memo[_UNSIGNED_4(self.data, self.at)[0]])
+        self.at += 4
 
 
 _Opcode = Callable[[_Reader], None]
@@ -222,8 +229,8 @@ _OPCODES: dict[int, _Opcode] = {
     ord("q"): lambda reader: reader.op_put(1),
     ord("r"): lambda reader: reader.op_put(4),
     0x94: _Reader.op_memoize,
-    ord("h"): lambda reader: reader.op_get(1),
-    ord("j"): lambda reader: reader.op_get(4),
+    ord("h"): _Reader.op_get1,
+    ord("j"): _Reader.op_get4,
 }
 _TABLE: list[_Opcode] = [_OPCODES.get(opcode, _Reader.op_unknown) for opcode in range(256)]
 
