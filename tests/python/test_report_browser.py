@@ -1,4 +1,4 @@
-"""tests: the page of a report in a browser: it draws, it answers to the pointer and the slider, and nothing goes wrong."""
+"""tests: the page of a report in a browser: it draws, it answers to pointer and slider, and nothing goes wrong."""
 
 from __future__ import annotations
 
