@@ -90,6 +90,13 @@ class Walk(unittest.TestCase):
         self.assertEqual([each.bytes for each in Story(recording, 1).events], [102, 105])
         self.assertIn("devices 1, too", " ".join(facts.notes(Story(recording))))
 
+    def test_what_was_free_at_a_failure_is_what_no_allocation_had_then(self) -> None:
+        maps = [Event(Kind.MAP, 0, 0, 4 * PAGE, 1), Event(Kind.SAMPLE, 0, 4 * PAGE, 0, 4 * PAGE)]
+        events = [*maps, Event(Kind.ALLOCATE, 0, PAGE, PAGE), Event(Kind.ALLOCATE_FAILED, 0, 0, 9 * PAGE)]
+        story = Story(recording_of(*events))
+        figures = dict(page.failure_figures(story, story.failures[0]))
+        self.assertEqual((figures["free"], figures["largest free range"]), (3 * PAGE, 2 * PAGE))
+
     def test_a_report_and_the_failure_after_it_are_one(self) -> None:
         story = Story(training())
         (failure,) = story.failures
