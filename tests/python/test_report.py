@@ -218,6 +218,32 @@ class Pages(unittest.TestCase):
         self.assertEqual(addresses, [(each.begin, each.event.address) for each in story.lives])
 
 
+class Nonsense(unittest.TestCase):
+    def test_events_without_sense_make_a_report(self) -> None:
+        for seed in range(40):
+            rng = random.Random(seed)
+            places = [rng.randrange(1 << 47) // 512 * 512 for _ in range(6)]
+            events = [
+                Event(
+                    rng.choice(list(Kind)),
+                    number * rng.randrange(2),
+                    rng.choice(places),
+                    rng.choice([0, 1, 512, PAGE, 1 << 40]),
+                    rng.choice([0, 1, 7, rng.choice(places)]),
+                    rng.choice([None, 0, 3]),
+                    rng.randrange(3),
+                    flags=rng.randrange(9),
+                )
+                for number in range(120)
+            ]
+            story = Story(
+                recording_of(*sorted(events, key=lambda each: each.time_ns), page_size=rng.choice([0, -1, PAGE]))
+            )
+            with self.subTest(seed=seed):
+                self.assertTrue(text_of(story))
+                json_of(page.page_of(story))
+
+
 class Texts(unittest.TestCase):
     def test_no_line_is_longer_than_a_terminal(self) -> None:
         for recording in (training(), serving(), leaking()):
