@@ -90,6 +90,13 @@ class Walk(unittest.TestCase):
         self.assertEqual([each.bytes for each in Story(recording, 1).events], [102, 105])
         self.assertIn("devices 1, too", " ".join(facts.notes(Story(recording))))
 
+    def test_what_was_free_at_a_failure_is_what_no_allocation_had_then(self) -> None:
+        maps = [Event(Kind.MAP, 0, 0, 4 * PAGE, 1), Event(Kind.SAMPLE, 0, 4 * PAGE, 0, 4 * PAGE)]
+        events = [*maps, Event(Kind.ALLOCATE, 0, PAGE, PAGE), Event(Kind.ALLOCATE_FAILED, 0, 0, 9 * PAGE)]
+        story = Story(recording_of(*events))
+        figures = dict(page.failure_figures(story, story.failures[0]))
+        self.assertEqual((figures["free"], figures["largest free range"]), (3 * PAGE, 2 * PAGE))
+
     def test_a_report_and_the_failure_after_it_are_one(self) -> None:
         story = Story(training())
         (failure,) = story.failures
@@ -209,6 +216,32 @@ class Pages(unittest.TestCase):
             begin += difference
             addresses.append((begin, lives["base"] + lives["grain"] * address))
         self.assertEqual(addresses, [(each.begin, each.event.address) for each in story.lives])
+
+
+class Nonsense(unittest.TestCase):
+    def test_events_without_sense_make_a_report(self) -> None:
+        for seed in range(40):
+            rng = random.Random(seed)
+            places = [rng.randrange(1 << 47) // 512 * 512 for _ in range(6)]
+            events = [
+                Event(
+                    rng.choice(list(Kind)),
+                    number * rng.randrange(2),
+                    rng.choice(places),
+                    rng.choice([0, 1, 512, PAGE, 1 << 40]),
+                    rng.choice([0, 1, 7, rng.choice(places)]),
+                    rng.choice([None, 0, 3]),
+                    rng.randrange(3),
+                    flags=rng.randrange(9),
+                )
+                for number in range(120)
+            ]
+            story = Story(
+                recording_of(*sorted(events, key=lambda each: each.time_ns), page_size=rng.choice([0, -1, PAGE]))
+            )
+            with self.subTest(seed=seed):
+                self.assertTrue(text_of(story))
+                json_of(page.page_of(story))
 
 
 class Texts(unittest.TestCase):

@@ -55,10 +55,11 @@ def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
     found = [("asked for", failure.event.bytes), ("live", failure.live)]
     if story.peak_mapped:
         found.append(("mapped", failure.mapped))
-    if story.has_samples:
-        found += [("free", failure.free), ("of which pending", failure.pending)]
     if story.has_maps:
-        found.append(("largest free range", max(free_ranges(story, failure.index), default=0)))
+        ranges = free_ranges(story, failure.index)
+        found += [("free", sum(ranges)), ("largest free range", max(ranges, default=0))]
+    if story.has_samples:
+        found.append(("pending, as last sampled", failure.pending))
     if story.capacity:
         found.append(("capacity", story.capacity))
     return found

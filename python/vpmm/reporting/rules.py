@@ -59,7 +59,7 @@ def why(story: Story, failure: Failure) -> str:
         )
     if story.has_maps:
         ranges = free_ranges(story, failure.index)
-        if sum(ranges) >= size:
+        if ranges and sum(ranges) >= size:
             return (
                 f"{bytes_text(sum(ranges))} were free when {asked} were asked for, in {len(ranges)} ranges of which "
                 f"the largest had {bytes_text(max(ranges))}."

@@ -1,0 +1,177 @@
+"""tests: the page of a report in a browser: it draws, it answers to pointer and slider, and nothing goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+import time
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vpmm.reporting import Story, write_page
+
+from report_case import serving, training
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+WIDTH, HEIGHT = 1280, 1500
+PATIENCE = 20  # seconds, on a busy machine
+
+
+def why_not() -> str:
+    """Empty: there is a browser that can be driven."""
+    if importlib.util.find_spec("selenium") is None:
+        return "selenium is not installed"
+    if CHROMIUM is None or DRIVER is None:
+        return "chromium or chromedriver is not installed"
+    return ""
+
+
+def opened() -> Any:  # noqa: ANN401  selenium's driver
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = str(CHROMIUM)
+    for each in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(each)
+    options.add_argument(f"--window-size={WIDTH},{HEIGHT}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return Chrome(options=options, service=Service(str(DRIVER)))
+
+
+@unittest.skipIf(why_not(), why_not())
+class Browser(unittest.TestCase):
+    browser: ClassVar[Any]
+    folder: ClassVar[Path]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = Path(temporary.name)
+        cls.browser = opened()
+        cls.addClassCleanup(cls.browser.quit)
+        for name, recording in (("training", training()), ("serving", serving())):
+            write_page(Story(recording), cls.folder / f"{name}.html")
+
+    def show(self, name: str) -> None:
+        self.browser.get((self.folder / f"{name}.html").as_uri())
+        self.until(lambda: self.count("#timeline path.curve") > 0)
+        self.addCleanup(self.nothing_went_wrong)
+
+    def nothing_went_wrong(self) -> None:
+        self.assertEqual(self.browser.get_log("browser"), [])
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not is_so():
+            self.assertLess(time.monotonic(), end, "it did not come to be")
+            time.sleep(0.05)
+
+    def script(self, code: str) -> Any:  # noqa: ANN401  JSON
+        return self.browser.execute_script(code)
+
+    def count(self, selector: str) -> int:
+        return int(self.script(f"return document.querySelectorAll({selector!r}).length"))
+
+    def text(self, selector: str) -> str:
+        return str(self.script(f"return document.querySelector({selector!r}).textContent"))
+
+    def texts(self, selector: str) -> list[str]:
+        return list(self.script(f"return [...document.querySelectorAll({selector!r})].map((each) => each.textContent)"))
+
+    def pointer(self, selector: str, *places: float, press: bool = False) -> None:
+        """Moves to each place, as a part of the element's width; `press`: from the first to the last."""
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.by import By
+
+        target = self.browser.find_element(By.CSS_SELECTOR, selector)
+        self.script(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+        width = target.rect["width"]
+        actions = ActionChains(self.browser, duration=10)
+        for number, place in enumerate(places):
+            actions.move_to_element_with_offset(target, round((place - 0.5) * width), 0)
+            if press and number == 0:
+                actions.click_and_hold()
+        if press:
+            actions.release()
+        actions.perform()
+
+    def test_the_axes_have_values_and_every_curve_is_drawn(self) -> None:
+        self.show("training")
+        self.assertIn("1 GiB", self.texts("#timeline text.y"))
+        self.assertIn("500 ms", self.texts("#timeline text.x"))
+        self.assertEqual(self.count("#timeline path.curve"), 4)
+        self.assertEqual(self.count("#timeline line.failure"), 1)
+        self.assertIn("step 0", self.texts("#timeline text.mark"))
+
+    def test_the_pointer_shows_values(self) -> None:
+        self.show("training")
+        self.pointer("#timeline", 0.5)
+        shown = self.text("#tip")
+        for name in ("live", "mapped", "pending", "free"):
+            self.assertRegex(shown, rf"{name}  \d")
+
+    def test_a_drag_zooms_and_a_double_click_goes_back(self) -> None:
+        self.show("training")
+        before = self.texts("#timeline text.x")
+        self.pointer("#timeline", 0.4, 0.45, 0.5, press=True)
+        self.assertNotEqual(self.texts("#timeline text.x"), before)
+        self.script("document.querySelector('#timeline').dispatchEvent(new MouseEvent('dblclick'))")
+        self.assertEqual(self.texts("#timeline text.x"), before)
+
+    def test_the_slider_changes_the_notation(self) -> None:
+        self.show("training")
+        move = "const s = document.querySelector('#moment'); s.value = {}; s.dispatchEvent(new Event('input'))"
+        seen = []
+        for event in (3, 200, 1500):
+            self.script(move.format(event))
+            seen.append(self.text("#notation"))
+        self.assertEqual(len(set(seen)), 3)
+        self.assertRegex(seen[0], r"^\[\d+\]$")
+        self.assertRegex(seen[2], r"\[\*16\].*\[-\d+\]")
+
+    def test_the_address_map_names_what_is_under_the_pointer(self) -> None:
+        self.show("training")
+        self.script("document.querySelector('#map').scrollIntoView()")
+        self.pointer("#map", 0.02)
+        self.assertRegex(self.text("#tip"), r"at 0x7f\w+")
+
+    def test_the_failure_is_told_with_its_report(self) -> None:
+        self.show("training")
+        self.assertIn("out of device memory", self.text("#failures pre.report"))
+        self.assertIn("Out of memory: 1 request did not fit", self.texts(".advice b"))
+
+    def test_each_way_to_look_at_what_lives_draws_something(self) -> None:
+        self.show("serving")
+        names = self.texts("#alive .row .row:last-child button")
+        self.assertEqual(names, ["by size", "by stack", "by stream", "by tag", "by thread", "flame graph"])
+        for number in range(len(names)):
+            self.script(f"document.querySelectorAll('#alive .row .row:last-child button')[{number}].click()")
+            self.assertGreater(self.count("#treemap rect.cell"), 1, names[number])
+
+    def test_light_and_dark_are_readable(self) -> None:
+        self.show("serving")
+        seen = set()
+        for _ in range(2):
+            self.script("document.querySelector('#theme').click()")
+            back, ink = self.script("const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]")
+            brightness = [sum(map(int, each[4:-1].split(", "))) for each in (back, ink)]
+            self.assertGreater(abs(brightness[0] - brightness[1]), 400)
+            seen.add(back)
+        self.assertEqual(len(seen), 2)
+
+    def test_a_narrow_window_needs_no_scrolling_sideways(self) -> None:
+        self.browser.set_window_size(500, 900)
+        self.addCleanup(self.browser.set_window_size, WIDTH, HEIGHT)
+        self.show("training")
+        self.assertLessEqual(*self.script("return [document.body.scrollWidth, innerWidth]"))
+
+
+if __name__ == "__main__":
+    unittest.main()
