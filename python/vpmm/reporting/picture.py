@@ -60,7 +60,7 @@ def size_class(bits: int) -> str:
 
 
 def grouped(lives: Iterable[Life], key_of: Callable[[Life], Key], label_of: Callable[[Key], str]) -> list[Group]:
-    """By what `key_of` has in common, largest first; keys with one label are one group, as are those past MOST_GROUPS."""
+    """By what `key_of` has in common, largest first; one label is one group, so is the rest after MOST_GROUPS."""
     sums: dict[Key, list[int]] = {}
     for life in lives:
         known = sums.setdefault(key_of(life), [0, 0])

@@ -194,6 +194,7 @@ class _Walk:
         self.mapped = 0
         self.pending = 0
         self.free = 0
+        self.fresh = 0  # bytes mapped for the request that is under way
         self.at: dict[int, Life] = {}
         self.chunks: dict[int, Mapping] = {}
         self.short: dict[int, tuple[int, Event]] = {}  # by thread: a report that no outcome has followed yet
@@ -265,7 +266,8 @@ class _Walk:
     # Between samples free memory is what the last one said, and what came and went since.
     def take(self, size: int) -> None:
         self.taken += size
-        self.free = max(self.free - size, 0)
+        self.free = max(self.free + self.fresh - size, 0)
+        self.fresh = 0
 
     def end_life(self, index: int, event: Event) -> None:
         life = self.at.pop(event.address)
@@ -280,7 +282,7 @@ class _Walk:
         self.story.mappings.append(mapping)
         if event.value == 1:
             self.story.created += event.bytes
-            self.free += event.bytes
+            self.fresh += event.bytes
             self.set_mapped(self.mapped + event.bytes)
 
     def unmap(self, index: int, event: Event) -> None:
@@ -307,7 +309,7 @@ class _Walk:
         return found
 
     def sample(self, index: int, event: Event) -> None:
-        self.pending, self.free = event.bytes, event.value
+        self.pending, self.free, self.fresh = event.bytes, event.value, 0
         self.set_mapped(event.address)
         if self.pending > self.story.peak_pending:
             self.story.peak_pending, self.story.peak_pending_index = self.pending, index
