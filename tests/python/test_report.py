@@ -56,6 +56,19 @@ class Walk(unittest.TestCase):
         pool.recording.events[-1].address = 20 * PAGE
         self.assertEqual(Story(pool.done()).peak_mapped, 20 * PAGE)
 
+    def test_free_memory_between_samples_follows_what_comes_and_goes(self) -> None:
+        story = Story(
+            recording_of(
+                Event(Kind.SAMPLE, 0),
+                Event(Kind.MAP, 1, 0x1000 * PAGE, 3 * PAGE, 1),
+                Event(Kind.ALLOCATE, 2, 0x1000 * PAGE, 5 * MIB, 3 * PAGE),
+                Event(Kind.FREE, 3, 0x1000 * PAGE, 5 * MIB),
+                Event(Kind.SAMPLE, 4, 3 * PAGE, 0, 2 * PAGE),
+                Event(Kind.UNMAP, 5, 0x1000 * PAGE, 3 * PAGE, 1),
+            )
+        )
+        self.assertEqual([each // PAGE for each in story.series.free], [0, 0, 0, 3, 2, 0])
+
     def test_an_address_that_is_allocated_twice_ends_the_first(self) -> None:
         story = Story(recording_of(Event(Kind.ALLOCATE, 0, 1, 10), Event(Kind.ALLOCATE, 0, 1, 20)))
         self.assertEqual((story.live_at_end, story.peak, len(story.alive(1))), (20, 20, 1))

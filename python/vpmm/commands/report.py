@@ -28,7 +28,10 @@ def run(options: argparse.Namespace) -> int:
     """Writes the page and prints its name; 2 where the recording cannot be read or the page not be written."""
     gc.disable()  # a million events are made, and none of them is garbage
     try:
-        story = reporting.Story(recordings.read(options.file), options.device)
+        recording = recordings.read(options.file)
+        if options.file != "-":
+            recording.header["file"] = Path(options.file).name
+        story = reporting.Story(recording, options.device)
         if options.text:
             sys.stdout.write(reporting.text_of(story))
         if options.output is not None or not options.text:

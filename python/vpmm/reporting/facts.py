@@ -25,11 +25,14 @@ class Leak:
 
 
 def title(story: Story) -> str:
-    """The command that was recorded, or where the recording is from."""
+    """The command that was recorded, or the file, or where the recording is from."""
     command = story.recording.header.get("command")
     if isinstance(command, list) and command:
         return " ".join(str(each).rsplit("/", 1)[-1] if i == 0 else str(each) for i, each in enumerate(command))[:300]
     source = story.header_text("source")
+    name = story.header_text("file")
+    if name:
+        return name
     return "a recorded program" if source in ("", "vpmm", "csv") else f"a recording of {source}"
 
 
@@ -41,9 +44,9 @@ def facts(story: Story) -> list[tuple[str, str, str]]:
     if story.capacity:
         found.append(("capacity", bytes_text(story.capacity), ""))
     failed = len(story.failures)
-    found.append(("failed requests", str(failed), "bad" if failed else ""))
+    found.append(("failed request" if failed == 1 else "failed requests", str(failed), "bad" if failed else ""))
     found.append(("allocations", f"{story.allocations:,}", ""))
-    found.append(("streams", str(len(story.streams)), ""))
+    found.append(("stream" if len(story.streams) == 1 else "streams", str(len(story.streams)), ""))
     found.append(("recorded", duration_text(story.duration_ns / 1000), ""))
     return found
 

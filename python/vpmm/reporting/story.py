@@ -79,7 +79,7 @@ class StreamUse:
 
 @dataclass
 class Series:
-    """Figures after each event; those of samples stay until the next sample."""
+    """Figures after each event; pending memory stays until the next sample."""
 
     time_ns: array[int] = field(default_factory=lambda: array("q"))
     live: array[int] = field(default_factory=lambda: array("q"))
@@ -194,6 +194,7 @@ class _Walk:
         self.mapped = 0
         self.pending = 0
         self.free = 0
+        self.fresh = 0  # bytes mapped for the request that is under way
         self.at: dict[int, Life] = {}
         self.chunks: dict[int, Mapping] = {}
         self.short: dict[int, tuple[int, Event]] = {}  # by thread: a report that no outcome has followed yet
@@ -239,7 +240,7 @@ class _Walk:
         self.at[event.address] = life
         story.lives.append(life)
         self.live += event.bytes
-        self.taken += max(event.value, event.bytes)
+        self.take(max(event.value, event.bytes))
         stream = story.streams[event.stream]
         stream.live += event.bytes
         stream.peak = max(stream.peak, stream.live)
@@ -262,11 +263,17 @@ class _Walk:
         if event.stream is not None:
             self.story.streams[event.stream].last_ns = event.time_ns
 
+    # Between samples free memory is what the last one said, and what came and went since.
+    def take(self, size: int) -> None:
+        self.taken += size
+        self.free = max(self.free + self.fresh - size, 0)
+        self.fresh = 0
+
     def end_life(self, index: int, event: Event) -> None:
         life = self.at.pop(event.address)
         life.end, life.end_ns = index, event.time_ns
         self.live -= life.event.bytes
-        self.taken -= max(life.event.value, life.event.bytes)
+        self.take(-max(life.event.value, life.event.bytes))
         self.story.streams[life.event.stream].live -= life.event.bytes
 
     def map(self, index: int, event: Event) -> None:
@@ -275,6 +282,7 @@ class _Walk:
         self.story.mappings.append(mapping)
         if event.value == 1:
             self.story.created += event.bytes
+            self.fresh += event.bytes
             self.set_mapped(self.mapped + event.bytes)
 
     def unmap(self, index: int, event: Event) -> None:
@@ -283,6 +291,7 @@ class _Walk:
             mapping.end, mapping.end_ns = index, event.time_ns
         if event.value == 1:
             self.story.released += event.bytes
+            self.free = max(self.free - event.bytes, 0)
             self.set_mapped(max(self.mapped - event.bytes, 0))
 
     def move(self, index: int, event: Event) -> None:
@@ -300,7 +309,7 @@ class _Walk:
         return found
 
     def sample(self, index: int, event: Event) -> None:
-        self.pending, self.free = event.bytes, event.value
+        self.pending, self.free, self.fresh = event.bytes, event.value, 0
         self.set_mapped(event.address)
         if self.pending > self.story.peak_pending:
             self.story.peak_pending, self.story.peak_pending_index = self.pending, index

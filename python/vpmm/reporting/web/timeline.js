@@ -155,5 +155,5 @@ function axisTime(ns, tick) {
   if (tick >= 60e9) return `${(ns / 60e9).toFixed(1)} min`;
   if (tick >= 1e9) return `${Math.round(ns / 1e9)} s`;
   if (tick >= 1e6) return ns >= 1e9 ? `${(ns / 1e9).toFixed(tick >= 1e8 ? 1 : tick >= 1e7 ? 2 : 3)} s` : `${Math.round(ns / 1e6)} ms`;
-  return ns >= 1e6 ? `${(ns / 1e6).toFixed(3)} ms` : `${(ns / 1e3).toFixed(1)} us`;
+  return ns >= 1e6 ? `${(ns / 1e6).toFixed(3)} ms` : `${(ns / 1e3).toFixed(tick >= 1e3 ? 0 : 1)} us`;
 }
