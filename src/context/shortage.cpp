@@ -75,10 +75,6 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   const observe::Statistics now = figures();
   shortage.requested = request.bytes;
   shortage.taken = round_up(request.bytes, device_.page_size);
-  driver::StreamId stream{};
-  shortage.stream = "no stream";
-  if (request.stream && device_.driver.stream_get_id(*request.stream, stream) == driver::CuResult::success)
-    shortage.stream = name_of_stream(static_cast<std::uint64_t>(stream));
   if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;
@@ -111,7 +107,14 @@ void DeviceContext::explain_shortage(const Request& request, Error& error) noexc
   const std::string reason = std::exchange(error.message, message_of("out of device memory: {}", error.message));
   try {
     Visit visit(*this);
-    if (visit.status()) error.message = shortage_report(look_at_shortage(request, reason));
+    if (visit.status()) {
+      Shortage shortage = look_at_shortage(request, reason);
+      shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
+      const Result<pool::Caller> caller = visit.identify(request.stream);  // asks no id where that breaks a capture
+      if (caller && caller.value().timeline != nullptr)
+        shortage.stream = device_.timelines.describe_stream(caller.value().timeline->id);
+      error.message = shortage_report(shortage);
+    }
   } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone
   }
   observe::log(observe::LogLevel::info, "{}", first_line(error.message));

@@ -245,7 +245,8 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
   begin_capture(full, stream, GetParam());
   const DevicePtr ptr = full.allocate(6 * kPage, stream);  // the host waits for the other stream's work
   full.use(ptr, 6 * kPage, stream);
-  expect_error(full.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  expect_error(full.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {" on a stream that is being captured\n"});
   destroy(full, end_capture(full, stream));
   EXPECT_EQ(full.statistics().host_waits, 1u);
 }

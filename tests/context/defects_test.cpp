@@ -299,7 +299,7 @@ TEST(Defects, the_out_of_memory_error_tells_free_from_mapped) {
   world.allocate(5 * kPage, stream);
   world.deallocate(world.allocate(3 * kPage, stream), stream);
   expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory,
-               {"free 6291456", "mapped 16777216", "limit 16777216"});
+               {"free       6 MiB ", "mapped     16 MiB; the limit is 16 MiB; 0 bytes more may be mapped"});
 }
 
 // --- order ----------------------------------------------------------------------------------------------------------
