@@ -8,6 +8,7 @@
 
 #include "observe/block_file.hpp"
 #include "observe/definitions.hpp"
+#include "observe/json_text.hpp"
 #include "observe/live_table.hpp"
 #include "observe/recording_sink.hpp"
 #include "observe/window.hpp"
@@ -153,11 +154,12 @@ bool BlockSink::write_events() noexcept try {
 
 void BlockSink::close(std::uint64_t lost, bool is_exit) noexcept try {
   lost += flush() + events_.size();
-  const nlohmann::json end = {{"lost", lost},
-                              {"ended", is_exit ? "exit" : "stopped"},
-                              {"peak_live_bytes", live_.peak_bytes()},
-                              {"peak_mapped_bytes", peak_mapped_}};
-  window_.write(BlockKind::end, end.dump());
+  JsonObject end;
+  end.add("lost", std::to_string(lost));
+  end.add("ended", json_quoted(is_exit ? "exit" : "stopped"));
+  end.add("peak_live_bytes", std::to_string(live_.peak_bytes()));
+  end.add("peak_mapped_bytes", std::to_string(peak_mapped_));
+  window_.write(BlockKind::end, end.text());
   window_.close();
 } catch (const std::exception&) {
   window_.keep_error("no host memory for its end");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,8 @@ std::string name_of_thread(std::uint32_t number) {
   return name.empty() ? std::to_string(number) : fmt::format("{} {}", name, number);
 }
 
-std::string text_of(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-nlohmann::json json_of(const FrameText& frame) {
-  return nlohmann::json::array({frame.file, frame.line, frame.function});
+std::string json_of(const FrameText& frame) {
+  return fmt::format("[{},{},{}]", json_quoted(frame.file), frame.line, json_quoted(frame.function));
 }
 
 // `define` may throw; then there is no number.
@@ -44,39 +41,46 @@ std::uint32_t number_in(Map& map, const typename Map::key_type& key, Define&& de
 
 std::uint32_t Definitions::stream(std::uint64_t key, std::uint64_t handle) {
   return number_in(streams_, key, [&](const std::string& number) {
-    lasting_["streams"][number] = handle == 0 ? fmt::format("stream {}", key) : fmt::format("{:#x}", handle);
+    new_streams_.add(number, json_quoted(handle == 0 ? fmt::format("stream {}", key) : fmt::format("{:#x}", handle)));
   });
 }
 
 std::uint32_t Definitions::thread(std::uint32_t number) {
   return number_in(threads_, number,
-                   [&](const std::string& in_file) { lasting_["threads"][in_file] = name_of_thread(number); });
+                   [&](const std::string& in_file) { new_threads_.add(in_file, json_quoted(name_of_thread(number))); });
 }
 
 std::uint32_t Definitions::tag(std::uint32_t tag) {
   if (tag == 0 || tag_name_ == nullptr || tags_.contains(tag)) return tag;
   const char* const name = tag_name_(tag);
   if (*name == '\0') return tag;  // it may get one
-  lasting_["tags"][std::to_string(tag)] = name;
+  tags_.reserve(tags_.size() + 1);
+  new_tags_.add(std::to_string(tag), json_quoted(name));
   tags_.insert(tag);
   return tag;
 }
 
 std::uint64_t Definitions::string(const std::string& text) {
   if (strings_ != 0 && text == last_string_) return strings_;
-  texts_["strings"][std::to_string(strings_ + 1)] = text.substr(0, kLongestString);
-  last_string_ = text;
-  text_bytes_ += std::min(text.size(), kLongestString);
+  std::string last = text;
+  new_strings_.add(std::to_string(strings_ + 1), json_quoted(std::string_view(text).substr(0, kLongestString)));
+  last_string_ = std::move(last);
   return ++strings_;
 }
 
 bool Definitions::write_to(Window& window) {
   if (!write_stacks(window)) return false;
-  if (!lasting_.empty() && !window.write_lasting(text_of(lasting_))) return false;
-  lasting_ = nlohmann::json::object();
-  if (!texts_.empty() && !window.write(BlockKind::definitions, text_of(texts_))) return false;
-  texts_ = nlohmann::json::object();
-  text_bytes_ = 0;
+  JsonObject lasting;
+  if (!new_streams_.is_empty()) lasting.add("streams", new_streams_.text());
+  if (!new_threads_.is_empty()) lasting.add("threads", new_threads_.text());
+  if (!new_tags_.is_empty()) lasting.add("tags", new_tags_.text());
+  if (!lasting.is_empty() && !window.write_lasting(lasting.text())) return false;
+  for (JsonObject* const table : {&new_streams_, &new_threads_, &new_tags_}) table->clear();
+  if (new_strings_.is_empty()) return true;
+  JsonObject strings;
+  strings.add("strings", new_strings_.text());
+  if (!window.write(BlockKind::definitions, strings.text())) return false;
+  new_strings_.clear();
   return true;
 }
 
@@ -88,23 +92,22 @@ const FrameText& Definitions::native(std::uint64_t return_address) {
 
 // Where it fails, all are written again: a stack may stand in the file twice, and never stands for another.
 bool Definitions::write_stacks(Window& window) {
-  nlohmann::json json = nlohmann::json::object();
-  std::size_t bytes = 0;
+  JsonObject stacks;
   const auto write = [&] {
-    bytes = 0;
-    return json.empty() || window.write_lasting(text_of(std::exchange(json, nlohmann::json::object())));
+    if (stacks.is_empty()) return true;
+    JsonObject block;
+    block.add("stacks", stacks.text());
+    stacks.clear();
+    return window.write_lasting(block.text());
   };
   if (fresh_stacks_.empty()) fresh_stacks_ = stacks_.take_new();
   for (const StackTable::Stack& stack : fresh_stacks_) {
-    nlohmann::json frames = nlohmann::json::array();
-    const auto add = [&](const FrameText& frame) {
-      frames.push_back(json_of(frame));
-      bytes += frame.file.size() + frame.function.size() + kBytesOfFrame;
-    };
+    std::string frames;
+    const auto add = [&](const FrameText& frame) { frames += (frames.empty() ? "" : ",") + json_of(frame); };
     for (const std::uint64_t address : stack.native) add(native(address));
     for (const FrameText& frame : stack.foreign) add(frame);
-    json["stacks"][std::to_string(stack.number)] = std::move(frames);
-    if (bytes >= kMostText && !write()) return false;
+    stacks.add(std::to_string(stack.number), "[" + frames + "]");
+    if (stacks.size() >= kMostText && !write()) return false;
   }
   if (!write()) return false;
   fresh_stacks_.clear();

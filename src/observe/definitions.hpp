@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "observe/json_text.hpp"
 #include "observe/stack_table.hpp"
 #include "observe/window.hpp"
 
@@ -27,14 +27,13 @@ class Definitions {
   std::uint32_t stack(std::uint32_t stack) const { return stack < first_stack_ ? 0 : stack; }
   std::uint64_t string(const std::string& text);
   // There is so much that it should be written.
-  bool is_full() const { return text_bytes_ >= kMostText; }
+  bool is_full() const { return new_strings_.size() >= kMostText; }
   // False: something is not in the file.
   bool write_to(Window& window);
 
  private:
   static constexpr std::size_t kLongestString = std::size_t{256} << 10;
   static constexpr std::size_t kMostText = std::size_t{4} << 20;  // that waits; a block holds it in any notation
-  static constexpr std::size_t kBytesOfFrame = 16;                // beside its texts
 
   const FrameText& native(std::uint64_t return_address);
   bool write_stacks(Window& window);
@@ -49,9 +48,11 @@ class Definitions {
   std::unordered_map<std::uint64_t, FrameText> native_;  // by return address
   std::uint64_t strings_ = 0;
   std::string last_string_;
-  std::size_t text_bytes_ = 0;                         // of texts_
-  nlohmann::json lasting_ = nlohmann::json::object();  // not in the file yet
-  nlohmann::json texts_ = nlohmann::json::object();    // likewise, of `strings`
+  // --- not in the file yet ---
+  JsonObject new_streams_;
+  JsonObject new_threads_;
+  JsonObject new_tags_;
+  JsonObject new_strings_;
 };
 
 }  // namespace vpmm::observe

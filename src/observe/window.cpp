@@ -8,8 +8,9 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "observe/json_text.hpp"
 
 namespace vpmm::observe {
 namespace {
@@ -47,23 +48,26 @@ Window::Window(std::unique_ptr<BlockFile> file, const RecordingOptions& options)
 
 std::string Window::header_text(bool is_window) const {
   const RecordingHeader& header = options_.header;
-  nlohmann::json settings = nlohmann::json::object();
-  for (const auto& [name, value] : header.settings) settings[name] = value;
-  nlohmann::json json = {{"version", VPMM_VERSION},
-                         {"pid", getpid()},
-                         {"device", header.device},
-                         {"device_name", header.device_name},
-                         {"page_size", header.page_size},
-                         {"device_bytes", header.device_bytes},
-                         {"started_unix_ns", started_unix_ns_},
-                         {"command", command_of_process()},
-                         {"settings", std::move(settings)},
-                         {"stacks", header.stacks},
-                         {"sample", options_.sample},
-                         {"source", "vpmm"},
-                         {"is_window", is_window}};
-  if (header.capacity) json["capacity"] = *header.capacity;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  JsonObject settings;
+  for (const auto& [name, value] : header.settings) settings.add(name, json_quoted(value));
+  std::string command;
+  for (const std::string& word : command_of_process()) command += (command.empty() ? "" : ",") + json_quoted(word);
+  JsonObject json;
+  json.add("version", json_quoted(VPMM_VERSION));
+  json.add("pid", std::to_string(getpid()));
+  json.add("device", std::to_string(header.device));
+  json.add("device_name", json_quoted(header.device_name));
+  json.add("page_size", std::to_string(header.page_size));
+  if (header.capacity) json.add("capacity", std::to_string(*header.capacity));
+  json.add("device_bytes", std::to_string(header.device_bytes));
+  json.add("started_unix_ns", std::to_string(started_unix_ns_));
+  json.add("command", "[" + command + "]");
+  json.add("settings", settings.text());
+  json.add("stacks", json_quoted(header.stacks));
+  json.add("sample", std::to_string(options_.sample));
+  json.add("source", json_quoted("vpmm"));
+  json.add("is_window", is_window ? "true" : "false");
+  return json.text();
 }
 
 bool Window::write_header() noexcept try {
