@@ -48,7 +48,8 @@ ReplayResult sample() {
 TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
   EXPECT_EQ(to_json(sample()),
             R"({"trace":"gnn.csv.gz","driver":"sim","allocator":"vpmm","operations":18297,"allocations":9150,)"
-            R"("failed_allocations":0,"peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
+            R"("failed_allocations":0,"recorded_failures":0,"first_failed_event":null,"first_failed_bytes":null,)"
+            R"("peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
             R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
             R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5,)"
             R"("peak_rounded_bytes":18645000000,)"
@@ -75,7 +76,7 @@ TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
   result.hazards.reset();
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_TRUE(json["hazards"].is_null());
-  EXPECT_EQ(json.size(), 23u);
+  EXPECT_EQ(json.size(), 26u);
 }
 
 TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
