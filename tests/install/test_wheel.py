@@ -69,6 +69,7 @@ class Wheel(unittest.TestCase):
             path for package in packages for path in package.rglob("*") if path.suffix in (".py", ".pyi", ".typed")
         ]
         paths += (ROOT / "python/vpmm/plugins/torch_allocator").glob("*.[ch]pp")
+        paths += (ROOT / "python/vpmm/reporting/web").iterdir()
         sources = {str(path.relative_to(ROOT / "python")) for path in paths}
         sources = {name for name in sources if "__pycache__" not in name} | {"vpmm/include/vpmm/vpmm.h"}
         self.assertLessEqual(sources, names)
