@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vpmm import convert
 from vpmm.convert import window
+from vpmm.errors import Error
 from vpmm.units import bytes_text
 
 
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             recording = window.cut(recording, after, before)
         for warning in convert.save(recording, options.output, target):
             print(f"vpmm: warning: {warning}", file=sys.stderr)
-    except (ValueError, OSError) as error:  # a bad file is a ValueError, too
+    except (ValueError, OSError, Error) as error:  # a bad file is a ValueError, too
         print(f"vpmm: {error}", file=sys.stderr)
         return 2
     size = bytes_text(options.output.stat().st_size)
