@@ -45,6 +45,7 @@ class BlockSink final : public RecordingSink {
   }
   RecordedEvent numbered(const QueuedEvent& event);
   bool write_events() noexcept;
+  void note_mapped(const QueuedEvent& event);
   void add(const RecordedEvent& event);
 
   const std::uint64_t start_ns_;
@@ -56,6 +57,7 @@ class BlockSink final : public RecordingSink {
   std::vector<RecordedEvent> events_;  // not in the file yet; never more than fit into a block
   std::uint64_t left_out_ = 0;
   bool is_over_ = false;  // nothing can be written any more
+  Bytes mapped_ = 0;
   Bytes peak_mapped_ = 0;
 };
 
@@ -89,8 +91,9 @@ void BlockSink::write(const QueuedEvent& event) {
     return add(freed);
   }
   if (event.kind != RecordedKind::allocate) {
-    if (event.kind == RecordedKind::sample) peak_mapped_ = std::max(peak_mapped_, to_integer(event.address));
-    return add(numbered(event));
+    const RecordedEvent other = numbered(event);
+    note_mapped(event);
+    return add(other);
   }
   if (const std::optional<RecordedEvent> before = live_.find(to_integer(event.address))) {
     RecordedEvent freed = *before;  // whose free was left out
@@ -105,6 +108,14 @@ void BlockSink::write(const QueuedEvent& event) {
   const RecordedEvent allocated = numbered(event);
   live_.insert(allocated);
   add(allocated);
+}
+
+// A sample is the pool's own figure; between two of them chunks come and go.
+void BlockSink::note_mapped(const QueuedEvent& event) {
+  if (event.kind == RecordedKind::sample) mapped_ = to_integer(event.address);
+  if (event.kind == RecordedKind::map && event.value == 1) mapped_ += event.bytes;
+  if (event.kind == RecordedKind::unmap && event.value == 1) mapped_ -= std::min(mapped_, event.bytes);
+  peak_mapped_ = std::max(peak_mapped_, mapped_);
 }
 
 void BlockSink::add(const RecordedEvent& event) {

@@ -32,7 +32,7 @@ class RecordedProgram {
     record(RecordedKind::free, ptr, 0, stream, us);
   }
   void record(RecordedKind kind, DevicePtr ptr, Bytes bytes, std::optional<std::uint64_t> stream, std::uint64_t us,
-              std::unique_ptr<std::string> text = nullptr) noexcept {
+              std::unique_ptr<std::string> text = nullptr, std::uint64_t value = 0) noexcept {
     QueuedEvent event;
     event.kind = kind;
     event.address = ptr;
@@ -40,6 +40,7 @@ class RecordedProgram {
     event.stream = stream;
     event.time_ns = us * 1000;
     event.text = std::move(text);
+    event.value = value;
     channel_->queue.put(std::move(event));
   }
   Result<void> close() { return writer_->close(); }

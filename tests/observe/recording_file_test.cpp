@@ -114,6 +114,16 @@ TEST_F(RecordingFile, frees_what_an_address_held_before_if_that_free_was_left_ou
   EXPECT_EQ(file.events.size(), 3u);
 }
 
+TEST_F(RecordingFile, knows_the_most_that_was_mapped_between_two_samples) {
+  auto program = start();
+  program->record(RecordedKind::sample, DevicePtr{1000}, 0, std::nullopt, 1);
+  program->record(RecordedKind::map, kA, 500, std::nullopt, 2, nullptr, 1);
+  program->record(RecordedKind::map, kB, 700, std::nullopt, 3);  // a chunk that moved
+  program->record(RecordedKind::unmap, kA, 500, std::nullopt, 4, nullptr, 1);
+  ASSERT_TRUE(program->close().ok());
+  EXPECT_EQ(read_recorded(path()).end["peak_mapped_bytes"], 1500);
+}
+
 TEST_F(RecordingFile, has_blocks_of_many_events) {
   auto program = start();
   for (std::uint64_t i = 0; i < 200'000; ++i) program->record_allocate(DevicePtr{(i + 1) << 12}, 64, i % 7, i);
