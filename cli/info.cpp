@@ -1,9 +1,7 @@
 // cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -216,11 +214,9 @@ int info(const Options& options) {
   if (const Result<void> asked = ask_driver(answer); !asked) answer.problems.push_back(asked.error().message);
   const auto print = options.json ? print_json : print_text;
   print(answer);
-  const bool is_printed = std::fflush(stdout) == 0;  // before an error on the other stream
-  if (!is_printed) fail(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
   for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
-  return is_printed && answer.problems.empty() ? kSuccess : kCouldNot;
+  return answer.problems.empty() ? kSuccess : kCouldNot;
 }
 
 }  // namespace
