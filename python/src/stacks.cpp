@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -29,7 +30,8 @@ struct Frame {
 
 struct Frames {
   std::map<Key, std::uint64_t> numbers;  // from 1
-  std::deque<Frame> frames;              // by number less 1
+  std::mutex mutex;                      // held for the deque alone, and over no call of Python
+  std::deque<Frame> frames;              // by number less 1; who reads one holds the mutex, not the interpreter's lock
 };
 
 // Under the interpreter's lock. Never destroyed: threads may still allocate when the interpreter ends.
@@ -57,7 +59,11 @@ std::uint64_t number_of(PyObject* code, int line) {
   if (all.frames.size() == kMostFrames) return 0;
   std::string function = text_of(code, "co_qualname");  // since Python 3.11
   if (function.empty()) function = text_of(code, "co_name");
-  all.frames.push_back({text_of(code, "co_filename"), static_cast<std::uint64_t>(line), std::move(function)});
+  Frame made{text_of(code, "co_filename"), static_cast<std::uint64_t>(line), std::move(function)};
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.frames.push_back(std::move(made));
+  }
   all.numbers.emplace(Key{code, line}, all.frames.size());
   Py_INCREF(code);
   return all.frames.size();
@@ -95,7 +101,9 @@ std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most)
 
 // Right after capture(), on the same thread; entries do not move and do not go.
 void describe(void* /*argument*/, std::uint64_t frame, const char** file, std::uint64_t* line, const char** function) {
+  std::unique_lock<std::mutex> lock(known().mutex);
   const Frame& found = known().frames[frame - 1];
+  lock.unlock();
   *file = found.file.c_str();
   *line = found.line;
   *function = found.function.c_str();

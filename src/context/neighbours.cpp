@@ -2,6 +2,8 @@
 #include "context/neighbours.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
@@ -10,6 +12,9 @@
 
 namespace vpmm::context {
 namespace {
+
+constexpr int kMostTries = 500;
+constexpr std::chrono::microseconds kBetweenTries{100};
 
 // Leaked: pools may be destroyed after every static object.
 struct Neighbourhood {
@@ -37,11 +42,20 @@ void enter_neighbourhood(Context& pool) {
   neighbourhood().pools.push_back(&pool);
 }
 
-// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the driver.
+// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the driver; then nobody
+// looks at the list any more. Else the summary may be under way, which takes a moment.
 void leave_neighbourhood(Context& pool) noexcept {
-  if (process_is_ending()) return;
-  const MutexLock lock(neighbourhood().mutex);
-  std::erase(neighbourhood().pools, &pool);
+  Neighbourhood& all = neighbourhood();
+  if (process_is_ending()) {
+    for (int tries = 0; !all.mutex.try_lock(); ++tries) {
+      if (tries == kMostTries) return;
+      std::this_thread::sleep_for(kBetweenTries);
+    }
+  } else {
+    all.mutex.lock();
+  }
+  const MutexLock lock(all.mutex, std::adopt_lock);
+  std::erase(all.pools, &pool);
 }
 
 void summarize_all() noexcept {

@@ -210,6 +210,7 @@ std::string memory_manager_from_environment() { return std::string(value_of(kMem
 Result<RecordSettings> record_settings_from_environment() {
   RecordSettings settings;
   settings.file = value_of(kRecord.name);
+  if (settings.file == kRecord.fallback) settings.file.clear();
   if (settings.file.empty()) return settings;
   RecordOptions& options = settings.options;
   VPMM_TRY_ASSIGN(const std::string_view stacks, allowed_value(kRecordStacks));

@@ -61,7 +61,8 @@ std::uint32_t Definitions::tag(std::uint32_t tag) {
 }
 
 std::uint64_t Definitions::string(const std::string& text) {
-  if (strings_ != 0 && text == last_string_) return strings_;
+  // One that is written already may be in a block that a window leaves out.
+  if (!new_strings_.is_empty() && text == last_string_) return strings_;
   std::string last = text;
   new_strings_.add(std::to_string(strings_ + 1), json_quoted(std::string_view(text).substr(0, kLongestString)));
   last_string_ = std::move(last);

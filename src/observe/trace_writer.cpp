@@ -110,6 +110,7 @@ TraceWriter::~TraceWriter() {
   if (shared_->is_forked()) return;
   if (!has_begun_) {
     shared_->channel->queue.close();
+    shared_->channel->queue.take([](const QueuedEvent&) {});  // which are no events of the next recording
     shared_->channel->is_in_use.store(false);
     return;
   }

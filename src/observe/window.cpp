@@ -101,6 +101,7 @@ void Window::keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept tr
   lived_ = std::move(lives);
   newer_ = file_->size();
   newer_since_ns_ = now_ns;
+  retry_at_ = 0;
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as said
 }
 

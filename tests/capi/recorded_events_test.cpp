@@ -163,6 +163,12 @@ TEST_F(RecordedByEnvironment, options_are_taken_from_it) {
   EXPECT_EQ(recorded.count(RecordedKind::allocate), 1U);
 }
 
+TEST_F(RecordedByEnvironment, the_default_as_info_prints_it_is_no_file) {
+  setenv("VPMM_RECORD", "none", 1);
+  use_a_pool();
+  EXPECT_FALSE(std::filesystem::exists("none"));
+}
+
 TEST_F(RecordedByEnvironment, what_is_wrong_with_it_keeps_no_pool_from_opening) {
   setenv("VPMM_RECORD", "/no/such/folder/file", 1);
   testing::internal::CaptureStderr();

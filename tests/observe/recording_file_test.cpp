@@ -182,6 +182,25 @@ TEST_F(RecordingFile, with_a_limit_stays_below_it_and_knows_what_lives) {
   EXPECT_TRUE(trace.ok()) << trace.error().message;
 }
 
+TEST_F(RecordingFile, with_a_limit_keeps_the_texts_that_its_events_repeat) {
+  RecordingOptions options;
+  options.limit = std::size_t{1} << 20;
+  auto program = start(options);
+  for (std::uint64_t turn = 0; turn < 20; ++turn) {
+    program->record(RecordedKind::mark, DevicePtr{}, 0, std::nullopt, turn * 20'000,
+                    std::make_unique<std::string>("the same"));
+    for (std::uint64_t i = 0; i < 10'000; ++i) {
+      program->record_allocate(kB, 77 + i * 4096, 1, turn * 20'000 + 2 * i);
+      program->record_deallocate(kB, 1, turn * 20'000 + 2 * i + 1);
+    }
+  }
+  ASSERT_TRUE(program->close(std::chrono::minutes(2)).ok());
+  const RecordedFile file = read_recorded(path());
+  ASSERT_EQ(file.error, "");
+  ASSERT_EQ(file.header["is_window"], true);
+  EXPECT_GT(file.count(RecordedKind::mark), 0u);
+}
+
 TEST_F(RecordingFile, with_a_window_reaches_back_that_far_and_hardly_twice) {
   RecordingOptions options;
   options.window_ns = 1'000'000'000;
