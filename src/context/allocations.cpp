@@ -179,20 +179,15 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
   if (block->begin != ptr) return not_live(ptr, range);
-  CallLog::Place place = recorder_.claim_free();
+  // Before the driver is called, for a place that is claimed holds up the recording.
+  recorder_.record_free(recorder_.claim_free(), ptr, caller);
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
-  if (!caller.may_queue() || !uses.are_of(caller)) {
-    Result<void> freed = device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
-    recorder_.record_free(std::move(place), ptr, caller);
-    return freed;
-  }
+  if (!caller.may_queue() || !uses.are_of(caller))
+    return device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
-  if (freed)
-    recorder_.record_free(std::move(place), ptr, caller);
-  else
-    recorder_.free_failed(range, tag, caller);  // it is the caller's still
+  if (!freed) recorder_.free_failed(range, tag, caller);  // it is the caller's still
   return freed;
 }
 

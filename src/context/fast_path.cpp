@@ -124,12 +124,12 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   return deallocate_slowly(ptr, stream, nullptr);
 }
 
-// The stream is asked for its id once. All or none, also when the out-of-memory callback throws.
+// The stream is asked for its id once, and whether a recording has begun each time. All or none, also when the
+// out-of-memory callback throws.
 Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Way way = front_.way();
-  const Client client = stream ? front_.client_of(way, *stream) : Client{};
+  const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -137,7 +137,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
-    out[i] = try_allocate(way, client, bytes[i], 0);
+    out[i] = try_allocate(front_.way(), client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
@@ -166,11 +166,10 @@ void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
 }
 
 Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
-  const Way way = front_.way();
-  const Client client = stream ? front_.client_of(way, *stream) : Client{};
+  const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
-    if (is_null(ptr) || is_freed(try_free(way, client, ptr), stream, nullptr)) continue;
+    if (is_null(ptr) || is_freed(try_free(front_.way(), client, ptr), stream, nullptr)) continue;
     Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
     if (!freed && first) first = std::move(freed);
   }

@@ -96,6 +96,12 @@ std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Calle
 void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) {
   if (tag != 0) tags_.add(range.begin, range.size, tag);
   tell({EventKind::allocate, range.begin, range.size, caller.stream, tag});
+  if (CallLog* const recording = log()) {
+    Request request;
+    request.bytes = range.size;
+    request.tag = tag;
+    recording->allocated(range.begin, request, 0, CallLog::by(caller));
+  }
   observe_begin(range, caller.stream);
 }
 

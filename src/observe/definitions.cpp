@@ -101,7 +101,7 @@ bool Definitions::write_stacks(Window& window) {
     stacks.clear();
     return window.write_lasting(block.text());
   };
-  if (fresh_stacks_.empty()) fresh_stacks_ = stacks_.take_new();
+  stacks_.take_new(fresh_stacks_);  // behind those that could not be written
   for (const StackTable::Stack& stack : fresh_stacks_) {
     std::string frames;
     const auto add = [&](const FrameText& frame) { frames += (frames.empty() ? "" : ",") + json_of(frame); };

@@ -1,6 +1,8 @@
 // observe: the level and the sink of the process.
 #include "observe/log.hpp"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -26,6 +28,11 @@ std::shared_ptr<const LogSink> current_sink() {
   MutexLock lock(holder.mutex);
   return holder.sink;
 }
+
+// A child of fork() finds the lock free, whoever had it. No other lock is taken under it.
+void before_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { sink_holder().mutex.lock(); }
+void after_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { sink_holder().mutex.unlock(); }
+[[maybe_unused]] const int kForkHandlers = pthread_atfork(before_fork, after_fork, after_fork);
 
 // One write, so that lines of several threads do not mix.
 void write_to_stderr(LogLevel level, std::string_view message) {

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <unwind.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -122,9 +124,11 @@ std::uint32_t StackTable::begin_anew() {
   return next_;
 }
 
-std::vector<StackTable::Stack> StackTable::take_new() {
+void StackTable::take_new(std::vector<Stack>& taken) {
   const MutexLock lock(mutex_);
-  return std::exchange(fresh_, {});
+  taken.reserve(taken.size() + fresh_.size());
+  std::move(fresh_.begin(), fresh_.end(), std::back_inserter(taken));
+  fresh_.clear();
 }
 
 FrameText describe_native(std::uint64_t return_address) {

@@ -58,8 +58,8 @@ class StackTable {
   std::uint32_t capture(const StackKinds& kinds) noexcept VPMM_EXCLUDES(mutex_);
   // Of a new file: no number from before it is given out again. Returns the first that may be.
   std::uint32_t begin_anew() VPMM_EXCLUDES(mutex_);
-  // What got a number since the last time.
-  std::vector<Stack> take_new() VPMM_EXCLUDES(mutex_);
+  // Appends what got a number since the last time.
+  void take_new(std::vector<Stack>& taken) VPMM_EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;
