@@ -98,7 +98,8 @@ Descriptors own_descriptors() {
   Descriptors own;
   for (const auto& file : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // that of the folder
-    own.sockets += fs::read_symlink(file, gone).string().starts_with("socket:") ? 1U : 0U;
+    const std::string what = fs::read_symlink(file, gone).string();
+    own.sockets += what.starts_with("socket:") || what.find("pidfd") != std::string::npos ? 1U : 0U;
     own.all += gone ? 0U : 1U;
   }
   --own.all;  // of the folder
