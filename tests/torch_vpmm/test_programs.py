@@ -99,7 +99,8 @@ class Switch(VpmmCase):
             path = Path(folder, "run.vpmm")
             self.output_of(code, VPMM_RECORD=str(path), VPMM_RECORD_STACKS="python")
             recording = recordings.read(path)
-        stack = next(event.stack for event in recording.events if event.bytes == 20 * MIB)
+        is_of_it = [each.bytes == 20 * MIB and each.kind == recordings.Kind.ALLOCATE for each in recording.events]
+        stack = recording.events[is_of_it.index(True)].stack
         self.assertEqual(
             [(each.function, each.line) for each in recording.stacks[stack][:2]], [("train", 3), ("<module>", 4)]
         )
