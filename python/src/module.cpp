@@ -1,5 +1,8 @@
 // python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
 
 #include "errors.hpp"
 #include "events.hpp"
@@ -17,6 +20,10 @@ NB_MODULE(_vpmm, module) {
     vpmm::python::call([&] { return vpmm_device_count(&count); });
     return count;
   });
+  module.def(
+      "record_mark",
+      [](const std::string& text) { vpmm::python::call([&] { return vpmm_record_mark(nullptr, text.c_str()); }); },
+      nanobind::arg("text"));
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);

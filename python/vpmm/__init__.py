@@ -141,12 +141,12 @@ def record(
     return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
 
 
-def record_mark(text: str, device: int = 0) -> None:
-    """Puts `text` into the recording of the pool of `device`, between the calls before and after it, as in "step 12".
+def record_mark(text: str) -> None:
+    """Puts `text` into each recording of the process, between the calls before and after it, as in "step 12".
 
-    Without a recording it does nothing.
+    Without a recording it does nothing. ``Pool.record_mark`` is for that of one pool.
     """
-    Pool.default(device).record_mark(text)
+    _vpmm.record_mark(text)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -167,7 +168,7 @@ def pending_memory(story: Story) -> Advice | None:
 
 def is_default_stream(name: str) -> bool:
     """A program's weights are often allocated there, and stay."""
-    return name in ("0", "0x0", "0x1", "0x2")
+    return re.fullmatch(r"0|0x[012]|stream \d+( \(0x[12]\))?", name) is not None
 
 
 def hoarding_stream(story: Story) -> Advice | None:

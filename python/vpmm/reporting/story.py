@@ -168,6 +168,8 @@ class Story:
         if stream is None:
             return "no stream named"
         name = self.recording.streams.get(stream, "")
+        if name.startswith("stream "):
+            return name
         return f"stream {stream}" if name in ("", str(stream)) else f"stream {stream} ({name})"
 
     def thread_name(self, thread: int) -> str:
