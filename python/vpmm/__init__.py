@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from vpmm import _csv_log
+from vpmm import _csv_log, _vpmm
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import address_of, stream_handle
 from vpmm._vpmm import Pool, __version__, device_count
