@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cupy.hpp"
 #include "errors.hpp"
 #include "events.hpp"
 #include "ipc.hpp"
@@ -27,6 +28,7 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
+  vpmm::python::bind_cupy(module);
   vpmm::python::bind_messages(module);
   vpmm::python::provide_stacks();
 }

@@ -47,7 +47,9 @@ __all__ = [
     "record_use",
     "stats",
     "trim",
+    "use_for_cupy",
     "use_for_numba",
+    "use_for_rmm",
     "use_for_torch",
 ]
 
@@ -234,6 +236,23 @@ def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes 
     The options are those of vpmm.plugins.numba.use_for_numba.
     """
     _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
+
+
+def use_for_cupy() -> None:
+    """Makes CuPy draw its device memory from the process-wide pools, from now on; what it has stays where it is.
+
+    The variable VPMM_CUPY=1 does the same at ``import cupy``. Raises vpmm.Error when CuPy is missing or too old.
+    """
+    importlib.import_module("vpmm.plugins.cupy").install()
+
+
+def use_for_rmm() -> None:
+    """Makes RMM draw its device memory from the process-wide pools, on all devices, and with it cuDF, cuML and others.
+
+    Builds the resource for the RMM that is here when this is its first use. The variable VPMM_RMM=1 does the same at
+    ``import rmm``. Raises vpmm.Error when it cannot be done.
+    """
+    importlib.import_module("vpmm.plugins.rmm").install()
 
 
 def use_for_torch() -> None:

@@ -99,7 +99,8 @@ Descriptors own_descriptors() {
   for (const auto& file : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // that of the folder
     const std::string what = fs::read_symlink(file, gone).string();
-    own.sockets += what.starts_with("socket:") || what.find("pidfd") != std::string::npos ? 1U : 0U;
+    own.sockets += what.starts_with("socket:") ? 1U : 0U;
+    own.watches += what.find("pidfd") != std::string::npos ? 1U : 0U;
     own.all += gone ? 0U : 1U;
   }
   --own.all;  // of the folder
@@ -111,6 +112,7 @@ Belongings own_belongings() {
   const Descriptors files = own_descriptors();
   own.descriptors = files.all;
   own.sockets = files.sockets;
+  own.watches = files.watches;
   own.threads = entries_of("/proc/self/task");
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) own.areas += line.find("memfd:") != std::string::npos ? 1U : 0U;
