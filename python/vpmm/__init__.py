@@ -48,6 +48,7 @@ __all__ = [
     "stats",
     "trim",
     "use_for_numba",
+    "use_for_rmm",
     "use_for_torch",
 ]
 
@@ -234,6 +235,15 @@ def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes 
     The options are those of vpmm.plugins.numba.use_for_numba.
     """
     _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
+
+
+def use_for_rmm() -> None:
+    """Makes RMM, and so cuDF and cuML, draw the memory of all devices from the process-wide pools.
+
+    Builds the resource for the RMM that is here when this is its first use (about ten seconds). The variable VPMM_RMM=1
+    does the same when RMM is imported, in child processes, too. Raises vpmm.Error when it cannot be done.
+    """
+    importlib.import_module("vpmm.plugins.rmm").install()
 
 
 def use_for_torch() -> None:
