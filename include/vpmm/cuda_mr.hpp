@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "vpmm/vpmm.hpp"
 
@@ -48,7 +49,7 @@ class memory_resource {
   // case. Zero bytes give null. Throws vpmm::out_of_memory, which is a std::bad_alloc, and vpmm::failure, which is a
   // std::runtime_error, for an alignment or a stream that is not allowed and for a device that has failed.
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-    return pool_.allocate(bytes, handle_of(stream), alignment);
+    return pool_.allocate(possible(bytes), handle_of(stream), alignment);
   }
 
   // Work queued on `stream` before the call is the last to use the memory; it may be another stream than that of the
@@ -61,7 +62,7 @@ class memory_resource {
 
   // Memory that any work queued on any stream after the call may use.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
-    return pool_.allocate(bytes, any_stream, alignment);
+    return pool_.allocate(possible(bytes), any_stream, alignment);
   }
 
   // Does not wait: work queued on any stream before the call may be the last to use the memory.
@@ -93,6 +94,13 @@ class memory_resource {
   static vpmm_stream handle_of(cuda::stream_ref stream) noexcept {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's default streams are small numbers
     return stream.get() != nullptr ? stream.get() : reinterpret_cast<vpmm_stream>(default_stream);
+  }
+
+  // Of a size that no pool takes CUDA's users expect that memory runs out.
+  static std::size_t possible(std::size_t bytes) {
+    constexpr std::size_t most = std::size_t{1} << 47;
+    if (bytes <= most) return bytes;
+    throw out_of_memory(VPMM_ERROR_OUT_OF_MEMORY, std::to_string(bytes) + " bytes are more than any address space has");
   }
 
   // After a failure the memory is still allocated.

@@ -112,6 +112,11 @@ TEST_F(MemoryResource, out_of_memory_is_a_bad_alloc_with_the_pools_report) {
   resource_.deallocate(first(), ptr, 4 * kMiB, 256);
 }
 
+TEST_F(MemoryResource, a_size_beyond_all_addresses_is_out_of_memory_too) {
+  EXPECT_THROW((void)resource_.allocate(first(), SIZE_MAX, 256), std::bad_alloc);
+  EXPECT_THROW((void)resource_.allocate_sync(std::size_t{1} << 50, 256), std::bad_alloc);
+}
+
 TEST_F(MemoryResource, a_free_for_which_the_process_lacks_memory_is_made_later) {
   for (const bool names_a_stream : {true, false}) {
     void* const ptr = resource_.allocate(first(), 4 * kMiB, 256);

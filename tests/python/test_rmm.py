@@ -35,6 +35,10 @@ try:
     resource.allocate(1 << 45)
 except MemoryError as error:
     print("out of device memory: asked for 32 TiB" in str(error))
+try:
+    resource.allocate(1 << 50)
+except MemoryError as error:
+    print("more than any address space" in str(error))
 asked = []
 def callback(size):
     asked.append(size)
@@ -44,7 +48,7 @@ try:
 except MemoryError:
     print(asked == [1 << 45] * 2)
 """
-USED = f"(1, {5 << 20})\n(0, 0) 0\nTrue\nTrue\n"
+USED = f"(1, {5 << 20})\n(0, 0) 0\nTrue\nTrue\nTrue\n"
 
 
 @unittest.skipIf(ABSENT, ABSENT)

@@ -29,13 +29,14 @@ from typing import Any
 import vpmm
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
-from vpmm.errors import Error
+from vpmm.errors import Error, OutOfMemoryError
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, run_tool, unsupported
 
 __all__ = ["build", "install", "is_installed", "memory_resource"]
 
 _SOURCES = Path(__file__).resolve().with_name("rmm_resource")
 _MODULE = "vpmm_rmm_resource"
+_MOST_BYTES = 1 << 47  # a larger request is none of the pool's, and RMM's users expect that memory runs out
 _OLDEST = (26, 6)  # earlier ones take no resource of cuda::mr
 
 _lock = threading.Lock()
@@ -183,6 +184,8 @@ def _callback_class() -> Any:
 
 def _through_python(device: int) -> Any:
     def allocate(size: int, stream: Any) -> int:
+        if size > _MOST_BYTES:
+            raise OutOfMemoryError(f"{size} bytes are more than any address space has")
         return Pool.default(device).allocate(size, stream_handle(stream))
 
     def deallocate(pointer: int, size: int, stream: Any) -> None:
