@@ -30,7 +30,7 @@ UNAVAILABLE = 3  # exit code of vpmm_bench and cupy_pool.py
 
 OURS = ["vpmm", "vpmm-bound"]
 TORCH = ["torch-native", "torch-expandable"]
-RMM = ["rmm-pool", "rmm-arena", "rmm-async"]
+RMM = ["rmm-vpmm", "rmm-pool", "rmm-arena", "rmm-async"]
 FLOORS = ["mimalloc", "checks", "none"]  # no allocators of GPU memory
 # PyTorch reads it while it is loaded.
 ENVIRONMENT = {"torch-expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
@@ -59,7 +59,7 @@ def jobs(letter: str, small_cases: list[Path]) -> list[Job]:
         "a": [Job("hot-path", [*OURS, "cuda-async", *TORCH, *RMM, "cupy", *FLOORS], ["--half"], quick=tiny,
                   repeats=True)],
         "b": [
-            Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async", *TORCH, "rmm-pool", "rmm-arena"],
+            Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async", *TORCH, *RMM],
                 ["--half"], quick=["--counts", "1000"], seconds=15),
             # Live memory follows the GPU's size, so that there are as many holes as a large program has.
             Job("random-allocations", ["vpmm", "vpmm-latency", "cuda-async"],

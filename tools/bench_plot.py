@@ -17,6 +17,7 @@ COLOURS = {
     "cuda-async": "#76b900",
     "torch-native": "#ee4c2c",
     "torch-expandable": "#f5a48f",
+    "rmm-vpmm": "#3d5a80",
     "rmm-pool": "#7400b8",
     "rmm-arena": "#b388eb",
     "rmm-async": "#d7bff5",

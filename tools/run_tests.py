@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli"]
+PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli", "tests/cuda_mr"]
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM

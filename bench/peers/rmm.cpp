@@ -1,4 +1,7 @@
-// bench/peers: RMM: `rmm-pool`, `rmm-arena` and `rmm-async` over cudaMalloc, as its own benchmarks set them up.
+// bench/peers: RMM: `rmm-pool`, `rmm-arena` and `rmm-async` over cudaMalloc, as its own benchmarks set them up, and
+// `rmm-vpmm`, the pool behind RMM's interface.
+#include "vpmm/rmm_mr.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <rmm/cuda_stream_view.hpp>
@@ -45,6 +48,10 @@ class Rmm final : public Peer {
   std::string version() const override { return "RMM " VPMM_BENCH_RMM_VERSION; }
   std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<RmmLane>(*resource_, stream); }
   std::optional<Footprint> footprint() override {
+    if (pool_) {
+      const vpmm_statistics figures = pool_->statistics();
+      return Footprint{figures.mapped_bytes, figures.peak_mapped_bytes};
+    }
     if (!counted_) return std::nullopt;
     const auto bytes = counted_->get_bytes_counter();
     return Footprint{static_cast<std::uint64_t>(bytes.value), static_cast<std::uint64_t>(bytes.peak)};
@@ -55,6 +62,14 @@ class Rmm final : public Peer {
   void open() {
     resource_.reset();
     counted_.reset();
+    pool_.reset();
+    if (options_.name == "rmm-vpmm") {
+      vpmm_config settings = settings_from_environment();
+      settings.driver = "cuda";  // the real one or the one that costs nothing: whichever the process has open
+      pool_.emplace(0, settings);
+      resource_.emplace(rmm_memory_resource(*pool_));
+      return;
+    }
     if (options_.name == "rmm-async") {
       resource_.emplace(rmm::mr::cuda_async_memory_resource(std::nullopt, std::numeric_limits<std::size_t>::max()));
       return;
@@ -73,6 +88,7 @@ class Rmm final : public Peer {
 
   const PeerOptions options_;
   std::optional<rmm::mr::statistics_resource_adaptor> counted_;
+  std::optional<memory_pool> pool_;
   std::optional<Resource> resource_;
 };
 

@@ -247,10 +247,10 @@ def use_for_cupy() -> None:
 
 
 def use_for_rmm() -> None:
-    """Makes RMM draw its device memory from the process-wide pools, on all devices, and with it cuDF, cuML and others.
+    """Makes RMM, and so cuDF and cuML, draw the memory of all devices from the process-wide pools.
 
-    Builds the resource for the RMM that is here when this is its first use. The variable VPMM_RMM=1 does the same at
-    ``import rmm``. Raises vpmm.Error when it cannot be done.
+    Builds the resource for the RMM that is here when this is its first use (about ten seconds). The variable VPMM_RMM=1
+    does the same when RMM is imported, in child processes, too. Raises vpmm.Error when it cannot be done.
     """
     importlib.import_module("vpmm.plugins.rmm").install()
 

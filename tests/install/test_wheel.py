@@ -70,11 +70,12 @@ class Wheel(unittest.TestCase):
             path for package in packages for path in package.rglob("*") if path.suffix in (".py", ".pyi", ".typed")
         ]
         paths += (ROOT / "python/vpmm/plugins/torch_allocator").glob("*.[ch]pp")
+        paths += (ROOT / "python/vpmm/plugins/rmm_resource").iterdir()
         paths += (ROOT / "python/vpmm/reporting/web").iterdir()
         sources = {str(path.relative_to(ROOT / "python")) for path in paths}
-        sources = {name for name in sources if "__pycache__" not in name} | {
-            "vpmm/include/vpmm/vpmm.h",
-            "vpmm_autoload.pth",
+        sources = {name for name in sources if "__pycache__" not in name}
+        sources |= {f"vpmm/include/vpmm/{name}" for name in ("vpmm.h", "vpmm.hpp", "cuda_mr.hpp", "rmm_mr.hpp")} | {
+            "vpmm_autoload.pth"
         }
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)

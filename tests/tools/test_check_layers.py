@@ -43,6 +43,11 @@ class Layers(unittest.TestCase):
         found = findings("src/time/timeline.cpp", '// time: x.\n#include "driver/cuda/cuda_driver.hpp"\n')
         self.assertEqual(len(found), 1)
 
+    def test_only_a_header_for_cuda_programs_includes_cudas(self) -> None:
+        text = "// vpmm: x.\n#include <cuda/memory_resource>\n"
+        self.assertEqual(findings("include/vpmm/cuda_mr.hpp", text), [])
+        self.assertIn("without a CUDA toolkit", "".join(findings("include/vpmm/vpmm.hpp", text)))
+
     def test_one_header_of_a_room_may_be_allowed_alone(self) -> None:
         stamp = '// region: x.\n#include "time/stamp.hpp"\n'
         clock = '// region: x.\n#include "time/timeline.hpp"\n'

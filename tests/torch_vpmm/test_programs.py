@@ -157,13 +157,13 @@ class ForeignAllocators(VpmmCase):
 
         from torch.cuda.memory import CUDAPluggableAllocator
 
-        from vpmm.plugins.torch import _cuda_include
+        from vpmm.plugins._building import cuda_include
 
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         source, library = Path(folder.name, "foreign.cpp"), Path(folder.name, "foreign.so")
         source.write_text(FOREIGN)
-        include = ["-I", str(_cuda_include(torch))]
+        include = ["-I", str(cuda_include("the test"))]
         subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
         self.library = ctypes.CDLL(str(library))
         self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")

@@ -14,32 +14,21 @@ here, once: with g++ and the headers of PyTorch's package, in about twenty secon
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
-import hashlib
-import importlib.util
-import inspect
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vpmm.errors import Error
+from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, unsupported
 
 __all__ = ["build", "install", "is_installed"]
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # of which allocator.cpp is compiled
 _LEAST_MINOR = 11  # of PyTorch 2: earlier ones have another interface
-_LONGEST_BUILD_S = 600
 _NCCL_HOOKS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
 
@@ -54,7 +43,7 @@ def install() -> None:
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
     if library.vpmm_torch_install() != 0:
-        raise _error(library.vpmm_torch_last_error().decode())
+        raise unsupported(library.vpmm_torch_lastunsupported().decode())
     _refuse_segment_registration()
 
 
@@ -71,36 +60,20 @@ def build() -> Path:
     Processes that need it at the same time wait for one of them. Raises vpmm.Error with the compiler's words.
     """
     torch = _import_torch()
-    name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{_fingerprint(torch)}.so"
-    for folder in _cache_folders():
-        library = folder / name
-        if library.is_file():
-            return library
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115  held below
-        except OSError:
-            continue
-        with lock:
-            with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.is_file():
-                _compile(torch, library)
-        return library
-    raise _error("no folder for the allocator's library can be written; VPMM_CACHE_DIR names one")
-
-
-def _error(message: str) -> Error:
-    return Error(message, "VPMM_ERROR_UNSUPPORTED")
+    facts = (torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI)
+    print_of_all = fingerprint((*_SOURCES.glob("*.[ch]pp"), Path(__file__)), facts)
+    name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{print_of_all}.so"
+    what = f"the allocator for PyTorch {torch.__version__}"
+    return cached(name, lambda library: _compile(torch, library, what), what)
 
 
 def _import_torch() -> Any:
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise _error(f"PyTorch is not installed here ({error})") from error
+        raise unsupported(f"PyTorch is not installed here ({error})") from error
     if torch.version.cuda is None:
-        raise _error(f"PyTorch {torch.__version__} is a build without CUDA")
+        raise unsupported(f"PyTorch {torch.__version__} is a build without CUDA")
     _minor_of(torch)
     return torch
 
@@ -108,97 +81,20 @@ def _import_torch() -> Any:
 def _minor_of(torch: Any) -> int:
     found = re.match(r"2\.(\d+)", torch.__version__)
     if found is None or int(found[1]) < _LEAST_MINOR:
-        raise _error(f"PyTorch {torch.__version__} is not supported: 2.{_LEAST_MINOR} or newer is needed")
+        raise unsupported(f"PyTorch {torch.__version__} is not supported: 2.{_LEAST_MINOR} or newer is needed")
     return int(found[1])
 
 
-def _fingerprint(torch: Any) -> str:
-    """Of all that the library is made from."""
-    digest = hashlib.sha256()
-    for path in (*sorted(_SOURCES.glob("*.[ch]pp")), _PACKAGE / "include" / "vpmm" / "vpmm.h"):
-        digest.update(path.read_bytes())
-    for function in (_compile, _standard_library):
-        digest.update(inspect.getsource(function).encode())
-    digest.update(repr((torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI, _PACKAGE)).encode())
-    return digest.hexdigest()[:16]
-
-
-def _cache_folders() -> Iterator[Path]:
-    """Where the library is looked for, and built where it is in none: the first that can be written."""
-    named = os.environ.get("VPMM_CACHE_DIR")
-    if named:
-        yield Path(named)
-        return
-    with contextlib.suppress(RuntimeError):  # there is no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm"
-    yield Path(tempfile.mkdtemp(prefix="vpmm-"))  # of this process alone: nobody else can put a library there
-
-
-def _cuda_include(torch: Any) -> Path:
-    """The folder that has cuda_runtime_api.h: of the toolkit, or of the packages that PyTorch brings along."""
-    candidates = []
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            candidates.append(Path(os.environ[variable]) / "include")
-    packages = importlib.util.find_spec("nvidia")
-    for root in (packages.submodule_search_locations or []) if packages else []:
-        candidates += sorted(Path(root).glob("*/include"))
-    candidates.append(Path("/usr/local/cuda/include"))
-    compiler = shutil.which("nvcc")
-    if compiler:
-        candidates.append(Path(compiler).resolve().parent.parent / "include")
-    for folder in candidates:
-        if (folder / "cuda_runtime_api.h").is_file():
-            return folder
-    raise _error(
-        f"cuda_runtime_api.h was not found, which the allocator for PyTorch {torch.__version__} is built with: "
-        f"pip install nvidia-cuda-runtime, or set CUDA_HOME (looked in {', '.join(map(str, candidates))})"
-    )
-
-
-def _standard_library() -> list[str]:
-    """Links the C++ library that this process has loaded, with PyTorch, and no other.
-
-    Where a compiler finds only a static one, it would put a second copy of it into ours, and streams and exceptions do
-    not work between two.
-    """
-    mapped = Path("/proc/self/maps").read_text().split()
-    loaded = {word for word in mapped if re.search(r"/libstdc\+\+\.so[.\d]*$", word)}
-    return ["-nodefaultlibs", *sorted(loaded), "-lgcc", "-lc"] if loaded else []
-
-
-def _compile(torch: Any, library: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        raise _error(
-            f"there is no C++ compiler here to build the allocator for PyTorch {torch.__version__} with: install g++, "
-            f"or run `python -m vpmm build-torch` where there is one and set VPMM_CACHE_DIR to its folder"
-        )
+def _compile(torch: Any, library: Path, what: str) -> None:
     root = Path(torch.__file__).resolve().parent
-    handle, name = tempfile.mkstemp(dir=library.parent, prefix=f".{library.name}.")
-    os.close(handle)
-    unfinished = Path(name)
-    command = [
-        *compiler.split(),
-        *("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
+    arguments = [
         f"-DVPMM_TORCH_MINOR={_minor_of(torch)}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-I{_PACKAGE / 'include'}",
-        *("-isystem", str(root / "include"), "-isystem", str(_cuda_include(torch))),
-        *(str(_SOURCES / "allocator.cpp"), "-o", str(unfinished)),
-        *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda", f"-L{_PACKAGE}", "-l:libvpmm.so.0"),
-        *_standard_library(),
+        *("-isystem", str(root / "include"), "-isystem", str(cuda_include(what))),
+        str(_SOURCES / "allocator.cpp"),
+        *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
     ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_BUILD_S)
-        if done.returncode != 0:
-            words = "\n".join(done.stderr.splitlines()[:20])
-            raise _error(f"the allocator for PyTorch {torch.__version__} could not be built:\n{words}")
-        os.replace(unfinished, library)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _error(f"the allocator for PyTorch {torch.__version__} could not be built: {error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    run_compiler(arguments, library, what, "build-torch")
 
 
 def _load(path: Path, minor: int) -> ctypes.CDLL:
@@ -207,11 +103,11 @@ def _load(path: Path, minor: int) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise _error(f"{path} could not be loaded: {error}") from error
+        raise unsupported(f"{path} could not be loaded: {error}") from error
     library.vpmm_torch_last_error.restype = ctypes.c_char_p
     built_for = library.vpmm_torch_minor()
     if built_for != minor:  # its virtual functions would be others
-        raise _error(f"{path} is for PyTorch 2.{built_for}, and this is 2.{minor}: remove it")
+        raise unsupported(f"{path} is for PyTorch 2.{built_for}, and this is 2.{minor}: remove it")
     return library
 
 

@@ -1,0 +1,60 @@
+// rmm_resource: the process-wide pools as resources that RMM's Python objects refer to.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <rmm/resource_ref.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "vpmm/rmm_mr.hpp"
+
+namespace vpmm::rmm_plugin {
+
+// The pool of a device, opened by its first allocation, so that naming a device makes no CUDA context there.
+class DefaultPool {
+ public:
+  explicit DefaultPool(int device) noexcept : device_(device) {}
+
+  void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
+    return memory_resource(device_).allocate(stream, bytes, alignment);
+  }
+  void deallocate(cuda::stream_ref stream, void* ptr, std::size_t bytes, std::size_t alignment) noexcept {
+    if (const pool_ref pool = opened(); pool.handle() != nullptr)
+      memory_resource(pool).deallocate(stream, ptr, bytes, alignment);
+  }
+  void* allocate_sync(std::size_t bytes, std::size_t alignment) {
+    return memory_resource(device_).allocate_sync(bytes, alignment);
+  }
+  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment) noexcept {
+    if (const pool_ref pool = opened(); pool.handle() != nullptr)
+      memory_resource(pool).deallocate_sync(ptr, bytes, alignment);
+  }
+  bool operator==(const DefaultPool&) const noexcept = default;
+  friend constexpr void get_property(const DefaultPool&, cuda::mr::device_accessible) noexcept {}
+
+ private:
+  // What is freed was allocated, so the pool is open; null in a process that is ending, which frees nothing.
+  pool_ref opened() const noexcept {
+    vpmm_pool* pool = nullptr;
+    (void)vpmm_default_pool(device_, &pool);
+    return pool_ref(pool);
+  }
+
+  int device_;
+};
+
+using Resource = with_rmm_errors<DefaultPool>;
+static_assert(cuda::mr::resource_with<Resource, cuda::mr::device_accessible>);
+
+// Valid as long as the process: RMM frees through such references while it ends.
+inline rmm::device_async_resource_ref of_device(int device) {
+  constexpr int kMostDevices = 64;
+  static std::array<Resource*, kMostDevices> resources{};
+  if (device < 0 || device >= kMostDevices) throw std::invalid_argument("there is no device " + std::to_string(device));
+  Resource*& resource = resources.at(static_cast<std::size_t>(device));
+  if (resource == nullptr) resource = new Resource(device);  // under the interpreter's lock
+  return rmm::device_async_resource_ref(*resource);
+}
+
+}  // namespace vpmm::rmm_plugin
