@@ -112,7 +112,7 @@ def table_of(found: dict[str, list[dict[str, object]]]) -> str:
     lines.append("|---" * (len(found) + 3) + "|")
     base = next(iter(found.values()), [])
     for index, sample in enumerate(base):
-        medians = {name: statistics.median(samples[index]["ns"]) for name, samples in found.items()}  # type: ignore[arg-type]
+        medians = {name: statistics.median(each[index]["ns"]) for name, each in found.items()}  # type: ignore[arg-type]
         ratio = f"{medians['vpmm'] / medians['cupy']:.2f}" if {"vpmm", "cupy"} <= medians.keys() else "-"
         cells = " | ".join(f"{ns:,.0f}" for ns in medians.values())
         lines.append(f"| {sample['size']} | {sample['threads']} | {cells} | {ratio} |")
