@@ -152,6 +152,18 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), live()[0])
         self.assertTrue(Path(done.stdout.strip()).is_file(), done.stdout)
 
 
+class Benchmark(Rmm):
+    def test_it_measures_both_of_our_resources(self) -> None:
+        script = str(Path(__file__).resolve().parents[2] / "bench/rmm_allocations.py")
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ["--resources", "vpmm", "vpmm-callbacks", "--rounds", "1", "--pairs", "20", "--out", folder]
+            done = run(script, *arguments, VPMM_CACHE_DIR=CACHE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            text = Path(folder, "rmm-allocations.md").read_text()
+        self.assertIn("| | vpmm | vpmm-callbacks |", text)
+        self.assertRegex(text, r"\| 64 MiB, 8 threads \| [\d.]+ \(")
+
+
 class Installing(Rmm):
     def test_it_gives_every_device_a_resource_and_opens_no_pool(self) -> None:
         code = """
