@@ -30,6 +30,10 @@ SUITES = [
 LONGEST = 500  # seconds of one suite in one way
 
 
+def files_of(suite: Path) -> list[Path]:
+    return [suite] if suite.is_file() else sorted(suite.rglob("test_*.py"))
+
+
 def run_suite(tests: Path, suite: str, on_pool: bool, out: Path) -> dict[str, tuple[str, str]]:
     """Outcome and last words of each test."""
     name = f"{suite.replace('/', '.').removesuffix('.py')}.{'vpmm' if on_pool else 'cupy'}"
@@ -72,7 +76,8 @@ def main() -> int:
     out = options.out or Path(tempfile.mkdtemp(prefix="vpmm-cupy-"))
     out.mkdir(parents=True, exist_ok=True)
     reasons: dict[str, str] = json.loads((HERE / "reasons.json").read_text())
-    suites = [suite for suite in SUITES if options.only in suite]
+    suites = [str(path.relative_to(tests)) for suite in SUITES for path in files_of(tests / suite)]
+    suites = [suite for suite in suites if options.only in suite]
     ways = [(suite, on_pool) for suite in suites for on_pool in (False, True)]
     with ThreadPoolExecutor(options.jobs) as pool:
         results = dict(zip(ways, pool.map(lambda way: run_suite(tests, *way, out), ways), strict=True))
