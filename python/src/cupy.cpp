@@ -45,7 +45,11 @@ struct Place {
 struct Allocations {
   std::mutex mutex;
   std::unordered_map<void*, Place> live;
-  std::vector<std::pair<int, vpmm_pool*>> pools;  // that CuPy has used
+};
+
+struct Pools {
+  std::mutex mutex;  // another one, for it is held while memory is mapped, and frees must not wait for that
+  std::vector<std::pair<int, vpmm_pool*>> used;  // by CuPy
 };
 
 // Never destroyed: arrays may live as long as the process.
@@ -55,6 +59,11 @@ Cupy& cupy() {
 }
 Allocations& allocations() {
   static auto* const the = new Allocations;
+  return *the;
+}
+
+Pools& pools() {
+  static auto* const the = new Pools;
   return *the;
 }
 
@@ -73,15 +82,15 @@ void connect(const nb::object& stream_module, const nb::object& out_of_memory) {
 
 // CuPy copies between GPUs, and lets kernels reach other GPUs' arrays where the hardware can.
 void let_pools_reach_each_other(int device, vpmm_pool* pool) {
-  Allocations& all = allocations();
+  Pools& all = pools();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto is_known = [&](const auto& each) { return each.second == pool; };
-  if (std::any_of(all.pools.begin(), all.pools.end(), is_known)) return;
-  for (const auto& [other_device, other] : all.pools) {
+  if (std::any_of(all.used.begin(), all.used.end(), is_known)) return;
+  for (const auto& [other_device, other] : all.used) {
     static_cast<void>(vpmm_set_peer_access(pool, other_device));  // unsupported: they cannot reach each other
     static_cast<void>(vpmm_set_peer_access(other, device));
   }
-  all.pools.emplace_back(device, pool);
+  all.used.emplace_back(device, pool);
 }
 
 vpmm_pool* pool_of(int device) {
@@ -106,9 +115,9 @@ vpmm_status allocate(vpmm_pool* pool, std::size_t bytes, vpmm_stream stream, voi
     const std::lock_guard<std::mutex> lock(all.mutex);
     all.live.insert_or_assign(*ptr, Place{pool, stream});
     return VPMM_OK;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // of the process's own memory: Python's MemoryError
     static_cast<void>(vpmm_deallocate(pool, *ptr, stream));
-    return VPMM_ERROR_HOST_OUT_OF_MEMORY;
+    throw;
   }
 }
 
@@ -177,6 +186,8 @@ void* c_allocate(void* /*argument*/, std::size_t bytes, int device) {
     return reinterpret_cast<void*>(cupy_allocate(bytes, device));
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

@@ -51,24 +51,23 @@ def start() -> None:
     asked = asked_for()
     if "numba" in asked:
         os.environ.setdefault(_NUMBA, "vpmm")
-    waited_for = {}
     for name in ("cupy", "rmm"):
         if name in asked and name in sys.modules:
             _install(name, asked[name])
         elif name in asked:
-            waited_for[name] = asked[name]
-    if waited_for and not any(isinstance(each, _AfterImport) for each in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport(waited_for))
+            _after_import.waited_for[name] = asked[name]
+    if _after_import.waited_for and _after_import not in sys.meta_path:
+        sys.meta_path.insert(0, _after_import)
 
 
 class _AfterImport:
     """Installs in a library when its own import is over."""
 
-    def __init__(self, waited_for: dict[str, str]) -> None:
-        self._waited_for = waited_for
+    def __init__(self) -> None:
+        self.waited_for: dict[str, str] = {}  # by name, the variable
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ANN401
-        variable = self._waited_for.pop(name, None)
+        variable = self.waited_for.pop(name, None)
         spec = importlib.util.find_spec(name) if variable else None
         loader: Any = getattr(spec, "loader", None)
         if loader is None:
@@ -82,6 +81,9 @@ class _AfterImport:
 
         loader.exec_module = execute_and_install
         return spec
+
+
+_after_import = _AfterImport()
 
 
 def _install(name: str, variable: str | None) -> None:

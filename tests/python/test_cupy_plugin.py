@@ -163,6 +163,22 @@ class Variables(unittest.TestCase):
         self.assertEqual(output_of(code, VPMM_USE="cupy"), "installed True\nSourceFileLoader True\n")
         self.assertEqual(output_of(code), "SourceFileLoader True\n", "nobody asked")
 
+    def test_what_is_asked_for_later_is_seen_to_as_well(self) -> None:
+        code = (
+            "import os, sys, types, tempfile, pathlib\n"
+            "folder = tempfile.mkdtemp()\n"
+            "sys.path.insert(0, folder)\n"
+            "import vpmm.plugins, vpmm_autoload\n"
+            "for name in ('cupy', 'rmm'):\n"
+            "    pathlib.Path(folder, name + '.py').write_text('')\n"
+            "    plugin = types.ModuleType('vpmm.plugins.' + name)\n"
+            "    plugin.install = lambda name=name: print('installed', name)\n"
+            "    sys.modules[plugin.__name__] = plugin\n"
+            "vpmm_autoload.start()\nos.environ['VPMM_USE'] = 'cupy,rmm'\nvpmm_autoload.start()\n"
+            "import rmm\nimport cupy"
+        )
+        self.assertEqual(output_of(code, VPMM_CUPY="1"), "installed rmm\ninstalled cupy\n")
+
     def test_a_name_that_is_none_is_reported_with_the_nearest(self) -> None:
         done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="cuppy,torch")
         self.assertIn("VPMM_USE=cuppy,torch: `cuppy` is no library that VPMM knows: is `cupy` meant?", done.stderr)

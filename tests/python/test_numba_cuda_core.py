@@ -230,6 +230,12 @@ class CudaCoreBuffers(ResourceTest):
         self.resource.allocate(16, stream).close(stream)
         self.assertEqual(self.pool.names(), ["allocate", "deallocate"])
 
+    def test_a_buffer_of_another_librarys_stream_is_freed_on_that_stream(self) -> None:
+        if not self.plugin._TAKES_STREAM:
+            self.skipTest("before 1.2 a Buffer of cuda-core is not told its stream")
+        self.resource.allocate(16, Speaks(STREAM)).close()
+        self.assertEqual(self.pool.names(), ["allocate", "deallocate"])
+
     def test_numbas_empty_arrays_are_silent(self) -> None:
         from cuda.core import Buffer
 

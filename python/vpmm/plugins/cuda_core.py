@@ -48,13 +48,20 @@ def _handle(stream: Any) -> int:
     return stream_handle(stream) or _DEFAULT_STREAM
 
 
+def _core_stream(stream: Any, handle: int) -> Stream:
+    """`stream` as one of cuda.core, so that a Buffer of any library's stream is freed there and not on the default."""
+    known = getattr(stream, "stream", stream)  # a GraphBuilder's
+    return known if isinstance(known, Stream) else Stream.from_handle(handle)
+
+
 class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in some versions
     """Memory of a device from its process-wide pool, for ``Device.memory_resource`` or for direct use.
 
     Stream-ordered: a Buffer is for work queued on the stream that it was allocated for, or ordered after it. Freed on
     that stream by the thread that allocated it, its memory is used again at once; freed in any other way (another
     stream, another thread such as a callback's or a collector's), it is used again when all work queued so far is done.
-    Any thread may call any method, and no CUDA context needs to be current. cuda-core 0.5.1 to 1.x.
+    Any thread may call any method, and no CUDA context needs to be current, but for a Buffer of a default stream from
+    cuda-core 1.2 on. cuda-core 0.5.1 to 1.x.
     """
 
     def __init__(self, device: int = 0) -> None:
@@ -76,9 +83,8 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         pointer = self._pool.allocate(size, handle)
         self._live[pointer] = (handle, threading.get_ident(), stream)
         try:
-            known = getattr(stream, "stream", stream)  # a GraphBuilder's
-            if _TAKES_STREAM and isinstance(known, Stream):
-                return Buffer.from_handle(pointer, size, self, stream=known)
+            if _TAKES_STREAM:
+                return Buffer.from_handle(pointer, size, self, stream=_core_stream(stream, handle))
             return Buffer.from_handle(pointer, size, self)
         except BaseException:
             self.deallocate(pointer, size, stream)
