@@ -94,6 +94,12 @@ def hand_over(count: int) -> None:
         from numba import cuda
 
         assert float(cuda.as_cuda_array(tensor)[7]) == 7
+    if find("rmm"):
+        import rmm
+
+        buffer = rmm.DeviceBuffer.to_device(b"vpmm" * 64)
+        seen = cupy.asarray(buffer)
+        assert seen.data.ptr == buffer.ptr and cupy.asnumpy(seen).tobytes() == b"vpmm" * 64
 
 
 def reuse_without_a_wait(count: int) -> bool:

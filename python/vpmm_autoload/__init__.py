@@ -107,4 +107,7 @@ def _nearest(name: str) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+    except RuntimeWarning:  # python -W error
+        print(f"vpmm: {message}", file=sys.stderr)

@@ -96,6 +96,8 @@ def main() -> int:
             mine, words = ours.get(test, ("did not run", ""))
             if mine != outcome:
                 differences.append((test, f"{outcome} -> {mine}", words))
+        if not native:
+            differences.append((suite, "nothing ran with CuPy's pool", ""))
         if served == "0":
             differences.append((suite, "the pool served nothing", ""))
     unexplained = 0

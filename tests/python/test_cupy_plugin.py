@@ -7,6 +7,7 @@ import importlib.util
 import types
 import unittest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import vpmm
@@ -119,6 +120,56 @@ class Functions(unittest.TestCase):
         self.assertEqual(self.grown(), 0)
 
 
+CUPYS_MEMORY = """
+import ctypes, sys, types, cupy, vpmm
+sys.path.insert(0, {here!r})
+from test_cupy_plugin import STREAM, capsule
+from vpmm import _vpmm
+from vpmm.plugins.cupy import _RAISES, _version_of
+if _version_of(cupy) < _RAISES:
+    print('too old')
+    sys.exit()
+function = STREAM(lambda: 0)
+capi = {{'get_current_stream_ptr': capsule(ctypes.cast(function, ctypes.c_void_p).value, b'intptr_t (void)')}}
+_vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=capi), cupy.cuda.memory.OutOfMemoryError)
+def memory(size, device=0):
+    return cupy.cuda.memory.CFunctionAllocatorMemory(size, 0, *_vpmm.cupy_functions(), device)
+live = lambda: vpmm.stats()['live_bytes']
+"""
+
+
+@HAS_CUPY
+class CupysMemory(unittest.TestCase):
+    """The functions in C under CuPy's own class of memory, which needs no GPU where it is told the device."""
+
+    def outcome(self, code: str) -> str:
+        said = output_of(CUPYS_MEMORY.format(here=str(Path(__file__).parent)) + code)
+        if said == "too old\n":
+            self.skipTest("this CuPy ends the process when a C allocator fails")
+        return said
+
+    def test_it_is_the_pools_until_the_object_dies(self) -> None:
+        code = "held = memory(3 << 20)\nprint(live() == 3 << 20, held.ptr != 0)\ndel held\nprint(live())"
+        self.assertEqual(self.outcome(code), "True True\n0\n")
+
+    def test_an_error_passes_through_cupy_with_its_cause(self) -> None:
+        code = (
+            "for size, device in ((1 << 45, 0), (1000, 77)):\n"
+            "    try:\n        memory(size, device)\n"
+            "    except Exception as error:\n        print(type(error).__name__, type(error.__cause__).__name__)\n"
+            "memory(1000)\nprint(live())"
+        )
+        self.assertEqual(self.outcome(code), "OutOfMemoryError OutOfMemoryError\nError NoneType\n0\n")
+
+    def test_memory_that_is_alive_when_the_interpreter_ends_does_no_harm(self) -> None:
+        code = (
+            "import atexit, builtins\n"
+            "builtins.kept = [memory(1000 << i) for i in range(12)]\nin_cycle = [memory(1000)]\n"
+            "in_cycle.append(in_cycle)\natexit.register(lambda: print('ends'))"
+        )
+        self.assertEqual(self.outcome(code), "ends\n")
+
+
 class Installing(unittest.TestCase):
     @unittest.skipIf(importlib.util.find_spec("cupy"), "CuPy is installed here")
     def test_without_cupy_it_says_so(self) -> None:
@@ -193,6 +244,16 @@ class Variables(unittest.TestCase):
         done = run("-W", "default", "-c", code, VPMM_RMM="1")
         self.assertEqual((done.returncode, done.stdout), (0, "on it goes\n"))
         self.assertIn("VPMM_RMM is set, but RMM keeps its own CUDA allocator: ", done.stderr)
+
+    def test_it_ends_no_import_where_warnings_are_errors(self) -> None:
+        code = (
+            "import sys, types\nsys.modules['rmm'] = types.ModuleType('rmm')\nimport vpmm_autoload\n"
+            "vpmm_autoload.start()\nprint('on it goes')"
+        )
+        done = run("-W", "error", "-c", code, VPMM_USE="rm,rmm")
+        self.assertEqual((done.returncode, done.stdout), (0, "on it goes\n"))
+        self.assertIn("vpmm: VPMM_USE=rm,rmm: `rm` is no library", done.stderr)
+        self.assertIn("vpmm: VPMM_USE is set, but RMM keeps its own CUDA allocator: ", done.stderr)
 
     def test_numba_reads_a_variable_of_its_own_which_the_user_may_have_set(self) -> None:
         code = "import os, vpmm_autoload\nvpmm_autoload.start()\nprint(os.environ['NUMBA_CUDA_MEMORY_MANAGER'])"
