@@ -45,7 +45,8 @@ FALSE_ALARMS = "*attached_to_the_host*"
 # It also waits for the process of a death test, to which it cannot attach.
 STARTS_A_PROCESS = "*DeathTest*:*SharingContract*"
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:{STARTS_A_PROCESS}"
-NUMBA_SUITES = ["stress", "ipc"]  # tests/gpu_python/test_*.py
+# tests/gpu_python/test_*.py, and what each needs.
+PYTHON_SUITES = {"stress": ["numba_cuda"], "ipc": ["numba_cuda"], "cupy": ["cupy"]}
 # What each needs, and whether PyTorch allocates through VPMM in the very process of the tests.
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
@@ -145,8 +146,10 @@ def run_suite(build: Path, out: Path, suite: str, log: TextIO) -> Row:
     return row
 
 
-def run_numba(build: Path, name: str, log: TextIO) -> Row:
-    return run_python(f"numba {name}", ROOT / f"tests/gpu_python/test_{name}.py", ["numba_cuda"], build, log)
+def run_suite_of_python(build: Path, name: str, log: TextIO) -> Row:
+    needed = PYTHON_SUITES[name]
+    suite = name if needed == [name] else f"{needed[0].partition('_')[0]} {name}"
+    return run_python(suite, ROOT / f"tests/gpu_python/test_{name}.py", needed, build, log)
 
 
 def run_torch(build: Path, name: str, has_peers: bool, log: TextIO) -> Row:
@@ -239,9 +242,9 @@ def main() -> int:
         for suite in suites:
             print(f"running {suite}", flush=True)
             rows.append(run_suite(options.build, options.out, suite, log))
-        for name in NUMBA_SUITES:
+        for name in PYTHON_SUITES:
             print(f"running Numba, {name}", flush=True)
-            rows.append(run_numba(options.build, name, log))
+            rows.append(run_suite_of_python(options.build, name, log))
         for name in TORCH_SUITES:
             print(f"running PyTorch, {name}", flush=True)
             rows.append(run_torch(options.build, name, has_peers, log))

@@ -49,6 +49,9 @@ class recording {
   bool is_over_ = false;
 };
 
+// The same in the recording of each pool of the process; without one: nothing.
+inline void record_mark(const std::string& text) { check(vpmm_record_mark(nullptr, text.c_str())); }
+
 }  // namespace vpmm
 
 #endif

@@ -516,7 +516,8 @@ typedef struct vpmm_record_options {
 /* The same with options. A limit or a window needs a regular file; they, stacks and samples are for events in blocks,
  * so a name that ends in .csv or .csv.gz with any of them is VPMM_ERROR_INVALID_ARGUMENT. */
 VPMM_API vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* options);
-/* Puts a text of the program's between the events before this call and those after it. Without a recording: nothing. */
+/* Puts a text of the program's between the events before this call and those after it, in the recording of the pool,
+ * or of each pool of the process where `pool` is null. Without a recording: nothing. */
 VPMM_API vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text);
 /* Frames of another language for the stacks "python" and "both". `capture` is called by an allocation, on its thread
  * and without a lock of the pool: it writes up to `most` numbers of frames, innermost first, and returns how many; a

@@ -24,18 +24,14 @@ void take_lock(Take&& take) noexcept {
 
 class WithoutLock {
  public:
-  WithoutLock() : state_(PyEval_SaveThread()) { ++depth_; }
+  WithoutLock() : state_(PyEval_SaveThread()) {}
   ~WithoutLock() {
-    --depth_;
     take_lock([this] { PyEval_RestoreThread(state_); });
   }
   WithoutLock(const WithoutLock&) = delete;
   WithoutLock& operator=(const WithoutLock&) = delete;
-  // Whether this thread is inside one.
-  static bool is_here() { return depth_ != 0; }
 
  private:
-  static inline thread_local int depth_ = 0;
   PyThreadState* state_;
 };
 

@@ -1,6 +1,10 @@
 // python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
+#include <string>
+
+#include "cupy.hpp"
 #include "errors.hpp"
 #include "events.hpp"
 #include "ipc.hpp"
@@ -17,9 +21,14 @@ NB_MODULE(_vpmm, module) {
     vpmm::python::call([&] { return vpmm_device_count(&count); });
     return count;
   });
+  module.def(
+      "record_mark",
+      [](const std::string& text) { vpmm::python::call([&] { return vpmm_record_mark(nullptr, text.c_str()); }); },
+      nanobind::arg("text"));
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
+  vpmm::python::bind_cupy(module);
   vpmm::python::bind_messages(module);
   vpmm::python::provide_stacks();
 }

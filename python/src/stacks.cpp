@@ -87,12 +87,13 @@ std::size_t walk(std::uint64_t* frames, std::size_t most) {
   return count;
 }
 
-// A call of ours has left the interpreter's lock to whoever wants it, and takes it for a moment. A thread that Python
-// does not know has no frames.
+// Whoever called has let go of the interpreter's lock, or a library that was called from Python has: it is taken for a
+// moment. None of the pool's locks is held, so its holder waits for nothing of ours. A thread that Python does not know
+// has no frames.
 std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most) try {
   if (is_over || Py_IsInitialized() == 0) return 0;
   if (PyGILState_Check() == 1) return walk(frames, most);
-  if (!WithoutLock::is_here()) return 0;
+  if (PyGILState_GetThisThreadState() == nullptr) return 0;
   const WithLock taken;
   return is_over ? 0 : walk(frames, most);
 } catch (const std::bad_alloc&) {

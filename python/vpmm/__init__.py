@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from vpmm import _csv_log
+from vpmm import _csv_log, _vpmm
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import address_of, stream_handle
 from vpmm._vpmm import Pool, __version__, device_count
@@ -47,6 +47,7 @@ __all__ = [
     "record_use",
     "stats",
     "trim",
+    "use_for_cupy",
     "use_for_numba",
     "use_for_rmm",
     "use_for_torch",
@@ -142,12 +143,12 @@ def record(
     return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
 
 
-def record_mark(text: str, device: int = 0) -> None:
-    """Puts `text` into the recording of the pool of `device`, between the calls before and after it, as in "step 12".
+def record_mark(text: str) -> None:
+    """Puts `text` into each recording of the process, between the calls before and after it, as in "step 12".
 
-    Without a recording it does nothing.
+    Without a recording it does nothing. ``Pool.record_mark`` is for that of one pool.
     """
-    Pool.default(device).record_mark(text)
+    _vpmm.record_mark(text)
 
 
 @contextlib.contextmanager
@@ -235,6 +236,14 @@ def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes 
     The options are those of vpmm.plugins.numba.use_for_numba.
     """
     _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
+
+
+def use_for_cupy() -> None:
+    """Makes CuPy draw its device memory from the process-wide pools, from now on; what it has stays where it is.
+
+    The variable VPMM_CUPY=1 does the same at ``import cupy``. Raises vpmm.Error when CuPy is missing or too old.
+    """
+    importlib.import_module("vpmm.plugins.cupy").install()
 
 
 def use_for_rmm() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 
 from vpmm import commands
+from vpmm.errors import Error
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,8 +23,32 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Runs the verb that the command line names; its exit code."""
     options = parser().parse_args()
-    code: int = options.run(options)
+    if options.verb == "run":  # what it runs has its own errors
+        return int(options.run(options))
+    _do_not_record()
+    try:
+        code = int(options.run(options))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("vpmm: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"vpmm: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except (ValueError, Error) as error:  # a bad file is a ValueError
+        print(f"vpmm: {error}", file=sys.stderr)
+        return 2
     return code
+
+
+def _do_not_record() -> None:
+    """The variables are for the programs that are looked at: a pool of ours would replace their recording."""
+    for name in [*os.environ]:
+        if name.startswith("VPMM_RECORD") or name == "VPMM_STATS":
+            del os.environ[name]
 
 
 if __name__ == "__main__":

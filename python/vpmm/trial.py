@@ -109,7 +109,8 @@ def run(recording: Recording, device: int | None, say: Callable[[str], None]) ->
     notes = [recording.warning] if recording.warning else []
     if len(calls) > 1:
         notes.append(f"Of {len(calls)} devices this is device {device}; --device names another.")
-    recording = of_device(recording, device)
+    if calls:
+        recording = of_device(recording, device)
     requests = _Requests(recording.events)
     if not requests.count:
         raise Error(f"there is nothing to try: device {device} has no allocation in this recording")

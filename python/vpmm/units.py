@@ -11,6 +11,11 @@ def bytes_text(size: int) -> str:
     return f"{size / 1024**exponent:.2f} {'KMGT'[exponent - 1]}iB"
 
 
+def count_text(count: int, what: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def duration_text(microseconds: float) -> str:
     """In us, ms or s."""
     if microseconds < 1000:

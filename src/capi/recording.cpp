@@ -66,7 +66,13 @@ Result<void> start_from_environment(Context& context) {
   VPMM_TRY_ASSIGN(const context::RecordSettings settings, context::record_settings_from_environment());
   if (settings.file.empty()) return {};
   VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
-  return context.start_recording(numbered(path, count_of(path)), settings.options);
+  const std::string wanted = numbered(path, count_of(path));
+  Result<void> started = context.start_recording(wanted, settings.options);
+  if (started || started.error().code != ErrorCode::bad_file) return started;
+  const std::string own = numbered(wanted, ::getpid());  // others of the same environment may record to it
+  if (!context.start_recording(own, settings.options)) return started;
+  observe::log(observe::LogLevel::info, "recording to {}, for {}", own, started.error().message);
+  return {};
 }
 
 }  // namespace
@@ -107,9 +113,15 @@ vpmm_status vpmm_record_stop(vpmm_pool* pool) {
 }
 
 vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text) {
-  return with_pool(pool, [&](Context& context) -> Result<void> {
+  return gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY(require(text, "text"));
-    context.mark(text);
+    if (pool != nullptr)
+      pool->context->mark(text);
+    else
+      for_each_pool([&](vpmm_pool& each) {
+        each.context->mark(text);
+        return true;
+      });
     return {};
   });
 }

@@ -1,6 +1,8 @@
 // context: public calls: requests and frees, captures, waits, sharing.
 #include "context/device_context.hpp"
 
+#include <chrono>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -12,6 +14,11 @@
 #include "driver/driver_error.hpp"
 
 namespace vpmm::context {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestForShortage{100};  // until the request that failed is in the recording
+
+}  // namespace
 
 using driver::Call;
 using pool::Caller;
@@ -28,27 +35,31 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const t
 }
 
 Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request, const time::TimelineId* bound) {
-  Result<DevicePtr> result = allocate_or_call_back(request, bound);
+  CallLog::By by;
+  Result<DevicePtr> result = allocate_or_call_back(request, bound, by);
   if (result) return result;
   if (result.error().code == ErrorCode::out_of_memory && lacks_gpu_memory(request))
     explain_shortage(request, result.error());
-  CallLog::By by;
-  if (const Way way = front_.way(); way.log != nullptr && request.stream)
-    by = CallLog::by(front_.client_of(way, *request.stream));
-  const PoolLock lock(mutex_);
-  ++failed_allocations_;
-  recorder_.failed(request, result.error(), by);
+  std::shared_ptr<observe::TraceWriter> writer;
+  {
+    const PoolLock lock(mutex_);
+    ++failed_allocations_;
+    recorder_.failed(request, result.error(), by);
+    if (result.error().code == ErrorCode::out_of_memory) writer = recorder_.writer();
+  }
+  if (writer) writer->wait_until_written(kLongestForShortage);  // for many programs end now
   return result;
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, const time::TimelineId* bound) {
+Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, const time::TimelineId* bound,
+                                                       CallLog::By& by) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
     return mistake({ErrorCode::invalid_argument, message_of("{} bytes at alignment {} is more than any address space",
                                                             request.bytes, request.alignment)});
   for (bool has_asked = false;;) {
-    Result<DevicePtr> result = allocate_once(request, bound);
+    Result<DevicePtr> result = allocate_once(request, bound, by);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
     if (!std::exchange(has_asked, true) && lacks_gpu_memory(request) && ask_for_idle(request.bytes) > 0) continue;
     if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return result;
@@ -62,12 +73,13 @@ bool DeviceContext::lacks_gpu_memory(const Request& request) const {
   return !arenas_.is_external(request.arena);
 }
 
-Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const time::TimelineId* bound) {
+Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const time::TimelineId* bound, CallLog::By& by) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   // First of all: a capture of this stream must be known before an event of the whole context might break it.
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream, bound));
+  by = CallLog::by(caller);
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
     return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
   const bool has_drained = allocations_.drain(lock);

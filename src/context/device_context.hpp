@@ -129,8 +129,9 @@ class DeviceContext final : public Context {
   // device_context.cpp; `bound`: of a bound stream, else null
   Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_or_tell(const Request& request, const time::TimelineId* bound);
-  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound);
-  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound);
+  // `by`: out, of whom, once that is known.
+  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound, CallLog::By& by);
+  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound, CallLog::By& by);
   bool lacks_gpu_memory(const Request& request) const;
   Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
   Error mistake(Error error);

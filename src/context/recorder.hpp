@@ -29,6 +29,7 @@ class Recorder final : public pool::MappingObserver {
   Recorder& operator=(const Recorder&) = delete;
 
   // --- a recording ---
+  std::shared_ptr<observe::TraceWriter> writer() const VPMM_REQUIRES(pool_lock) { return writer_; }
   bool is_recording() const VPMM_REQUIRES(pool_lock) { return writer_ != nullptr; }
   // Where calls leave what they do; null: nothing is recorded. It lives as long as this.
   CallLog* log() const VPMM_REQUIRES(pool_lock) { return writer_ == nullptr ? nullptr : log_.get(); }

@@ -105,8 +105,12 @@ constexpr ProcessVariable kVariables[] = {
     kPendingRatio,
     {"VPMM_TORCH", "0", "1, true, yes or on; anything else is no",
      "Python: PyTorch takes its GPU memory from the pools as soon as it is imported", is_anything},
+    {"VPMM_CUPY", "0", "1, true, yes or on; anything else is no",
+     "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_RMM", "0", "1, true, yes or on; anything else is no",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
+    {"VPMM_USE", "none", "names of libraries, by comma: torch, cupy, rmm, numba",
+     "Python: these libraries take their GPU memory from the pools", is_anything},
     {"VPMM_NUMBA_KERNEL_ARGUMENTS", "on", "\"on\" or \"off\"",
      "Python: whether Numba's plugin passes arrays to kernels in its own, faster way",
      [](std::string_view text) {

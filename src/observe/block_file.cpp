@@ -1,9 +1,7 @@
 // observe: writing blocks, and putting one file in the place of another.
 #include "observe/block_file.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -15,6 +13,8 @@
 #include <exception>
 #include <utility>
 
+#include "observe/own_file.hpp"
+
 namespace vpmm::observe {
 namespace {
 
@@ -24,17 +24,12 @@ constexpr int kLevel = 1;
 }  // namespace
 
 Result<std::unique_ptr<BlockFile>> BlockFile::create(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  const auto failed = [&](const char* why) {
-    return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, why)};
-  };
-  if (descriptor < 0) return failed(std::strerror(errno));
-  std::unique_ptr<BlockFile> file(new BlockFile(path, descriptor));
+  VPMM_TRY_ASSIGN(const OwnFile own, create_own_file(path));
+  std::unique_ptr<BlockFile> file(new BlockFile(path, own.descriptor));
   if (!file->context_) return Error{ErrorCode::host_out_of_memory, "no memory to compress a recording"};
-  struct stat status {};
-  file->is_regular_ = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-  if (!file->append(kRecordingMagic)) return failed(file->error_.c_str());
-  return file;
+  file->is_regular_ = own.is_regular;
+  if (file->append(kRecordingMagic)) return file;
+  return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, file->error_)};
 }
 
 BlockFile::BlockFile(std::string path, int descriptor)

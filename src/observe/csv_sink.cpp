@@ -1,5 +1,6 @@
 // observe: a recording as a gzip file of lines, `op,id,bytes,stream,time_us`: allocations and frees alone.
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "observe/own_file.hpp"
 #include "observe/recording_sink.hpp"
 
 namespace vpmm::observe {
@@ -132,9 +134,12 @@ void CsvSink::write(const QueuedEvent& event) {
 
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns) {
   // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a quarter.
-  gzFile file = gzopen(path.c_str(), "wb1");
-  if (file == nullptr)
-    return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, std::strerror(errno))};
+  VPMM_TRY_ASSIGN(const OwnFile own, create_own_file(path));
+  gzFile file = gzdopen(own.descriptor, "wb1");
+  if (file == nullptr) {
+    ::close(own.descriptor);
+    return Error{ErrorCode::host_out_of_memory, fmt::format("{}: no memory to compress a recording", path)};
+  }
   gzbuffer(file, kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
   return std::unique_ptr<RecordingSink>(std::make_unique<CsvSink>(file, start_ns));
 }

@@ -41,7 +41,8 @@ std::uint32_t number_in(Map& map, const typename Map::key_type& key, Define&& de
 
 std::uint32_t Definitions::stream(std::uint64_t key, std::uint64_t handle) {
   return number_in(streams_, key, [&](const std::string& number) {
-    new_streams_.add(number, json_quoted(handle == 0 ? fmt::format("stream {}", key) : fmt::format("{:#x}", handle)));
+    const std::string called = handle == 0 ? "" : fmt::format(" ({:#x})", handle);
+    new_streams_.add(number, json_quoted(fmt::format("stream {}{}", key, called)));
   });
 }
 

@@ -71,6 +71,11 @@ class EventQueue {
   void put(QueuedEvent event) noexcept;
   // Events that found no room since open().
   std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+  // How many were claimed so far, and how many of those the writer has taken.
+  std::uint64_t claimed() const { return claimed_.load(std::memory_order_acquire); }
+  std::uint64_t taken() const { return taken_.load(std::memory_order_acquire); }
+  // The writer need not wait any longer.
+  void let_on() noexcept;
 
   // --- the writer ---
   // Until a flush is worth its while, `patience` is over, or the queue is closed.
@@ -95,7 +100,6 @@ class EventQueue {
   }
   bool wait_for_room() noexcept;
   void publish(std::uint64_t claim, QueuedEvent&& event) noexcept;
-  void let_on() noexcept;
 
   const std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kPlaces);
   alignas(kCacheLine) std::atomic<std::uint64_t> claimed_{0};

@@ -3,7 +3,9 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -23,10 +25,39 @@ struct Walk {
   std::size_t count = 0;
 };
 
+struct Area {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  bool has(std::uint64_t address) const { return begin <= address && address < end; }
+};
+
+int find_own(dl_phdr_info* module, std::size_t /*size*/, void* arg) {
+  const auto here = reinterpret_cast<std::uint64_t>(&find_own);
+  for (int i = 0; i < module->dlpi_phnum; ++i) {
+    const auto& part = module->dlpi_phdr[i];
+    const Area area{module->dlpi_addr + part.p_vaddr, module->dlpi_addr + part.p_vaddr + part.p_memsz};
+    if (part.p_type != PT_LOAD || !area.has(here)) continue;
+    if (*module->dlpi_name != '\0') *static_cast<Area*>(arg) = area;
+    return 1;
+  }
+  return 0;
+}
+
+// Where the code of this library is. Empty where it is linked into a program, whose frames are wanted.
+const Area& own_code() {
+  static const Area own = [] {
+    Area found;
+    dl_iterate_phdr(&find_own, &found);
+    return found;
+  }();
+  return own;
+}
+
 _Unwind_Reason_Code add_frame(_Unwind_Context* context, void* arg) {
   Walk& walk = *static_cast<Walk*>(arg);
   const std::uint64_t address = _Unwind_GetIP(context);
   if (address == 0 || walk.count == walk.frames.size()) return _URC_END_OF_STACK;
+  if (walk.count == 0 && own_code().has(address)) return _URC_NO_REASON;
   walk.frames[walk.count++] = address;
   return _URC_NO_REASON;
 }
@@ -103,7 +134,7 @@ std::string to_string(const StackKinds& kinds) {
     if (numbers_.size() == kMostStacks) return 0;
   }
   Stack stack;
-  const std::size_t own = native.count > 1 ? 1 : 0;  // this very function
+  const std::size_t own = own_code().end == 0 && native.count > 1 ? 1 : 0;  // this very function
   stack.native.assign(native.frames.begin() + own, native.frames.begin() + static_cast<std::ptrdiff_t>(native.count));
   for (std::size_t i = 0; i < foreign.count; ++i) stack.foreign.push_back(described(by, foreign.frames[i]));
   const MutexLock lock(mutex_);

@@ -51,7 +51,8 @@ class LineReader {
     }
     const std::string_view line = unread().substr(0, length);
     if (line.size() > kLongestLine || line.find('\0') != std::string_view::npos)
-      return position_.error("no line of a trace: too long, or it holds a zero byte");
+      return position_.error(
+          "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files of other programs");
     if (!line.empty() && line.back() == '\r')
       return position_.error("the line ends with a carriage return (CR LF): lines of a trace end with LF alone");
     begin_ = std::min(begin_ + length + 1, end_);

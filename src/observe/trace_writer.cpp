@@ -17,6 +17,7 @@ namespace vpmm::observe {
 namespace {
 
 constexpr std::chrono::seconds kLongestUnflushed{1};
+constexpr std::chrono::milliseconds kBetweenHints{2};
 constexpr std::chrono::microseconds kBetweenLooks{50};  // for events that are claimed and not yet published
 
 }  // namespace
@@ -28,7 +29,7 @@ struct TraceWriter::Shared {
       : path(std::move(path_of_file)), channel(std::move(used)) {}
   bool is_forked() const { return getpid() != owner; }
   void write_until_closed(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) noexcept VPMM_EXCLUDES(mutex);
-  bool write_some() noexcept;
+  bool write_some() noexcept VPMM_EXCLUDES(mutex);
   void finish() noexcept VPMM_EXCLUDES(mutex);
   Result<void> result() const;
 
@@ -39,6 +40,7 @@ struct TraceWriter::Shared {
   Mutex mutex;
   std::condition_variable_any progress;
   bool is_finished VPMM_GUARDED_BY(mutex) = false;
+  std::uint64_t written VPMM_GUARDED_BY(mutex) = 0;  // of the queue's claims
   // --- the thread's, and anybody's once it has finished ---
   std::unique_ptr<RecordingSink> sink;
   std::uint64_t lost = 0;  // events that are not in the file
@@ -56,6 +58,9 @@ bool TraceWriter::Shared::write_some() noexcept {
     }
   });
   lost += sink->flush();
+  const MutexLock lock(mutex);
+  written = channel->queue.taken();
+  progress.notify_all();
   return goes_on;
 }
 
@@ -119,6 +124,18 @@ TraceWriter::~TraceWriter() {
     if (const Result<void> closed = close(); !closed) log(LogLevel::error, "{}", closed.error().message);
   } catch (const std::exception&) {  // no memory for a message
   }
+}
+
+// Others may have claimed a place before, and fill it only now, so the thread looks again and again.
+void TraceWriter::wait_until_written(std::chrono::milliseconds patience) noexcept try {
+  const std::uint64_t wanted = shared_->channel->queue.claimed();
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  MutexLock lock(shared_->mutex);
+  while (shared_->written < wanted && !shared_->is_finished && std::chrono::steady_clock::now() < give_up) {
+    shared_->channel->queue.let_on();
+    shared_->progress.wait_for(lock, kBetweenHints);
+  }
+} catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): of a wait
 }
 
 void TraceWriter::begin_to_close(Reason reason) noexcept {

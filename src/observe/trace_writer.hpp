@@ -44,6 +44,8 @@ class TraceWriter {
 
   // What lives already; it stands in front of all events. On failure nothing is recorded.
   Result<void> begin(std::vector<LiveAllocation> live, std::uint64_t now_ns);
+  // Until what was put in before is in the file, or `patience` is over: for what must not be lost if the program dies.
+  void wait_until_written(std::chrono::milliseconds patience) noexcept;
   // Finishes the file; what is recorded afterwards is dropped. The first error of the whole recording is reported, how
   // many events it lacks, or that the file was not finished within `patience`, because it takes no bytes.
   Result<void> close(std::chrono::milliseconds patience = kPatience);

@@ -1,5 +1,7 @@
 // capi: recordings with options, by the environment, with frames of another language; and what a kill leaves behind.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +57,36 @@ TEST_F(RecordedEvents, with_options_are_recorded_and_marked) {
   EXPECT_EQ(file.header["stacks"], "native");
   EXPECT_NE(file.first(RecordedKind::allocate).stack, 0U);
   EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 12");
+}
+
+TEST_F(RecordedEvents, have_the_marks_that_name_no_pool) {
+  ASSERT_EQ(vpmm_record_mark(nullptr, "nobody hears this"), VPMM_OK);
+  vpmm_record_options asked = options();
+  ASSERT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_OK) << vpmm_last_error();
+  record_mark("step 1");
+  ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.count(RecordedKind::mark), 1U);
+  EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 1");
+}
+
+TEST_F(RecordedEvents, go_to_no_file_that_another_recording_is_written_to) {
+  vpmm_pool* other = nullptr;
+  ASSERT_EQ(vpmm_pool_create(0, nullptr, &other), VPMM_OK) << vpmm_last_error();
+  for (const std::string& path : {path_, path_ + ".csv"}) {
+    vpmm_record_options asked = options();
+    asked.path = path.c_str();
+    ASSERT_EQ(vpmm_record_start_with(pool_, &asked), VPMM_OK) << vpmm_last_error();
+    EXPECT_EQ(vpmm_record_start(other, path.c_str()), VPMM_ERROR_BAD_FILE);
+    EXPECT_TRUE(last_error_names("another recording is being written to it")) << vpmm_last_error();
+    allocate(1000);
+    EXPECT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+    EXPECT_EQ(observe::read_trace(path).value().allocations, 1U);
+    EXPECT_EQ(vpmm_record_start(other, path.c_str()), VPMM_OK) << "it is over: " << vpmm_last_error();
+    EXPECT_EQ(vpmm_record_stop(other), VPMM_OK);
+  }
+  EXPECT_EQ(vpmm_pool_destroy(other), VPMM_OK);
+  std::filesystem::remove(path_ + ".csv");
 }
 
 TEST_F(RecordedEvents, refuse_options_that_are_wrong) {
@@ -151,6 +183,19 @@ TEST_F(RecordedByEnvironment, each_pool_has_a_file_of_its_own) {
   EXPECT_EQ(observe::read_trace(run(".2.0.csv.gz")).value().allocations, 1U);
 }
 
+// As children do, which inherit the variable.
+TEST_F(RecordedByEnvironment, a_process_that_finds_the_file_in_use_takes_one_of_its_own) {
+  const std::string file = folder_ + "/run.vpmm";
+  setenv("VPMM_RECORD", file.c_str(), 1);
+  const int taken = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(taken, LOCK_EX), 0);
+  ASSERT_EQ(::write(taken, "mine", 4), 4);
+  use_a_pool();
+  ::close(taken);
+  EXPECT_EQ(std::filesystem::file_size(file), 4U);
+  EXPECT_EQ(read_recorded(folder_ + "/run." + std::to_string(getpid()) + ".vpmm").count(RecordedKind::allocate), 1U);
+}
+
 TEST_F(RecordedByEnvironment, options_are_taken_from_it) {
   const std::string file = folder_ + "/events";
   setenv("VPMM_RECORD", file.c_str(), 1);
@@ -226,6 +271,21 @@ TEST_F(RecordedEventsDeathTest, of_the_last_second_at_most_are_missing_after_a_k
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace.value().allocations, 100U);
   EXPECT_NE(trace.value().warning, "");
+}
+
+TEST_F(RecordedEventsDeathTest, have_the_request_that_failed_right_before_the_end) {
+  const auto fail_and_end = [] {
+    start_and_allocate(1);
+    vpmm_pool* pool = nullptr;
+    void* ptr = nullptr;
+    if (vpmm_default_pool(0, &pool) != VPMM_OK) _exit(98);
+    if (vpmm_allocate(pool, std::size_t{1} << 45, nullptr, &ptr) != VPMM_ERROR_OUT_OF_MEMORY) _exit(97);
+    _exit(3);
+  };
+  EXPECT_EXIT(fail_and_end(), testing::ExitedWithCode(3), "");
+  const RecordedFile file = read_recorded(path());
+  EXPECT_EQ(file.count(RecordedKind::out_of_memory), 1U);
+  EXPECT_EQ(file.count(RecordedKind::allocate_failed), 1U);
 }
 
 void fork_and_use_in_child(vpmm_pool* pool) {

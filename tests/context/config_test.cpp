@@ -10,21 +10,10 @@
 #include <utility>
 
 #include "base/bytes.hpp"
+#include "context/variable.hpp"
 
 namespace vpmm::context {
 namespace {
-
-// Sets a variable for one test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 // Without the variables that the shell may have set.
 class ConfigFromEnvironment : public testing::Test {

@@ -135,8 +135,8 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   options.config.capacity = 4 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
-  world.allocate(2 * kPage, stream);
   start(world);
+  world.allocate(2 * kPage, stream);
   EXPECT_FALSE(world.pool().allocate({3 * kPage, 0, stream}).ok());
   EXPECT_FALSE(world.pool().allocate({100, 3, stream}).ok()) << "a mistake";
   const RecordedFile file = stop(world);
@@ -145,6 +145,7 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   EXPECT_EQ(file.first(RecordedKind::allocate_failed).flags, 0u);
   EXPECT_NE(file.text(file.first(RecordedKind::allocate_failed).value).find("out of device memory"), std::string::npos);
   EXPECT_EQ(file.first(RecordedKind::out_of_memory).bytes, 3 * kPage);
+  EXPECT_EQ(file.first(RecordedKind::allocate_failed).stream, file.first(RecordedKind::allocate).stream);
   EXPECT_EQ(file.header["capacity"], 4 * kPage);
   const auto trace = observe::read_trace(path_);
   ASSERT_TRUE(trace.ok()) << trace.error().message;

@@ -9,22 +9,11 @@
 #include <vector>
 
 #include "context/config.hpp"
+#include "context/variable.hpp"
 #include "observe/log.hpp"
 
 namespace vpmm::context {
 namespace {
-
-// Sets a variable for one test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 // Without the variables that the shell may have set.
 class Variables : public testing::Test {

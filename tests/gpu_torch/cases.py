@@ -315,7 +315,13 @@ def run_rank(rank: int, name: str, folder: str) -> None:
     be_deterministic()
     if ON_GPU:
         torch.cuda.set_device(rank)
-    dist.init_process_group("nccl" if ON_GPU else "gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "nccl" if ON_GPU else "gloo",
+        f"file://{folder}/store",
+        rank=rank,
+        world_size=RANKS,
+        device_id=torch.device("cuda", rank) if ON_GPU else None,  # NCCL registers memory of communicators that exist
+    )
     results = RANK_CASES[name](rank)
     results.append(("served", served(rank)))
     Path(folder, f"{rank}.json").write_text(json.dumps(results))

@@ -20,13 +20,14 @@ BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
 PYTHON = os.environ.get("VPMM_PACKAGE_PYTHON", "")
 
 
-def run(*command: object, **environment: str) -> str:
+def run(*command: object, stderr: bool = False, **environment: str) -> str:
+    """What it printed, with `stderr` there."""
     words = [str(word) for word in command]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VPMM_", "PYTHONPATH"))}
     done = subprocess.run(words, capture_output=True, text=True, env=clean | environment, timeout=600, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(words)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done.stderr if stderr else done.stdout
 
 
 @unittest.skipUnless(PYTHON, "no interpreter with nanobind and scikit-build-core was named")
@@ -73,7 +74,9 @@ class Wheel(unittest.TestCase):
         paths += (ROOT / "python/vpmm/reporting/web").iterdir()
         sources = {str(path.relative_to(ROOT / "python")) for path in paths}
         sources = {name for name in sources if "__pycache__" not in name}
-        sources |= {f"vpmm/include/vpmm/{name}" for name in ("vpmm.h", "vpmm.hpp", "cuda_mr.hpp", "rmm_mr.hpp")}
+        sources |= {f"vpmm/include/vpmm/{name}" for name in ("vpmm.h", "vpmm.hpp", "cuda_mr.hpp", "rmm_mr.hpp")} | {
+            "vpmm_autoload.pth"
+        }
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)
         self.assertEqual(len(compiled), 3, compiled)
@@ -84,6 +87,14 @@ class Wheel(unittest.TestCase):
     def test_it_has_pytorchs_entry_point(self) -> None:
         code = "import importlib.metadata as m; print([p.value for p in m.entry_points(group='torch.backends')])"
         self.assertEqual(self.python(code), "['vpmm_autoload:autoload']\n")
+
+    def test_the_variable_puts_a_library_on_the_pool_when_it_is_imported(self) -> None:
+        """The interpreter reads the file beside the package in a folder of packages, so not on PYTHONPATH."""
+        (self.site / "cupy.py").write_text("__version__ = '1.0'\n")
+        self.addCleanup((self.site / "cupy.py").unlink)
+        code = f"import site; site.addsitedir({str(self.site)!r}); import warnings; warnings.simplefilter('default')"
+        said = run(PYTHON, "-c", f"{code}; import cupy", VPMM_USE="cupy", VPMM_DRIVER="sim", stderr=True)
+        self.assertIn("VPMM_USE is set, but CuPy keeps its own CUDA allocator: CuPy 1.0 is not supported", said)
 
     def test_the_module_finds_the_library_beside_itself(self) -> None:
         (module,) = self.site.glob("vpmm/_vpmm.*.so")

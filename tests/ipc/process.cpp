@@ -98,7 +98,9 @@ Descriptors own_descriptors() {
   Descriptors own;
   for (const auto& file : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // that of the folder
-    own.sockets += fs::read_symlink(file, gone).string().starts_with("socket:") ? 1U : 0U;
+    const std::string what = fs::read_symlink(file, gone).string();
+    own.sockets += what.starts_with("socket:") ? 1U : 0U;
+    own.watches += what.find("pidfd") != std::string::npos ? 1U : 0U;
     own.all += gone ? 0U : 1U;
   }
   --own.all;  // of the folder
@@ -110,6 +112,7 @@ Belongings own_belongings() {
   const Descriptors files = own_descriptors();
   own.descriptors = files.all;
   own.sockets = files.sockets;
+  own.watches = files.watches;
   own.threads = entries_of("/proc/self/task");
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) own.areas += line.find("memfd:") != std::string::npos ? 1U : 0U;

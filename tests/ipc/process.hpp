@@ -18,6 +18,7 @@ using Address = std::uint64_t;
 struct Descriptors {
   std::uint64_t all = 0;
   std::uint64_t sockets = 0;  // among them
+  std::uint64_t watches = 0;  // among them, of processes
 };
 
 #if defined(__SANITIZE_THREAD__)
@@ -31,6 +32,7 @@ struct Belongings {
   std::uint64_t descriptors = 0;
   std::uint64_t threads = 0;
   std::uint64_t sockets = 0;  // among the descriptors
+  std::uint64_t watches = 0;  // of processes, likewise
   std::uint64_t areas = 0;    // of the memory map that belong to memory files
   std::uint64_t chunks = 0;   // in the simulator, as are the rest
   std::uint64_t mappings = 0;

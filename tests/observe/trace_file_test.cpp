@@ -145,7 +145,8 @@ TEST_F(TraceFile, refuses_a_malformed_line_with_its_number_and_the_reason) {
 }
 
 TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
-  const std::string reason = "no line of a trace: too long, or it holds a zero byte";
+  const std::string reason =
+      "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files of other programs";
   EXPECT_EQ(refusal(std::string(5000, '1') + "\n", 2), reason);
   EXPECT_EQ(refusal(std::string("a,1,64\0,0,0\na,2,1,0,0\n", 22), 2), reason);
 }

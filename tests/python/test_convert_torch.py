@@ -90,10 +90,10 @@ class Reading(ConvertCase):
     def test_running_out_of_memory_is_a_failed_request_and_a_report(self) -> None:
         trace = [{"action": "oom", "size": 5 * MIB, "stream": 16, "device_free": 77, "frames": [], "time_us": 3}]
         recording = read(snapshot([], trace), "x")
-        failed, report = recording.events
+        report, failed = recording.events
         self.assertEqual((failed.kind, failed.address, failed.bytes), (Kind.ALLOCATE_FAILED, 0, 5 * MIB))
         self.assertEqual((report.kind, report.bytes), (Kind.OUT_OF_MEMORY, 5 * MIB))
-        self.assertIn("the device had 77 bytes free", recording.strings[failed.value])
+        self.assertIn("the device had 77 B free", recording.strings[failed.value])
         self.assertEqual(recording.streams[failed.stream or 0], "0x10")
 
     def test_stacks_tags_streams_and_annotations_are_kept(self) -> None:

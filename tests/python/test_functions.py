@@ -119,6 +119,35 @@ class Recording(unittest.TestCase):
         self.assertIn("test_events_have_marks", frame.function)
         self.assertEqual(recording.header["stacks"], "python")
 
+    def test_stacks_begin_where_the_library_was_called(self) -> None:
+        recordings = recordings_or_skip(self)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.vpmmrec")
+            pool = vpmm.Pool.default()
+            with vpmm.record(path, stacks="native"):
+                pool.deallocate(pool.allocate(12345, 0), 0)
+            recording = recordings.read(path)
+        stack = next(event.stack for event in recording.events if event.kind == recordings.Kind.ALLOCATE)
+        files = [Path(frame.file).name for frame in recording.stacks[stack]]
+        self.assertTrue(files[0].startswith("_vpmm."), files)
+        self.assertFalse([file for file in files if file.startswith("libvpmm")])
+
+    def test_frames_are_found_below_a_library_that_let_go_of_the_interpreters_lock(self) -> None:
+        recordings = recordings_or_skip(self)
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+        library = ctypes.CDLL(next(part for part in maps if "/libvpmm.so" in part))  # which lets go of it in each call
+        pool, address = ctypes.c_void_p(), ctypes.c_void_p()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.vpmmrec")
+            with vpmm.record(path, stacks="python"):
+                self.assertEqual(library.vpmm_default_pool(0, ctypes.byref(pool)), 0)
+                size = ctypes.c_size_t(54321)
+                self.assertEqual(library.vpmm_allocate(pool, size, None, ctypes.byref(address)), 0)
+                self.assertEqual(library.vpmm_deallocate(pool, address, None), 0)
+            recording = recordings.read(path)
+        stack = next(event.stack for event in recording.events if event.bytes == 54321)
+        self.assertIn("below_a_library", recording.stacks[stack][0].function)
+
     def test_options_that_are_wrong_are_errors(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for options, words in (

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from program import run
+from program import PACKAGE_PARENT, run
+
+SNAPSHOT = Path(__file__).resolve().parents[1] / "data" / "snapshot-oom.pickle.gz"
 
 PROGRAM = """
 import os, sys
@@ -65,6 +70,52 @@ class Main(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"^vpmm \d+\.\d+\.\d+, /.*_vpmm.*\.so\n")
         self.assertRegex(done.stdout, r"device 0: \d+ of \d+ bytes are free")
+
+    def test_no_verb_records_what_it_does_itself(self) -> None:
+        recording = self.folder / "run.vpmm"
+        recording.write_bytes(b"a program's")
+        done = run("-m", "vpmm", "info", VPMM_RECORD=str(recording), VPMM_STATS="1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(recording.read_bytes(), b"a program's")
+
+    def test_a_reader_that_has_enough_is_no_error(self) -> None:
+        command = [sys.executable, "-m", "vpmm", "report", "--text", str(SNAPSHOT)]
+        environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT, "VPMM_DRIVER": "sim"}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as child:
+            assert child.stdout is not None and child.stderr is not None
+            child.stdout.close()
+            self.assertEqual(child.stderr.read(), "")
+        self.assertEqual(child.returncode, 141)
+
+    def test_an_interrupted_verb_says_so(self) -> None:
+        code = (
+            "import signal, sys\nfrom vpmm import __main__, convert\n"
+            "convert.load = lambda *given: signal.raise_signal(signal.SIGINT)\n"
+            f"sys.argv = ['vpmm', 'report', {str(SNAPSHOT)!r}]\nsys.exit(__main__.main())"
+        )
+        done = run("-c", code)
+        self.assertEqual((done.returncode, done.stderr), (130, "vpmm: interrupted\n"))
+
+    def test_files_that_cannot_be_read_are_named_in_one_line(self) -> None:
+        for words in (["report", "nofile"], ["try", "nofile"], ["convert", "nofile", "out.vpmm"]):
+            done = run("-m", "vpmm", *words)
+            self.assertEqual((done.returncode, done.stderr), (2, "vpmm: nofile: No such file or directory\n"))
+        done = run("-m", "vpmm", "report", str(self.folder))
+        self.assertEqual((done.returncode, done.stderr), (2, f"vpmm: {self.folder}: Is a directory\n"))
+
+    def test_a_device_that_is_not_in_the_file_is_an_error_with_those_that_are(self) -> None:
+        for words in (["report", "--text"], ["try"]):
+            done = run("-m", "vpmm", *words, str(SNAPSHOT), "--device", "3")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("device 3 is not in this recording: 0", done.stderr)
+
+    def test_a_snapshot_can_be_reported_and_has_its_failure_once(self) -> None:
+        done = run("-m", "vpmm", "report", "--text", str(SNAPSHOT))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("A request failed", done.stdout)
+        self.assertIn("PyTorch is out of memory: ", done.stdout)
 
     def test_info_says_in_a_line_what_is_wrong(self) -> None:
         done = run("-m", "vpmm", "info", VPMM_DRIVER="nonsense")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import random
 import struct
@@ -96,6 +97,21 @@ class CommaSeparated(Files):
                 with self.assertRaisesRegex(BadFile, reason) as caught:
                     recordings.read(path)
                 self.assertEqual((caught.exception.path, caught.exception.offset), (str(path), line))
+
+    def test_with_any_byte_changed_or_cut_anywhere_it_is_read_or_an_error_with_its_place(self) -> None:
+        rng = random.Random(2)
+        lines = "".join(f"a,{i},{rng.randrange(1, 1 << 30)},{i % 3},{i}\nf,{i},0,{i % 3},{i}\n" for i in range(40))
+        plain = ("op,id,bytes,stream,time_us\n" + lines).encode()
+        for name, data in (("run.csv", plain), ("run.csv.gz", gzip.compress(plain, mtime=0))):
+            path = self.folder / name
+            for _ in range(400):
+                changed = bytearray(data[: rng.randrange(1, len(data) + 1)])
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+                path.write_bytes(changed)
+                try:
+                    recordings.read(path)
+                except BadFile as error:
+                    self.assertTrue(str(error).startswith(f"{path}:{error.offset}: "), str(error))
 
 
 @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")

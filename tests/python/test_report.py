@@ -303,7 +303,7 @@ class Command(unittest.TestCase):
         for arguments, text in [
             ([str(bad)], r"bad\.csv:1: a recording in CSV begins with .*"),
             ([str(self.folder / "none")], r".*No such file.*"),
-            ([str(TRACES / "gnn.csv.gz"), "-o", page_name], r".*No such file.*page\.html'"),
+            ([str(TRACES / "gnn.csv.gz"), "-o", page_name], r".*page\.html: No such file.*"),
         ]:
             done = run("-m", "vpmm", "report", *arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -94,7 +94,7 @@ class Failures(Case):
     def test_a_request_that_is_served_after_all_was_rescued(self) -> None:
         short = Event(Kind.OUT_OF_MEMORY, 0, 0, GIB, 1)
         recording = recording_of(short, allocate(1, GIB))
-        self.assertIn("1 requests were served only after", self.said(rules.rescued, recording).title)
+        self.assertIn("1 request was served only after", self.said(rules.rescued, recording).title)
         self.assertEqual(Story(recording).failures, [])
         self.silent(rules.rescued, recording_of(short, failed(GIB)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -87,6 +88,22 @@ class Switch(VpmmCase):
             "class Late:\n    def __del__(self):\n        keep.clear()\nlate = Late()\nprint('over')"
         )
         self.assertEqual(self.output_of(code), "over\n")
+
+    def test_a_recording_has_the_lines_of_the_program_that_made_the_tensors(self) -> None:
+        if importlib.util.find_spec("zstandard") is None:
+            self.skipTest("zstandard is not installed")
+        from vpmm import recordings
+
+        code = "import torch\ndef train():\n    return torch.empty(5 << 20, device='cuda')\nkept = train()"
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "run.vpmm")
+            self.output_of(code, VPMM_RECORD=str(path), VPMM_RECORD_STACKS="python")
+            recording = recordings.read(path)
+        is_of_it = [each.bytes == 20 * MIB and each.kind == recordings.Kind.ALLOCATE for each in recording.events]
+        stack = recording.events[is_of_it.index(True)].stack
+        self.assertEqual(
+            [(each.function, each.line) for each in recording.stacks[stack][:2]], [("train", 3), ("<module>", 4)]
+        )
 
     def test_processes_that_are_spawned_have_it(self) -> None:
         code = (

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vpmm import convert
 from vpmm.convert import window
-from vpmm.errors import Error
 from vpmm.units import bytes_text
 
 
@@ -30,22 +29,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        recording = convert.load(options.input, options.source)
-        target = options.target or convert.format_for(options.output)
-        if recording.warning:
-            print(f"vpmm: warning: {recording.warning}", file=sys.stderr)
-        if options.device is not None:
-            recording = convert.of_device(recording, options.device)
-        if options.after or options.before:
-            after = window.moment(recording, options.after) if options.after else 0
-            before = window.moment(recording, options.before) if options.before else None
-            recording = window.cut(recording, after, before)
-        for warning in convert.save(recording, options.output, target):
-            print(f"vpmm: warning: {warning}", file=sys.stderr)
-    except (ValueError, OSError, Error) as error:  # a bad file is a ValueError, too
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 2
+    recording = convert.load(options.input, options.source)
+    target = options.target or convert.format_for(options.output)
+    if recording.warning:
+        print(f"vpmm: warning: {recording.warning}", file=sys.stderr)
+    if options.device is not None:
+        recording = convert.of_device(recording, options.device)
+    if options.after or options.before:
+        after = window.moment(recording, options.after) if options.after else 0
+        before = window.moment(recording, options.before) if options.before else None
+        recording = window.cut(recording, after, before)
+    for warning in convert.save(recording, options.output, target):
+        print(f"vpmm: warning: {warning}", file=sys.stderr)
     size = bytes_text(options.output.stat().st_size)
     print(f"{options.output}: {len(recording.events)} events as {target}, {size}")
     return 0

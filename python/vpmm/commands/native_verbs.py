@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from vpmm import native
-from vpmm.errors import Error
 
 _VERBS = {
     "replay": "run recordings through an allocator, checked and measured",
@@ -24,8 +22,4 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        native.run([options.native_verb, *options.words])
-    except (Error, OSError) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 2
+    native.run([options.native_verb, *options.words])

@@ -7,8 +7,7 @@ import gc
 import sys
 from pathlib import Path
 
-from vpmm import recordings, reporting
-from vpmm.errors import Error
+from vpmm import convert, reporting
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,7 +16,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="a recording as a page to look at",
         description="Makes one HTML file of a recording, which a browser shows without network or server.",
     )
-    parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
+    parser.add_argument(
+        "file", metavar="FILE", help="a recording, or what `vpmm convert` reads; - is a recording on standard input"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page (default: report.html)")
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
     parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
@@ -25,10 +26,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page and prints its name; 2 where the recording cannot be read or the page not be written."""
+    """Writes the page and prints its name."""
     gc.disable()  # a million events are made, and none of them is garbage
     try:
-        recording = recordings.read(options.file)
+        recording = convert.load(options.file)
         if options.file != "-":
             recording.header["file"] = Path(options.file).name
         story = reporting.Story(recording, options.device)
@@ -39,11 +40,7 @@ def run(options: argparse.Namespace) -> int:
             reporting.write_page(story, path)
             print(f"{path}: {path.stat().st_size / (1 << 20):.1f} MiB", file=sys.stderr if options.text else sys.stdout)
     except OverflowError:
-        print(f"vpmm: {options.file}: its figures are beyond what any memory has", file=sys.stderr)
-        return 2
-    except (ValueError, OSError, Error) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 2
+        raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None
     finally:
         gc.enable()
     return 0

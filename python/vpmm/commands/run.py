@@ -8,13 +8,18 @@ import runpy
 import sys
 from pathlib import Path
 
+import vpmm_autoload
+
 import vpmm
 from vpmm import _vpmm
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("run", help="run a program with Numba's memory from the pool")
-    parser.add_argument("--torch", action="store_true", help="PyTorch's memory, too")
+    parser = verbs.add_parser("run", help="run a program with its libraries' memory from the pool")
+    parser.add_argument(
+        "--use", metavar="NAMES", help="libraries, by comma: torch, cupy, rmm, numba (default: VPMM_USE, else numba)"
+    )
+    parser.add_argument("--torch", action="store_true", help="PyTorch's memory, too; an error where that cannot be")
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="record allocations, for `vpmm report` and `replay`"
     )
@@ -35,13 +40,14 @@ def recording_path(path: Path, device: int) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the script as `python script` would, with NUMBA_CUDA_MEMORY_MANAGER=vpmm; `--torch`: and VPMM_TORCH=1."""
+    """Runs the script as `python script` would, with VPMM_USE set, for its children, too; `--torch`: and VPMM_TORCH."""
     if not Path(options.script).exists():
         print(f"vpmm: can't open file '{options.script}': No such file or directory", file=sys.stderr)
         return 2
     if options.torch:
         run_on_torch()
-    os.environ["NUMBA_CUDA_MEMORY_MANAGER"] = "vpmm"
+    os.environ["VPMM_USE"] = options.use or os.environ.get("VPMM_USE") or "numba"
+    vpmm_autoload.start()
     if options.record is not None:
         path: Path = options.record
         stacks: str = options.stacks

@@ -43,7 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(options: argparse.Namespace) -> int:
     """Ends when the recording does, when the program ended, or at Ctrl-C; 2 where there is nothing to watch."""
-    from vpmm import recordings, watching
+    from vpmm import watching
 
     try:
         path = options.file if options.file is not None else watching.recording_of(options.pid)
@@ -52,11 +52,8 @@ def run(options: argparse.Namespace) -> int:
             _Screen(follower, Path(path).name, options).show()
         finally:
             follower.close()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # how one ends it
         pass
-    except (OSError, recordings.BadFile, Error) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 2
     return 0
 
 
@@ -73,6 +70,8 @@ class _Screen:
 
     def show(self) -> None:
         self._catch_up()
+        if self._options.once and not self._follower.recording.header:
+            raise Error(f"{self._name}: nothing is recorded in it yet")
         if self._options.once:
             print("\n".join(self._lines()))
             return

@@ -7,7 +7,6 @@ import sys
 import time
 
 from vpmm import convert, trial
-from vpmm.errors import Error
 
 _PATIENCE = 2.0  # seconds without a word
 
@@ -33,11 +32,6 @@ def run(options: argparse.Namespace) -> int:
         if time.monotonic() - begin > _PATIENCE:
             print(f"vpmm: {what} ...", file=sys.stderr, flush=True)
 
-    try:
-        recording = convert.load(options.file, options.source)
-        done = trial.run(recording, options.device, say)
-    except (ValueError, OSError, Error) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 2
+    done = trial.run(convert.load(options.file, options.source), options.device, say)
     print(trial.as_json(done) if options.json else trial.table(done), end="\n" if options.json else "")
     return 0

@@ -47,6 +47,8 @@ def load(path: str | Path, format: str | None = None) -> Recording:
     if format not in (None, *INPUTS):
         raise ValueError(f"`{format}` is no format to read: {', '.join(INPUTS)}")
     if str(path) == "-":
+        if format not in (None, "csv", "vpmm"):
+            raise ValueError(f"only recordings go through standard input; give the {format} file by its name")
         return recordings.read("-")
     path = Path(path)
     format = format or _format_of(path)
@@ -114,7 +116,12 @@ def format_for(path: Path) -> str:
 
 
 def of_device(recording: Recording, device: int) -> Recording:
-    """The same without events of other devices."""
+    """The same without events of other devices. Raises ValueError, which names those there are, for one without."""
+    known = sorted({event.device for event in recording.events})
+    if device not in known:
+        raise ValueError(
+            f"device {device} is not in this recording: {', '.join(map(str, known)) or 'it has no events'}"
+        )
     events = [event for event in recording.events if event.device == device]
     return replace(recording, events=events, header=recording.header | {"device": device})
 

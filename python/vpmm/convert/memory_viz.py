@@ -223,11 +223,7 @@ class _Writing:
         return blocks
 
     def stream(self, number: int | None) -> int:
-        text = self.recording.streams.get(number, "0") if number is not None else "0"
-        try:
-            return int(text, 0)
-        except ValueError:
-            return number or 0
+        return self.recording.stream_handle(number)
 
     # One list for each stack, which the pickle then holds once.
     def frames_of(self, stack: int) -> list[Fields]:

@@ -128,7 +128,8 @@ def write(recording: Recording, file: IO[str]) -> None:
         if action is None:
             continue
         clock = (began + timedelta(microseconds=event.time_ns // 1000)).strftime("%H:%M:%S.%f")
-        stream = recording.streams.get(event.stream, "0") if event.stream is not None else "0"
+        handle = recording.stream_handle(event.stream)
+        stream = f"{handle:#x}" if handle else "0"
         thread = recording.threads.get(event.thread, str(event.thread)).replace(",", " ")
         pointer = f"{event.address:#x}" if event.address else "(nil)"
         size = live.pop(event.address) if action == "free" else event.bytes

@@ -11,6 +11,7 @@ from vpmm.convert.build import Builder
 from vpmm.convert.pickles import loads
 from vpmm.convert.ranges import Ranges
 from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
+from vpmm.units import bytes_text
 
 Fields = dict[str, Any]
 _PENDING = ("active_pending_free", "active_awaiting_free")
@@ -228,21 +229,27 @@ class _Reading:
             text = plain(event.get("text", action))
             self.build.add(Kind.MARK, time_ns, 0, 0, value=self.build.string(text), device=ordinal)
             return
+        if kind == Kind.ALLOCATE_FAILED:
+            self.write_failure(time_ns, event, ordinal)
+            return
         made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)
+        made.value = 1 if kind in (Kind.MAP, Kind.UNMAP) else event.get("taken", 0)
+        self.write_origin(made, event)
+
+    def write_origin(self, made: Event, event: Fields) -> None:
         made.stream = self.build.stream(event.get("stream", 0))
         made.stack = self.stack(event.get("frames"), "device_traces")
         made.tag = self.build.tag(label_of(event.get("user_metadata", "")))
-        made.value = 1 if kind in (Kind.MAP, Kind.UNMAP) else event.get("taken", 0)
-        if kind == Kind.ALLOCATE_FAILED:
-            self.write_shortage(made, event)
 
-    def write_shortage(self, failed: Event, event: Fields) -> None:
+    # The report of a shortage stands in front of the request that failed.
+    def write_failure(self, time_ns: int, event: Fields, ordinal: int) -> None:
+        size: int = event.get("size", 0)
         free = event.get("device_free", event.get("addr", 0))
-        failed.address = 0
-        text = f"PyTorch is out of memory: {failed.bytes} bytes were asked for, the device had {free} bytes free"
-        failed.value = self.build.string(text)
-        report = self.build.add(Kind.OUT_OF_MEMORY, failed.time_ns, 0, failed.bytes, value=failed.value)
-        report.stream, report.stack, report.device = failed.stream, failed.stack, failed.device
+        known = bytes_text(free) if isinstance(free, int) else "unknown memory"
+        asked = f"{bytes_text(size)} were asked for, and the device had {known} free"
+        text = self.build.string(f"PyTorch is out of memory: {asked}")
+        for kind in (Kind.OUT_OF_MEMORY, Kind.ALLOCATE_FAILED):
+            self.write_origin(self.build.add(kind, time_ns, 0, size, value=text, device=ordinal), event)
 
     def stack(self, frames: object, where: str) -> int:
         if not frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -99,6 +100,12 @@ class Recording:
     def text_of(self, event: Event) -> str:
         """What a failed allocation, a report or a mark says; empty: nothing."""
         return self.strings.get(event.value, "") if event.kind in WITH_TEXT else ""
+
+    def stream_handle(self, stream: int | None) -> int:
+        """What the program called a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`; else 0."""
+        name = self.streams.get(stream, "") if stream is not None else ""
+        found = re.fullmatch(r"(?:stream \d+ \()?(0x[0-9a-fA-F]+|\d+)\)?", name)
+        return int(found[1], 0) if found else 0
 
 
 class Numbers(dict[_Key, int], Generic[_Key]):

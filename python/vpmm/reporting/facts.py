@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vpmm.reporting.picture import Group, Picture, picture_at, size_class
 from vpmm.reporting.story import NEVER, Life, Story
-from vpmm.units import bytes_text, duration_text
+from vpmm.units import bytes_text, count_text, duration_text
 
 MOST_FAILURES = 200
 _MOST_LEAKS = 60
@@ -57,7 +57,7 @@ def summary(story: Story) -> str:
         return "Nothing happened while this was recorded."
     device = story.header_text("device_name") or f"device {story.device}"
     parts = [
-        f"On {device}, {story.allocations:,} allocations in {duration_text(story.duration_ns / 1000)}. "
+        f"On {device}, {count_text(story.allocations, 'allocation')} in {duration_text(story.duration_ns / 1000)}. "
         f"At most {bytes_text(story.peak)} lived at once"
     ]
     if story.peak_mapped:

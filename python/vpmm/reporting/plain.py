@@ -12,7 +12,7 @@ from vpmm.reporting.picture import Picture
 from vpmm.reporting.rules import advice, percent, time_text, why
 from vpmm.reporting.story import Story
 from vpmm.reporting.timeline import timeline_of
-from vpmm.units import bytes_text
+from vpmm.units import bytes_text, count_text
 
 WIDTH = 100
 _HEIGHT = 8  # of the curve, in lines
@@ -64,7 +64,10 @@ def _groups(picture: Picture, way: str) -> Iterable[str]:
 def _alive(story: Story) -> list[str]:
     lines: list[str] = []
     for picture in facts.moments(story)[:1]:
-        lines += ["", f"What lived at the peak: {bytes_text(picture.live)} in {picture.count:,} allocations"]
+        lines += [
+            "",
+            f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}",
+        ]
         for way in ("stack", "tag", "stream", "size"):
             groups = picture.groups[way]
             is_told = len(groups) > 1 or (way in ("stack", "tag") and groups and not groups[0].label.startswith("no "))
@@ -93,10 +96,11 @@ def _driver(story: Story) -> list[str]:
     for kind, spent in sorted(story.driver.items()):
         name = DriverCall(kind).name.lower().replace("_", " ") if 1 <= kind <= DriverCall.OTHER else "other"
         lines.append(
-            f"  {name:<12} {time_text(spent.ns):>10} {percent(spent.ns, story.duration_ns):>5} {spent.calls:>8,} calls"
+            f"  {name:<12} {time_text(spent.ns):>10} {percent(spent.ns, story.duration_ns):>5} "
+            f"{count_text(spent.calls, 'call'):>14}"
         )
     if story.pauses.calls:
-        lines.append(f"  {'waits':<12} {time_text(story.pauses.ns):>10} {story.pauses.calls:>14,} calls")
+        lines.append(f"  {'waits':<12} {time_text(story.pauses.ns):>10} {count_text(story.pauses.calls, 'call'):>20}")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ from vpmm.recordings import Kind
 from vpmm.reporting.address_map import free_ranges
 from vpmm.reporting.picture import grouped_by_place
 from vpmm.reporting.story import NEVER, Failure, Story
-from vpmm.units import bytes_text, duration_text
+from vpmm.units import bytes_text, count_text, duration_text
 
 MIB = 1 << 20
 _SLICES = 10  # of the time, to see what grows
@@ -167,7 +168,7 @@ def pending_memory(story: Story) -> Advice | None:
 
 def is_default_stream(name: str) -> bool:
     """A program's weights are often allocated there, and stay."""
-    return name in ("0", "0x0", "0x1", "0x2")
+    return re.fullmatch(r"0|0x[012]|stream \d+( \(0x[12]\))?", name) is not None
 
 
 def hoarding_stream(story: Story) -> Advice | None:
@@ -269,7 +270,8 @@ def driver_calls(story: Story) -> Advice | None:
     return Advice(
         "warn",
         f"The driver is called {per_second:.0f} times a second to map memory, long after the start",
-        f"In the second half {late.calls} calls took {time_text(late.ns)}, {percent(late.ns, story.duration_ns / 2)} "
+        f"In the second half {count_text(late.calls, 'call')} took {time_text(late.ns)}, "
+        f"{percent(late.ns, story.duration_ns / 2)} "
         "of the time.",
         "VPMM_PREFER=latency spends memory to spare such calls. Sizes that repeat from step to step need none.",
     )
@@ -295,8 +297,8 @@ def waits(story: Story) -> Advice | None:
     return Advice(
         "warn",
         f"Requests waited {time_text(story.pauses.ns)} for the GPU",
-        f"{story.pauses.calls} calls paused, the longest for {time_text(story.pauses.longest_ns)}: memory was short, "
-        "and what other streams had freed was still in use.",
+        f"{count_text(story.pauses.calls, 'call')} paused, the longest for {time_text(story.pauses.longest_ns)}: "
+        "memory was short, and what other streams had freed was still in use.",
         "Give the pool more room, or free earlier; VPMM_PREFER=latency does not wait before it grows.",
     )
 
@@ -307,7 +309,8 @@ def rescued(story: Story) -> Advice | None:
         return None
     return Advice(
         "warn",
-        f"{story.rescued} requests were served only after memory had run out",
+        f"{count_text(story.rescued, 'request')} {'was' if story.rescued == 1 else 'were'} served only after memory "
+        "had run out",
         "An out-of-memory callback made room, or another pool gave memory back.",
         "Each of them is slow: make room before.",
     )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from vpmm.recordings import Frame, Recording
+
+_OF_LIBRARY = re.compile(
+    r"libvpmm\.|_vpmm\.|vpmm_torch_|libc10|libpython|_ctypes"
+)  # frames that say nothing of a program
 
 
 def frame_text(frame: Frame) -> str:
@@ -15,8 +21,9 @@ def frame_text(frame: Frame) -> str:
 
 def stack_label(frames: tuple[Frame, ...]) -> str:
     """The innermost frames that say most: those of the program rather than of what it calls."""
-    own = [each for each in frames if "site-packages" not in each.file and each.line] or list(frames)
-    return " < ".join(frame_text(each) for each in own[:3])
+    own = [each for each in frames if "site-packages" not in each.file and each.line]
+    told = own or [each for each in frames if not _OF_LIBRARY.match(each.file.rsplit("/", 1)[-1])] or list(frames)
+    return " < ".join(frame_text(each) for each in told[:3])
 
 
 class StackLabels(dict[int, str]):

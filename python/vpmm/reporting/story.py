@@ -97,6 +97,8 @@ class Story:
         self.device = (
             device if device is not None else max(self.devices, key=lambda each: self.devices[each], default=0)
         )
+        if device is not None and self.devices and device not in self.devices:
+            raise ValueError(f"device {device} is not in this recording: {', '.join(map(str, sorted(self.devices)))}")
         self.events = recording.events
         if len(self.devices) > 1 or self.device not in self.devices:
             self.events = [each for each in recording.events if each.device == self.device]
@@ -168,6 +170,8 @@ class Story:
         if stream is None:
             return "no stream named"
         name = self.recording.streams.get(stream, "")
+        if name.startswith("stream "):
+            return name
         return f"stream {stream}" if name in ("", str(stream)) else f"stream {stream} ({name})"
 
     def thread_name(self, thread: int) -> str:

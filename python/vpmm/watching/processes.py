@@ -56,10 +56,10 @@ def _path_of(handle: Path) -> str | None:
 
 
 def recording_of(pid: int) -> str:
-    """Path of the recording that a process writes; of several, which are one for each device, the first.
+    """Path of the recording that a process writes; of several, which are one for each pool, the largest.
 
     Raises NotRecorded, with what to do, where there is none."""
     found = recordings_of(pid)
     if not found:
         raise NotRecorded(f"process {pid} is not being recorded: start it with VPMM_RECORD=run.vpmm in its environment")
-    return found[0]
+    return max(found, key=lambda each: Path(each).stat().st_size if Path(each).exists() else 0)

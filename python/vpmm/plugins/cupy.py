@@ -1,0 +1,68 @@
+# plugins: CuPy's device memory from the pools, through its allocators of C functions.
+
+"""CuPy on VPMM: ``vpmm.use_for_cupy()``, or ``VPMM_CUPY=1`` in the environment. docs/guides/cupy.md is the guide."""
+
+# ruff: noqa: ANN401  CuPy's objects have no types here
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from vpmm import _vpmm
+from vpmm.errors import Error
+
+__all__ = ["allocator", "install", "is_installed"]
+
+_LEAST = 13  # of CuPy's major versions
+_RAISES = (14, 1, 1)  # from here on CuPy turns what a C function throws into an error of Python's
+
+
+def install() -> None:
+    """Makes CuPy allocate all device memory from the process-wide pools, from now on.
+
+    Memory that CuPy has already stays where it is. A pool is opened by the first allocation on its device, with the
+    settings of the VPMM_ variables or of ``vpmm.configure()``. Calling it again does nothing. Raises vpmm.Error when
+    CuPy is missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``.
+    """
+    _import_cupy().cuda.set_allocator(allocator())
+
+
+def is_installed() -> bool:
+    """Whether CuPy allocates from the pools, in this thread as it is now. Imports CuPy."""
+    return bool(_import_cupy().cuda.get_allocator() == allocator())
+
+
+@functools.lru_cache(maxsize=1)
+def allocator() -> Callable[[int], Any]:
+    """The allocator itself, for ``cupy.cuda.using_allocator``: bytes to a ``cupy.cuda.MemoryPointer``.
+
+    Memory is for work on the stream that is current then, and is freed in the order of that stream. Raises CuPy's
+    OutOfMemoryError, whose cause is vpmm.OutOfMemoryError with the pool's report. vpmm.Error: as for install().
+    """
+    cupy = _import_cupy()
+    from cupy_backends.cuda import stream
+
+    _vpmm.cupy_connect(stream, cupy.cuda.memory.OutOfMemoryError)
+    if _version_of(cupy) >= _RAISES:
+        allocate, free = _vpmm.cupy_functions()
+        made = cupy.cuda.CFunctionAllocator(0, allocate, free, _vpmm)
+    else:
+        made = cupy.cuda.PythonFunctionAllocator(_vpmm.cupy_allocate, _vpmm.cupy_free)
+    found: Callable[[int], Any] = made.malloc
+    return found
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise Error(f"CuPy cannot be imported ({error})", "VPMM_ERROR_UNSUPPORTED") from error
+    if _version_of(cupy)[0] < _LEAST:
+        raise Error(f"CuPy {cupy.__version__} is not supported: {_LEAST} or newer is needed", "VPMM_ERROR_UNSUPPORTED")
+    return cupy
+
+
+def _version_of(cupy: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in cupy.__version__.split(".")[:3] if part.isdigit())

@@ -1,0 +1,194 @@
+"""tests: CuPy on the pool: the functions in C that it calls, with a stand-in for CuPy, and the real one where it is."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import types
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import vpmm
+from vpmm import _vpmm
+
+from program import output_of, run
+
+MIB = 1 << 20
+STREAM = ctypes.CFUNCTYPE(ctypes.c_ssize_t)
+MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+FREE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+HAS_CUPY = unittest.skipUnless(importlib.util.find_spec("cupy"), "CuPy is not installed")
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's: what was asked for, what there is, and the limit."""
+
+
+def capsule(pointer: int, name: bytes) -> object:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    made: object = make(pointer, name, None)
+    return made
+
+
+class Functions(unittest.TestCase):
+    def setUp(self) -> None:
+        self.current = 0
+        self.function = STREAM(lambda: self.current)
+        self.name = b"intptr_t (void)"
+        pointer = ctypes.cast(self.function, ctypes.c_void_p).value
+        assert pointer is not None
+        self.capi = {"get_current_stream_ptr": capsule(pointer, self.name)}
+        _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=self.capi), OutOfMemoryError)
+        malloc, free = _vpmm.cupy_functions()
+        self.malloc: Callable[..., Any] = MALLOC(malloc)
+        self.free: Callable[..., Any] = FREE(free)
+        self.pool = vpmm.Pool.default()
+        self.live = self.pool.statistics()["live_bytes"]
+
+    def grown(self) -> int:
+        return self.pool.statistics()["live_bytes"] - self.live
+
+    def test_memory_is_the_pools_and_goes_back(self) -> None:
+        ptr = self.malloc(None, 3 * MIB, 0)
+        self.assertEqual(self.pool.query(ptr).requested, 3 * MIB)
+        self.free(None, ptr, 0)
+        self.assertEqual(self.grown(), 0)
+
+    def test_a_free_is_in_the_order_of_the_stream_that_was_current_at_the_allocation(self) -> None:
+        self.current = 1
+        first = self.malloc(None, 64 << 10, 0)
+        self.current = 2
+        self.free(None, first, 0)
+        other = self.malloc(None, 64 << 10, 0)
+        self.current = 1
+        again = self.malloc(None, 64 << 10, 0)
+        self.assertEqual(again, first, "its own stream may use it at once")
+        self.assertNotEqual(other, first)
+        for ptr in (other, again):
+            self.free(None, ptr, 0)
+
+    def test_a_request_that_does_not_fit_is_cupys_error_with_the_report_as_its_cause(self) -> None:
+        with self.assertRaises(OutOfMemoryError) as caught:
+            _vpmm.cupy_allocate(1 << 45, 0)
+        self.assertEqual(caught.exception.args[0], 1 << 45)
+        self.assertIsInstance(caught.exception.__cause__, vpmm.OutOfMemoryError)
+        self.assertIn("out of device memory", str(caught.exception.__cause__))
+
+    def test_other_failures_are_errors_of_the_pool(self) -> None:
+        with self.assertRaisesRegex(vpmm.Error, "device 77"):
+            _vpmm.cupy_allocate(1000, 77)
+
+    def test_nothing_happens_for_zero_bytes_and_addresses_of_others(self) -> None:
+        self.assertEqual(_vpmm.cupy_allocate(0, 0), 0)
+        self.free(None, 0, 0)
+        self.free(None, 0x1234, 0)
+        self.assertEqual(self.grown(), 0)
+
+    def test_an_exception_that_is_under_way_survives_a_free(self) -> None:
+        ptr = self.malloc(None, 1000, 0)
+        with self.assertRaisesRegex(ValueError, "first"):
+            try:
+                raise ValueError("first")
+            finally:
+                self.free(None, ptr, 0)
+
+    def test_a_cupy_without_the_function_is_refused(self) -> None:
+        with self.assertRaisesRegex(vpmm.Error, "this CuPy has no function"):
+            _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__={}), OutOfMemoryError)
+
+    def test_threads_may_allocate_and_free_each_others_memory(self) -> None:
+        import threading
+
+        made: list[int] = []
+
+        def work() -> None:
+            for i in range(200):
+                made.append(_vpmm.cupy_allocate(1000 + i, 0))
+                if i % 2:
+                    _vpmm.cupy_free(made.pop(), 0)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for ptr in made:
+            _vpmm.cupy_free(ptr, 0)
+        self.assertEqual(self.grown(), 0)
+
+
+class Installing(unittest.TestCase):
+    @unittest.skipIf(importlib.util.find_spec("cupy"), "CuPy is installed here")
+    def test_without_cupy_it_says_so(self) -> None:
+        with self.assertRaisesRegex(vpmm.Error, "CuPy cannot be imported"):
+            vpmm.use_for_cupy()
+
+    @HAS_CUPY
+    def test_cupy_has_the_allocator_after_it(self) -> None:
+        code = (
+            "import cupy, vpmm, vpmm.cupy\nprint(vpmm.cupy.is_installed())\nvpmm.use_for_cupy()\nvpmm.use_for_cupy()\n"
+            "print(vpmm.cupy.is_installed())\n"
+            "with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):\n    print(vpmm.cupy.is_installed())"
+        )
+        self.assertEqual(output_of(code), "False\nTrue\nFalse\n")
+
+    @HAS_CUPY
+    def test_the_variable_installs_it_when_cupy_is_imported(self) -> None:
+        code = (
+            "import vpmm_autoload\nvpmm_autoload.start()\nimport sys\nprint('vpmm' in sys.modules)\n"
+            "import cupy, vpmm.cupy\nprint(vpmm.cupy.is_installed())"
+        )
+        for variables in ({"VPMM_USE": "cupy"}, {"VPMM_CUPY": "1"}):
+            self.assertEqual(output_of(code, **variables), "False\nTrue\n")
+
+
+class Variables(unittest.TestCase):
+    """VPMM_USE, with stand-ins for libraries."""
+
+    def test_a_library_is_seen_to_when_its_import_is_over(self) -> None:
+        code = (
+            "import sys, types, tempfile, pathlib\n"
+            "folder = tempfile.mkdtemp()\n"
+            "pathlib.Path(folder, 'cupy.py').write_text('ready = True')\n"
+            "sys.path.insert(0, folder)\n"
+            "plugin = types.ModuleType('vpmm.plugins.cupy')\n"
+            "plugin.install = lambda: print('installed', sys.modules['cupy'].ready)\n"
+            "import vpmm.plugins, vpmm_autoload\n"
+            "sys.modules['vpmm.plugins.cupy'] = plugin\n"
+            "vpmm_autoload.start()\nvpmm_autoload.start()\n"
+            "import cupy\nimport cupy\nprint(cupy.__spec__.loader.__class__.__name__, cupy.__file__ is not None)"
+        )
+        self.assertEqual(output_of(code, VPMM_USE="cupy"), "installed True\nSourceFileLoader True\n")
+        self.assertEqual(output_of(code), "SourceFileLoader True\n", "nobody asked")
+
+    def test_a_name_that_is_none_is_reported_with_the_nearest(self) -> None:
+        done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="cuppy,torch")
+        self.assertIn("VPMM_USE=cuppy,torch: `cuppy` is no library that VPMM knows: is `cupy` meant?", done.stderr)
+        done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="xyz")
+        self.assertIn("it knows torch, cupy, rmm, numba", done.stderr)
+
+    def test_what_goes_wrong_is_a_warning(self) -> None:
+        code = (
+            "import sys, types\nsys.modules['rmm'] = types.ModuleType('rmm')\nimport vpmm_autoload\n"
+            "vpmm_autoload.start()\nprint('on it goes')"
+        )
+        done = run("-W", "default", "-c", code, VPMM_RMM="1")
+        self.assertEqual((done.returncode, done.stdout), (0, "on it goes\n"))
+        self.assertIn("VPMM_RMM is set, but RMM keeps its own CUDA allocator: ", done.stderr)
+
+    def test_numba_reads_a_variable_of_its_own_which_the_user_may_have_set(self) -> None:
+        code = "import os, vpmm_autoload\nvpmm_autoload.start()\nprint(os.environ['NUMBA_CUDA_MEMORY_MANAGER'])"
+        self.assertEqual(output_of(code, VPMM_USE="numba"), "vpmm\n")
+        self.assertEqual(output_of(code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER="default"), "default\n")
+
+    def test_pytorch_is_asked_for_by_either_variable(self) -> None:
+        code = "import vpmm_autoload\nprint(vpmm_autoload.asked_for())"
+        self.assertEqual(output_of(code, VPMM_USE="torch, NUMBA"), "{'torch': 'VPMM_USE', 'numba': 'VPMM_USE'}\n")
+        self.assertEqual(output_of(code, VPMM_TORCH="1", VPMM_USE="torch"), "{'torch': 'VPMM_TORCH'}\n")
+        self.assertEqual(output_of(code, VPMM_TORCH="0"), "{}\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
