@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs RMM's own tests over our resource, from a tree of RMM's sources that stays where it lies.
 
-    python3 tests/gpu_rmm/run.py --rmm-source DIR --build build/gpu [--wheels FOLDER] [--out FOLDER]
+    python3 tests/gpu_rmm/run.py --rmm-source DIR --build build/gpu [--wheels FOLDER...] [--out FOLDER]
 
 The tree must be of the version of RMM's wheels. C++: the typed suites for resources, and programs of ours with Thrust,
 CUB, RMM's containers and CCCL's buffer, for the legacy and the per-thread default stream. Python: all of
@@ -73,12 +73,12 @@ def died(path: Path, code: int) -> Outcomes:
 class Packages:
     """Where RMM's packages are: installed here, or put into a folder from wheels."""
 
-    def __init__(self, wheels: Path | None, folder: Path) -> None:
+    def __init__(self, wheels: list[Path], folder: Path) -> None:
         self.path = [str(folder)] if wheels else []
         missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
         if wheels and missing and not folder.exists():
-            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels)]
-            subprocess.run([*install, "--target", str(folder), *missing], check=True)
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(folder)]
+            subprocess.run([*install, *(f"--find-links={path}" for path in wheels), *missing], check=True)
 
     def environment(self, *more: str, **variables: str) -> dict[str, str]:
         path = os.pathsep.join([*more, *self.path, os.environ.get("PYTHONPATH", "")])
@@ -172,7 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rmm-source", type=Path, required=True, help="a tree of RMM's sources")
     parser.add_argument("--build", type=Path, default=ROOT / "build/gpu", help="folder with libvpmm.so and python/")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels: RMM and what else is not installed")
+    parser.add_argument("--wheels", type=Path, nargs="+", default=[], help="folders of wheels of what is not installed")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build/gpu-rmm")))
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="of C++, which to build")
     parser.add_argument("--only", default="*", help="filter of GoogleTest's for the C++ suites")
