@@ -7,8 +7,8 @@ The tree must be of the version of RMM's wheels. C++: the typed suites for resou
 CUB, RMM's containers and CCCL's buffer, for the legacy and the per-thread default stream. Python: all of
 python/rmm/rmm/tests three times: with RMM's own resource, with ours as the current one, and with ours in the place of
 CudaMemoryResource as well. A test that passes natively and not with ours is a difference; reasons.json names those that
-are expected. `--wheels`: what is not installed comes from there, without a network. Ends with 0 only if every
-difference is expected and each run passed something.
+are expected. `--wheels`: what is not installed comes from there, without a network, into build/rmm-packages. Ends with
+0 only if every difference is expected and each run passed something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
@@ -28,7 +27,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NEEDED = {"rmm": "rmm-cu13", "pytest": "pytest", "Cython": "cython", "numba_cuda": "numba-cuda"}  # module: package
+NEEDED = {  # module: package
+    "rmm": "rmm-cu13",
+    "pytest": "pytest",
+    "Cython": "cython",
+    "numba_cuda": "numba-cuda",
+    "distributed": "distributed",
+}
 SUITE_SECONDS = 500
 SUITES = {
     "suites": ("suites.cpp", []),
@@ -182,7 +187,7 @@ def main() -> int:
     options.build, options.rmm_source = options.build.resolve(), options.rmm_source.resolve()
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
-    packages = Packages(options.wheels, options.out / f"packages-{sysconfig.get_python_version()}")
+    packages = Packages(options.wheels, ROOT / "build/rmm-packages")
     runs = {}
     if not options.no_cpp:
         runs |= {f"C++ {name}": run_suite(options, packages, name) for name in options.suites}
