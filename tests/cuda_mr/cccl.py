@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "build/cccl"  # one folder for each version
@@ -33,8 +34,8 @@ def fetch(cccl: str) -> None:
 
 
 def main() -> int:
-    for cccl in VERSIONS:
-        fetch(cccl)
+    with ThreadPoolExecutor(len(VERSIONS)) as pool:
+        list(pool.map(fetch, VERSIONS))
     if headers(NEWEST).is_dir():
         print(headers(NEWEST))
     return 0

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs RMM's own tests over our resource, from a tree of RMM's sources that stays where it lies.
 
-    python3 tests/gpu_rmm/run.py --rmm-source DIR --build build/gpu [--wheels FOLDER] [--out FOLDER]
+    python3 tests/gpu_rmm/run.py --rmm-source DIR --build build/gpu [--wheels FOLDER...] [--out FOLDER]
 
-The tree must be of the version of RMM's wheels. C++: the typed suites for resources, for the legacy and the per-thread
-default stream. Python: all of python/rmm/rmm/tests three times: with RMM's own resource, with ours as the current one,
-and with ours in the place of CudaMemoryResource as well. A test that passes natively and not with ours is a difference;
-reasons.json names those that are expected. `--wheels`: what is not installed comes from there, without a network. Ends
-with 0 only if every difference is expected and each run passed something.
+The tree must be of the version of RMM's wheels. C++: the typed suites for resources, and programs of ours with Thrust,
+CUB, RMM's containers and CCCL's buffer, for the legacy and the per-thread default stream. Python: all of
+python/rmm/rmm/tests three times: with RMM's own resource, with ours as the current one, and with ours in the place of
+CudaMemoryResource as well. A test that passes natively and not with ours is a difference; reasons.json names those that
+are expected. `--wheels`: what is not installed comes from there, without a network, into build/rmm-packages. Ends with
+0 only if every difference is expected and each run passed something.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
@@ -27,9 +27,20 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NEEDED = {"rmm": "rmm-cu13", "pytest": "pytest", "Cython": "cython", "numba_cuda": "numba-cuda"}  # module: package
+NEEDED = {  # module: package
+    "rmm": "rmm-cu13",
+    "pytest": "pytest",
+    "Cython": "cython",
+    "numba_cuda": "numba-cuda",
+    "distributed": "distributed",
+}
 SUITE_SECONDS = 500
-VARIANTS = {"legacy": [], "per-thread": ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]}
+SUITES = {
+    "suites": ("suites.cpp", []),
+    "suites-per-thread": ("suites.cpp", ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]),
+    "programs": ("programs.cu", ["-arch=native"]),
+    "programs-per-thread": ("programs.cu", ["-arch=native", "--default-stream=per-thread"]),
+}
 WAYS = ("native", "current", "upstream")
 
 
@@ -67,12 +78,12 @@ def died(path: Path, code: int) -> Outcomes:
 class Packages:
     """Where RMM's packages are: installed here, or put into a folder from wheels."""
 
-    def __init__(self, wheels: Path | None, folder: Path) -> None:
+    def __init__(self, wheels: list[Path], folder: Path) -> None:
         self.path = [str(folder)] if wheels else []
         missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
         if wheels and missing and not folder.exists():
-            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels)]
-            subprocess.run([*install, "--target", str(folder), *missing], check=True)
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(folder)]
+            subprocess.run([*install, *(f"--find-links={path}" for path in wheels), *missing], check=True)
 
     def environment(self, *more: str, **variables: str) -> dict[str, str]:
         path = os.pathsep.join([*more, *self.path, os.environ.get("PYTHONPATH", "")])
@@ -85,25 +96,27 @@ class Packages:
         return Path(done.stdout.strip())
 
 
-def build_suite(options: argparse.Namespace, packages: Packages, variant: str, program: Path) -> None:
+def build_suite(options: argparse.Namespace, packages: Packages, name: str, program: Path) -> None:
+    source, flags = SUITES[name]
     librmm, logger = packages.folder("librmm"), packages.folder("rapids_logger")
     cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    include = [librmm / "include/rapids", librmm / "include", logger / "include", cuda / "include"]
+    compiler = [cuda / "bin/nvcc"] if source.endswith(".cu") else ["g++", "-isystem", cuda / "include"]
+    include = [ROOT / "include", librmm / "include/rapids", librmm / "include", logger / "include"]
     libraries = [librmm / "lib64/librmm.so", logger / "lib64/librapids_logger.so"]
     folders = [options.build, cuda / "lib64", *(path.parent for path in libraries)]
-    command = ["g++", "-std=c++20", "-O1", "-w", *VARIANTS[variant], f"-I{ROOT / 'include'}"]
-    command += [f"-I{options.rmm_source / 'cpp/tests/mr'}", *(word for path in include for word in ("-isystem", path))]
-    command += [HERE / "suites.cpp", "-o", program, *libraries, *(f"-L{path}" for path in folders)]
-    command += ["-Wl,--disable-new-dtags", *(f"-Wl,-rpath,{path}" for path in folders)]  # for libraries of theirs, too
-    command += ["-lvpmm", "-lcudart", "-lgtest", "-lgtest_main", "-lpthread"]
+    command = [*compiler, "-std=c++20", "-O1", "-w", *flags, *(f"-I{path}" for path in include)]
+    command += [f"-I{options.rmm_source / 'cpp/tests/mr'}", HERE / source, "-o", program, *libraries]
+    for word in ("--disable-new-dtags", *(f"-rpath={path}" for path in folders)):  # for what RMM's libraries need, too
+        command += ["-Xlinker", word]
+    command += [*(f"-L{path}" for path in folders), "-lvpmm", "-lcudart", "-lgtest", "-lgtest_main", "-lpthread"]
     subprocess.run([str(word) for word in command], check=True)
 
 
-def run_suite(options: argparse.Namespace, packages: Packages, variant: str) -> Outcomes:
-    program, report = options.out / f"suites-{variant}", options.out / f"suites-{variant}.xml"
-    build_suite(options, packages, variant, program)
+def run_suite(options: argparse.Namespace, packages: Packages, name: str) -> Outcomes:
+    program, report = options.out / name, options.out / f"{name}.xml"
+    build_suite(options, packages, name, program)
     command = [str(program), f"--gtest_output=xml:{report}", f"--gtest_filter={options.only}"]
-    with open(options.out / f"suites-{variant}.log", "w") as log:
+    with open(options.out / f"{name}.log", "w") as log:
         done = subprocess.run(command, stdout=log, stderr=log, timeout=SUITE_SECONDS, check=False)
     return died(report, done.returncode)
 
@@ -164,8 +177,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rmm-source", type=Path, required=True, help="a tree of RMM's sources")
     parser.add_argument("--build", type=Path, default=ROOT / "build/gpu", help="folder with libvpmm.so and python/")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels: RMM and what else is not installed")
+    parser.add_argument("--wheels", type=Path, nargs="+", default=[], help="folders of wheels of what is not installed")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build/gpu-rmm")))
+    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="of C++, which to build")
     parser.add_argument("--only", default="*", help="filter of GoogleTest's for the C++ suites")
     parser.add_argument("--no-cpp", action="store_true")
     parser.add_argument("--no-python", action="store_true")
@@ -173,10 +187,10 @@ def main() -> int:
     options.build, options.rmm_source = options.build.resolve(), options.rmm_source.resolve()
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
-    packages = Packages(options.wheels, options.out / f"packages-{sysconfig.get_python_version()}")
+    packages = Packages(options.wheels, ROOT / "build/rmm-packages")
     runs = {}
     if not options.no_cpp:
-        runs |= {f"C++ {variant}": run_suite(options, packages, variant) for variant in VARIANTS}
+        runs |= {f"C++ {name}": run_suite(options, packages, name) for name in options.suites}
     if not options.no_python:
         runs |= {f"python {way}": run_python(options, packages, way) for way in WAYS}
     text, is_good = report(runs, json.loads((HERE / "reasons.json").read_text()))

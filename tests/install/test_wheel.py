@@ -90,10 +90,11 @@ class Wheel(unittest.TestCase):
 
     def test_the_variable_puts_a_library_on_the_pool_when_it_is_imported(self) -> None:
         """The interpreter reads the file beside the package in a folder of packages, so not on PYTHONPATH."""
-        (self.site / "cupy.py").write_text("__version__ = '1.0'\n")
-        self.addCleanup((self.site / "cupy.py").unlink)
+        folder = tempfile.TemporaryDirectory()  # with a library in front of a real one
+        self.addCleanup(folder.cleanup)
+        Path(folder.name, "cupy.py").write_text("__version__ = '1.0'\n")
         code = f"import site; site.addsitedir({str(self.site)!r}); import warnings; warnings.simplefilter('default')"
-        said = run(PYTHON, "-c", f"{code}; import cupy", VPMM_USE="cupy", VPMM_DRIVER="sim", stderr=True)
+        said = run(PYTHON, "-c", f"{code}; import cupy", PYTHONPATH=folder.name, VPMM_USE="cupy", stderr=True)
         self.assertIn("VPMM_USE is set, but CuPy keeps its own CUDA allocator: CuPy 1.0 is not supported", said)
 
     def test_the_module_finds_the_library_beside_itself(self) -> None:

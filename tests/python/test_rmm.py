@@ -108,6 +108,22 @@ print(live(), vpmm.stats()["allocations"])
 """
         self.assertEqual(self.output(code), f"(0, 0) {8 * 299}\n")
 
+    def test_when_memory_runs_out_the_pools_callback_is_asked(self) -> None:
+        code = """
+pool = vpmm.configure(capacity=8 * MIB)
+resource = vpmm.rmm.memory_resource(0)
+kept = [resource.allocate(6 * MIB)]
+def give_back(device, size):
+    if kept:
+        resource.deallocate(kept.pop(), 6 * MIB)
+        return True
+    return False
+pool.set_out_of_memory_callback(give_back)
+resource.allocate(7 * MIB)
+print(kept, live()[0])
+"""
+        self.assertEqual(self.output(code), "[] 1\n")
+
     def test_a_device_that_cannot_be_is_refused_by_name(self) -> None:
         code = """
 try:
@@ -176,6 +192,18 @@ except MemoryError:
     print("limited")
 """
         self.assertEqual(self.output(code), "True\nlimited\n")
+
+    @unittest.skipUnless(BUILD and Path(BUILD, "sim_gpu/libcuda.so.1").exists(), "no simulated libcuda")
+    def test_memory_of_each_device_is_of_its_pool(self) -> None:
+        code = """
+vpmm.use_for_rmm()
+print(vpmm.device_count(), vpmm.rmm.is_installed(0), vpmm.rmm.is_installed(1), vpmm.rmm.is_installed(2))
+pointer = rmm.mr.get_per_device_resource(1).allocate(5 * MIB)
+print(vpmm.stats(0)["live_bytes"], vpmm.stats(1)["live_bytes"] // MIB)
+"""
+        library = str(Path(BUILD or "", "sim_gpu/libcuda.so.1"))
+        said = self.output(code, VPMM_DRIVER="cuda", LD_PRELOAD=library, VPMM_SIM_GPU_DEVICES="2")
+        self.assertEqual(said, "2 True True False\n0 5\n")
 
     def test_a_second_time_it_leaves_ours_and_what_stacks_on_it(self) -> None:
         code = """

@@ -43,7 +43,7 @@ def install() -> None:
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
     if library.vpmm_torch_install() != 0:
-        raise unsupported(library.vpmm_torch_lastunsupported().decode())
+        raise unsupported(library.vpmm_torch_last_error().decode())
     _refuse_segment_registration()
 
 

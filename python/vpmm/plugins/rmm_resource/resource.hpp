@@ -1,11 +1,11 @@
 // rmm_resource: the process-wide pools as resources that RMM's Python objects refer to.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <rmm/resource_ref.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "vpmm/rmm_mr.hpp"
 
@@ -50,11 +50,13 @@ static_assert(cuda::mr::resource_with<Resource, cuda::mr::device_accessible>);
 // Valid as long as the process: RMM frees through such references while it ends.
 inline rmm::device_async_resource_ref of_device(int device) {
   constexpr int kMostDevices = 64;
-  static std::array<Resource*, kMostDevices> resources{};
+  static auto* const resources = [] {
+    auto* const all = new std::vector<Resource>;
+    for (int each = 0; each < kMostDevices; ++each) all->emplace_back(each);
+    return all;
+  }();
   if (device < 0 || device >= kMostDevices) throw std::invalid_argument("there is no device " + std::to_string(device));
-  Resource*& resource = resources.at(static_cast<std::size_t>(device));
-  if (resource == nullptr) resource = new Resource(device);  // under the interpreter's lock
-  return rmm::device_async_resource_ref(*resource);
+  return rmm::device_async_resource_ref((*resources)[static_cast<std::size_t>(device)]);
 }
 
 }  // namespace vpmm::rmm_plugin
