@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import tempfile
 import types
 import unittest
 from collections.abc import Callable
@@ -184,6 +185,15 @@ class Installing(unittest.TestCase):
             "with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):\n    print(vpmm.cupy.is_installed())"
         )
         self.assertEqual(output_of(code), "False\nTrue\nFalse\n")
+
+    @HAS_CUPY
+    def test_the_run_verb_installs_it_and_names_it_to_children(self) -> None:
+        code = "import os, cupy, vpmm.cupy\nprint(vpmm.cupy.is_installed(), os.environ['VPMM_USE'])"
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "program.py")
+            script.write_text(code)
+            done = run("-m", "vpmm", "run", "--use", "cupy", str(script), VPMM_USE="numba")
+        self.assertEqual((done.returncode, done.stdout), (0, "True cupy\n"), done.stderr)
 
     @HAS_CUPY
     def test_the_variable_installs_it_when_cupy_is_imported(self) -> None:
