@@ -13,7 +13,7 @@ volatile std::sig_atomic_t interrupted = 0;
 void note_interrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
 }
 

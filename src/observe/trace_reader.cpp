@@ -204,14 +204,14 @@ Result<Trace> read_lines(const std::string& path, const std::string& name, std::
 
 }  // namespace
 
-Result<Trace> read_trace(const std::string& file) {
-  const std::string path = file == "-" ? "standard input" : file;
-  const std::string name = path.substr(path.find_last_of('/') + 1);
-  auto input = file == "-" ? GzipInput::standard_input() : GzipInput::open(path);
-  if (!input) return Error{ErrorCode::bad_file, fmt::format("{}: {}", path, input.error().message)};
+Result<Trace> read_trace(const std::string& path) {
+  const std::string file = path == "-" ? "standard input" : path;
+  const std::string name = file.substr(file.find_last_of('/') + 1);
+  auto input = path == "-" ? GzipInput::standard_input() : GzipInput::open(file);
+  if (!input) return Error{ErrorCode::bad_file, fmt::format("{}: {}", file, input.error().message)};
   if (!input.value()->begins_with(kRecordingMagic.substr(0, kRecordingMagic.size() - 1)))
-    return read_lines(path, name, std::move(input).value());
-  return read_recorded_trace(path, name, std::move(input).value());
+    return read_lines(file, name, std::move(input).value());
+  return read_recorded_trace(file, name, std::move(input).value());
 }
 
 }  // namespace vpmm::observe

@@ -196,7 +196,7 @@ TEST_F(ArenaEvents, a_layout_says_which_stream_may_have_what_is_free_in_an_arena
 
 TEST_F(ArenaEvents, an_arena_of_one_chunk_each_has_one_chunk_behind_each_stretch) {
   const ArenaId chunked = make_arena(world, kOneChunk);
-  for (const Bytes pages : {1, 5, 17}) allocate_in(world, chunked, pages * kPage, a);
+  for (const Bytes pages : {1U, 5U, 17U}) allocate_in(world, chunked, pages * kPage, a);
   allocate_in(world, chunked, 1000, a);
   ASSERT_EQ(log.stretches().size(), 4u);
   const context::Layout layout = world.pool().layout();

@@ -360,7 +360,7 @@ TEST(GrowDelay, of_two_calls_is_no_longer_than_that_of_one) {
 
 // The request needs no answer: there is memory for it.
 TEST(GrowDelay, ends_where_nothing_can_be_learned) {
-  for (const std::uint64_t query : {8, 20, 50}) {
+  for (const std::uint64_t query : {8U, 20U, 50U}) {
     World world;
     world.free_behind_a_kernel(100 * kMillisecond);
     const Bytes mapped = world.mapped();

@@ -180,7 +180,7 @@ TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
   world.pool().set_capacity(4 * kPage);
   std::vector<DevicePtr> pages;
   for (int i = 0; i < 4; ++i) pages.push_back(world.allocate(kPage, stream));
-  for (const std::size_t i : {0, 2}) {
+  for (const std::size_t i : {0U, 2U}) {
     world.use(pages[i], kPage, stream, kLongNs);
     world.deallocate(pages[i], stream);
   }
@@ -227,7 +227,8 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
           ASSERT_TRUE(world.pool().record_use(made.value(), streams[pick(3)]).ok());
         }
       } else {
-        const auto freed = std::next(live.begin(), pick(static_cast<std::uint32_t>(live.size())));
+        const auto freed =
+            std::next(live.begin(), static_cast<std::ptrdiff_t>(pick(static_cast<std::uint32_t>(live.size()))));
         ASSERT_TRUE(world.pool().deallocate(freed->first, pick(2) ? context::Stream(stream) : std::nullopt).ok());
         live.erase(freed);
       }

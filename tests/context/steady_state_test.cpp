@@ -71,8 +71,8 @@ TEST_P(SteadyState, of_two_streams) {
   expect_steady([&](int) {
     std::vector<DevicePtr> live[2];
     for (Bytes part = 1; part <= 6; ++part)
-      for (const std::size_t s : {0, 1}) live[s].push_back(take(part * (7 - 3 * s) * kMiB, streams[s]));
-    for (const std::size_t s : {1, 0})
+      for (const std::size_t s : {0U, 1U}) live[s].push_back(take(part * (7 - 3 * s) * kMiB, streams[s]));
+    for (const std::size_t s : {1U, 0U})
       for (const DevicePtr ptr : live[s]) world.deallocate(ptr, streams[s]);
     world.sim().advance_host_ns(1'000'000);
   });

@@ -233,10 +233,10 @@ void Process::close(Address address) { expect_ok(try_to_close(address)); }
 void Process::fill(Address address, Bytes bytes, std::uint64_t seed) {
   expect_ok(call(
       [](Parcel& parcel) {
-        const auto [begin, size, kind] = std::tuple(parcel.words[0], parcel.words[1], parcel.words[2]);
         driver::Driver& driver = driver_of_actor();
-        for_each_piece(size, [&](Bytes done, Bytes now) {
-          must(driver.memcpy_host_to_device(DevicePtr{begin + done}, pattern(now, kind, done).data(), now));
+        for_each_piece(parcel.words[1], [&](Bytes done, Bytes now) {
+          const DevicePtr to{parcel.words[0] + done};
+          must(driver.memcpy_host_to_device(to, pattern(now, parcel.words[2], done).data(), now));
         });
       },
       with(address, bytes, seed)));

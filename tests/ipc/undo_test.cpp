@@ -145,7 +145,7 @@ TEST_P(IpcUndo, leaves_nothing_wherever_the_exporter_dies) {
     if (step > 0) exporter.grant(1);
     for (int batch = 1; batch < step; ++batch) {
       exporter.send_batch(1, 4);
-      EXPECT_EQ(exporter.hear().count, batch * 4U);
+      EXPECT_EQ(exporter.hear().count, static_cast<unsigned>(batch) * 4U);
     }
     exporter.kill();
     expect_refused(importer_.finish(), VPMM_ERROR_NOT_SHARED, "gone");
