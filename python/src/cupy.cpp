@@ -3,8 +3,9 @@
 // Note [CuPy's streams]
 // CuPy's interface for allocators knows sizes and devices and no streams, so the current stream is asked for, by the
 // functions that CuPy gives its own modules. An allocation is for the stream that is current when it is made, and is
-// freed on that stream whichever is current then, as in CuPy's own pool. Where the stream is gone, the pool waits for
-// all work of the GPU instead.
+// freed on that stream whichever is current then, as in CuPy's own pool. CuPy destroys a stream with its last Stream
+// object, which arrays may outlive, and CUDA crashes on a stream that was destroyed: so an allocation keeps the Stream
+// object alive. An ExternalStream keeps nobody's stream alive: what was allocated for one is freed behind all streams.
 //
 // CuPy calls with the interpreter's lock. It is let go of while the pool works: a callback of Python's may want it.
 #include "cupy.hpp"
@@ -32,14 +33,21 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+// No GPU has more, and vpmm_allocate would call a larger request an invalid one.
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;
+
 struct Cupy {
   std::intptr_t (*current_stream)() = nullptr;
-  nb::object out_of_memory;  // cupy.cuda.memory.OutOfMemoryError
+  nb::object out_of_memory;     // cupy.cuda.memory.OutOfMemoryError
+  nb::object current;           // cupy.cuda.get_current_stream
+  nb::object external_streams;  // cupy.cuda.ExternalStream
 };
 
 struct Place {
-  vpmm_pool* pool;
-  vpmm_stream stream;
+  vpmm_pool* pool = nullptr;
+  vpmm_stream stream = nullptr;
+  PyObject* stream_object = nullptr;  // a reference; null for a stream that lives as long as the process
+  bool is_external = false;
 };
 
 struct Allocations {
@@ -75,9 +83,25 @@ std::intptr_t (*function_of(const nb::object& stream_module, const char* name, c
   return reinterpret_cast<std::intptr_t (*)()>(PyCapsule_GetPointer(capsule.ptr(), signature));
 }
 
-void connect(const nb::object& stream_module, const nb::object& out_of_memory) {
+void connect(const nb::object& stream_module, const nb::object& out_of_memory, const nb::object& current,
+             const nb::object& external_streams) {
   cupy().current_stream = function_of(stream_module, "get_current_stream_ptr", "intptr_t (void)");
   cupy().out_of_memory = out_of_memory;
+  cupy().current = current;
+  cupy().external_streams = external_streams;
+}
+
+// CUDA's own three (null, legacy, per-thread) are never destroyed.
+bool lives_forever(vpmm_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
+
+// The caller owns the reference to the stream's object.
+Place current_place(vpmm_pool* pool) {
+  Place place{pool, reinterpret_cast<vpmm_stream>(cupy().current_stream()), nullptr, false};
+  if (lives_forever(place.stream)) return place;
+  nb::object stream = cupy().current();
+  place.is_external = PyObject_TypeCheck(stream.ptr(), reinterpret_cast<PyTypeObject*>(cupy().external_streams.ptr()));
+  place.stream_object = stream.release().ptr();
+  return place;
 }
 
 // CuPy copies between GPUs, and lets kernels reach other GPUs' arrays where the hardware can.
@@ -108,21 +132,21 @@ vpmm_pool* pool_of(int device) {
 }
 
 // Without the interpreter's lock.
-vpmm_status allocate(vpmm_pool* pool, std::size_t bytes, vpmm_stream stream, void** ptr) {
-  if (const vpmm_status status = vpmm_allocate(pool, bytes, stream, ptr); status != VPMM_OK) return status;
+vpmm_status allocate(std::size_t bytes, const Place& place, void** ptr) {
+  if (const vpmm_status status = vpmm_allocate(place.pool, bytes, place.stream, ptr); status != VPMM_OK) return status;
   try {
     Allocations& all = allocations();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.live.insert_or_assign(*ptr, Place{pool, stream});
+    all.live.insert_or_assign(*ptr, place);
     return VPMM_OK;
   } catch (const std::bad_alloc&) {  // of the process's own memory: Python's MemoryError
-    static_cast<void>(vpmm_deallocate(pool, *ptr, stream));
+    static_cast<void>(vpmm_deallocate(place.pool, *ptr, place.stream));
     throw;
   }
 }
 
-// CuPy's error for memory, with ours as its cause.
-[[noreturn]] void raise_shortage(std::size_t bytes, int device, nb::python_error& ours) {
+// CuPy's error for memory, with ours as its cause if there is one.
+[[noreturn]] void raise_shortage(std::size_t bytes, int device, nb::python_error* ours) {
   vpmm_pool* pool = nullptr;
   vpmm_statistics now{};
   now.size = sizeof(now);
@@ -133,7 +157,7 @@ vpmm_status allocate(vpmm_pool* pool, std::size_t bytes, vpmm_stream stream, voi
     static_cast<void>(vpmm_memory_info(pool, &free_bytes, &total_bytes));
   }
   const nb::object error = cupy().out_of_memory(bytes, now.live_bytes, total_bytes);
-  PyException_SetCause(error.ptr(), nb::object(nb::borrow(ours.value())).release().ptr());
+  if (ours != nullptr) PyException_SetCause(error.ptr(), nb::object(nb::borrow(ours->value())).release().ptr());
   PyErr_SetObject(cupy().out_of_memory.ptr(), error.ptr());
   throw nb::python_error();
 }
@@ -141,18 +165,23 @@ vpmm_status allocate(vpmm_pool* pool, std::size_t bytes, vpmm_stream stream, voi
 // For work on the current stream. Raises CuPy's OutOfMemoryError, or vpmm.Error.
 std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
   if (bytes == 0) return 0;
+  if (bytes > kMostBytes) raise_shortage(bytes, device, nullptr);
   const Event event("Alloc");
-  const auto handle = static_cast<std::uintptr_t>(cupy().current_stream());
   void* ptr = nullptr;
+  Place place;
   try {
-    vpmm_pool* const pool = pool_of(device);
-    call([&] { return allocate(pool, bytes, reinterpret_cast<vpmm_stream>(handle), &ptr); });
+    place = current_place(pool_of(device));
+    call([&] { return allocate(bytes, place, &ptr); });
   } catch (nb::python_error& error) {
+    Py_XDECREF(place.stream_object);
     const nb::object type = nb::module_::import_("vpmm.errors").attr("OutOfMemoryError");
     if (!error.matches(type)) throw;
-    raise_shortage(bytes, device, error);
+    raise_shortage(bytes, device, &error);
+  } catch (...) {
+    Py_XDECREF(place.stream_object);
+    throw;
   }
-  event.end(device, reinterpret_cast<std::uintptr_t>(ptr), handle, bytes);
+  event.end(device, reinterpret_cast<std::uintptr_t>(ptr), reinterpret_cast<std::uintptr_t>(place.stream), bytes);
   return reinterpret_cast<std::uintptr_t>(ptr);
 }
 
@@ -160,7 +189,7 @@ std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
 void cupy_free(std::uintptr_t address, int device) {
   Allocations& all = allocations();
   auto* const ptr = reinterpret_cast<void*>(address);
-  Place place{};
+  Place place;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.live.find(ptr);
@@ -171,11 +200,12 @@ void cupy_free(std::uintptr_t address, int device) {
   const Event event("Free");
   {
     const WithoutLock released;
-    vpmm_status status = vpmm_deallocate(place.pool, ptr, place.stream);
-    if (status == VPMM_ERROR_INVALID_ARGUMENT) status = vpmm_deallocate_any_stream(place.pool, ptr);  // it is gone
+    const vpmm_status status = place.is_external ? vpmm_deallocate_any_stream(place.pool, ptr)
+                                                 : vpmm_deallocate(place.pool, ptr, place.stream);
     if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING) vpmm_deallocate_deferred(place.pool, ptr);
   }
   event.end(device, address, reinterpret_cast<std::uintptr_t>(place.stream), 0);
+  Py_XDECREF(place.stream_object);
 }
 
 // --- as CFunctionAllocator calls them -------------------------------------------------------------------------------
@@ -206,7 +236,7 @@ void c_free(void* /*argument*/, void* ptr, int device) noexcept {
 }  // namespace
 
 void bind_cupy(nb::module_& module) {
-  module.def("cupy_connect", &connect, "stream_module"_a, "out_of_memory"_a);
+  module.def("cupy_connect", &connect, "stream_module"_a, "out_of_memory"_a, "current"_a, "external_streams"_a);
   module.def("cupy_allocate", &cupy_allocate, "bytes"_a, "device"_a);
   module.def("cupy_free", &cupy_free, "ptr"_a, "device"_a);
   module.def("cupy_functions", [] {

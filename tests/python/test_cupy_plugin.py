@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import tempfile
 import types
 import unittest
@@ -42,7 +43,7 @@ class Functions(unittest.TestCase):
         pointer = ctypes.cast(self.function, ctypes.c_void_p).value
         assert pointer is not None
         self.capi = {"get_current_stream_ptr": capsule(pointer, self.name)}
-        _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=self.capi), OutOfMemoryError)
+        _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=self.capi), OutOfMemoryError, object, int)
         malloc, free = _vpmm.cupy_functions()
         self.malloc: Callable[..., Any] = MALLOC(malloc)
         self.free: Callable[..., Any] = FREE(free)
@@ -78,6 +79,10 @@ class Functions(unittest.TestCase):
         self.assertIsInstance(caught.exception.__cause__, vpmm.OutOfMemoryError)
         self.assertIn("out of device memory", str(caught.exception.__cause__))
 
+    def test_more_than_any_address_space_is_cupys_error_too(self) -> None:
+        with self.assertRaises(OutOfMemoryError):
+            _vpmm.cupy_allocate(1 << 60, 0)
+
     def test_other_failures_are_errors_of_the_pool(self) -> None:
         with self.assertRaisesRegex(vpmm.Error, "device 77"):
             _vpmm.cupy_allocate(1000, 77)
@@ -98,7 +103,7 @@ class Functions(unittest.TestCase):
 
     def test_a_cupy_without_the_function_is_refused(self) -> None:
         with self.assertRaisesRegex(vpmm.Error, "this CuPy has no function"):
-            _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__={}), OutOfMemoryError)
+            _vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__={}), OutOfMemoryError, object, int)
 
     def test_threads_may_allocate_and_free_each_others_memory(self) -> None:
         import threading
@@ -121,6 +126,65 @@ class Functions(unittest.TestCase):
         self.assertEqual(self.grown(), 0)
 
 
+ON_A_STREAM = """
+import ctypes, gc, sys, types, vpmm
+sys.path.insert(0, {here!r})
+from test_cupy_plugin import STREAM, OutOfMemoryError, capsule
+from vpmm import _vpmm
+cuda = ctypes.CDLL("libcuda.so.1")
+class Stream:
+    def __init__(self):
+        made = ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+        self.ptr = made.value
+    def __del__(self):
+        print("destroyed", cuda.cuStreamDestroy_v2(ctypes.c_void_p(self.ptr)))
+class External:
+    def __init__(self, ptr):
+        self.ptr = ptr
+here = [None]
+function = STREAM(lambda: here[0].ptr)
+capi = {{"get_current_stream_ptr": capsule(ctypes.cast(function, ctypes.c_void_p).value, b"intptr_t (void)")}}
+_vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=capi), OutOfMemoryError, lambda: here[0], External)
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+"""
+SIM_GPU = Path(os.environ.get("VPMM_BUILD_FOLDER", "."), "sim_gpu/libcuda.so.1").resolve()
+
+
+@unittest.skipUnless(SIM_GPU.exists(), "no simulated libcuda")
+class OnAStream(unittest.TestCase):
+    """CUDA crashes on a stream that was destroyed, and so does the simulated one."""
+
+    def outcome(self, code: str) -> str:
+        begin = ON_A_STREAM.format(here=str(Path(__file__).parent))
+        return output_of(begin + code, LD_PRELOAD=str(SIM_GPU), VPMM_DRIVER="cuda")
+
+    def test_an_allocation_keeps_the_object_of_its_stream_until_it_is_freed(self) -> None:
+        code = (
+            "here[0] = Stream()\nfirst, second = (_vpmm.cupy_allocate(3 << 20, 0) for _ in range(2))\n"
+            "here[0] = Stream()\nprint('others')\n"
+            "_vpmm.cupy_free(first, 0)\nprint('one is left')\n_vpmm.cupy_free(second, 0)\nprint('none')\n"
+            "print(vpmm.stats()['live_bytes'])"
+        )
+        self.assertEqual(self.outcome(code), "others\none is left\ndestroyed 0\nnone\n0\n")
+
+    def test_memory_for_an_external_stream_is_freed_when_that_is_gone(self) -> None:
+        code = (
+            "own = Stream()\nhere[0] = External(own.ptr)\nptr = _vpmm.cupy_allocate(3 << 20, 0)\n"
+            "del own\n_vpmm.cupy_free(ptr, 0)\nprint(vpmm.stats()['live_bytes'])"
+        )
+        self.assertEqual(self.outcome(code), "destroyed 0\n0\n")
+
+    def test_a_request_that_fails_keeps_no_stream(self) -> None:
+        code = (
+            "here[0] = Stream()\ntry:\n    _vpmm.cupy_allocate(1 << 45, 0)\n"
+            "except OutOfMemoryError:\n    pass\nhere[0] = None\nprint('end')"
+        )
+        self.assertEqual(self.outcome(code), "destroyed 0\nend\n")
+
+
 CUPYS_MEMORY = """
 import ctypes, sys, types, cupy, vpmm
 sys.path.insert(0, {here!r})
@@ -132,7 +196,8 @@ if _version_of(cupy) < _RAISES:
     sys.exit()
 function = STREAM(lambda: 0)
 capi = {{'get_current_stream_ptr': capsule(ctypes.cast(function, ctypes.c_void_p).value, b'intptr_t (void)')}}
-_vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=capi), cupy.cuda.memory.OutOfMemoryError)
+errors = cupy.cuda.memory.OutOfMemoryError
+_vpmm.cupy_connect(types.SimpleNamespace(__pyx_capi__=capi), errors, object, cupy.cuda.ExternalStream)
 def memory(size, device=0):
     return cupy.cuda.memory.CFunctionAllocatorMemory(size, 0, *_vpmm.cupy_functions(), device)
 live = lambda: vpmm.stats()['live_bytes']

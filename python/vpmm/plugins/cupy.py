@@ -38,13 +38,15 @@ def is_installed() -> bool:
 def allocator() -> Callable[[int], Any]:
     """The allocator itself, for ``cupy.cuda.using_allocator``: bytes to a ``cupy.cuda.MemoryPointer``.
 
-    Memory is for work on the stream that is current then, and is freed in the order of that stream. Raises CuPy's
+    Memory is for work on the stream that is current then, keeps its Stream object alive, and is freed in the order of
+    that stream; behind all streams, if it was a cupy.cuda.ExternalStream. Raises CuPy's
     OutOfMemoryError, whose cause is vpmm.OutOfMemoryError with the pool's report. vpmm.Error: as for install().
     """
     cupy = _import_cupy()
     from cupy_backends.cuda import stream
 
-    _vpmm.cupy_connect(stream, cupy.cuda.memory.OutOfMemoryError)
+    cuda = cupy.cuda
+    _vpmm.cupy_connect(stream, cuda.memory.OutOfMemoryError, cuda.get_current_stream, cuda.ExternalStream)
     if _version_of(cupy) >= _RAISES:
         allocate, free = _vpmm.cupy_functions()
         made = cupy.cuda.CFunctionAllocator(0, allocate, free, _vpmm)
