@@ -7,7 +7,7 @@
 // object, which arrays may outlive, and CUDA crashes on a stream that was destroyed: so an allocation keeps the Stream
 // object alive. An ExternalStream keeps nobody's stream alive: what was allocated for one is freed behind all streams.
 //
-// CuPy calls with the interpreter's lock. It is let go of while the pool works: a callback of Python's may want it.
+// CuPy calls with the interpreter's lock. It is let go of while the pool may wait: a callback of Python's may want it.
 #include "cupy.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -131,18 +131,33 @@ vpmm_pool* pool_of(int device) {
   return pool;
 }
 
-// Without the interpreter's lock.
-vpmm_status allocate(std::size_t bytes, const Place& place, void** ptr) {
-  if (const vpmm_status status = vpmm_allocate(place.pool, bytes, place.stream, ptr); status != VPMM_OK) return status;
+void note_live(void* ptr, const Place& place) {
   try {
     Allocations& all = allocations();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.live.insert_or_assign(*ptr, place);
-    return VPMM_OK;
+    all.live.insert_or_assign(ptr, place);
   } catch (const std::bad_alloc&) {  // of the process's own memory: Python's MemoryError
-    static_cast<void>(vpmm_deallocate(place.pool, *ptr, place.stream));
+    const WithoutLock released;
+    static_cast<void>(vpmm_deallocate(place.pool, ptr, place.stream));
     throw;
   }
+}
+
+// The functions that try wait for nobody, so they are called with the interpreter's lock (pool.cpp says why).
+void* allocate(std::size_t bytes, const Place& place) {
+  void* ptr = nullptr;
+  if (vpmm_try_allocate(place.pool, bytes, 0, place.stream, &ptr) != VPMM_OK)
+    call([&] { return vpmm_allocate(place.pool, bytes, place.stream, &ptr); });
+  note_live(ptr, place);
+  return ptr;
+}
+
+void deallocate(void* ptr, const Place& place) {
+  if (!place.is_external && vpmm_try_deallocate(place.pool, ptr, place.stream) == VPMM_OK) return;
+  const WithoutLock released;
+  const vpmm_status status =
+      place.is_external ? vpmm_deallocate_any_stream(place.pool, ptr) : vpmm_deallocate(place.pool, ptr, place.stream);
+  if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING) vpmm_deallocate_deferred(place.pool, ptr);
 }
 
 // CuPy's error for memory, with ours as its cause if there is one.
@@ -171,7 +186,7 @@ std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
   Place place;
   try {
     place = current_place(pool_of(device));
-    call([&] { return allocate(bytes, place, &ptr); });
+    ptr = allocate(bytes, place);
   } catch (nb::python_error& error) {
     Py_XDECREF(place.stream_object);
     const nb::object type = nb::module_::import_("vpmm.errors").attr("OutOfMemoryError");
@@ -198,12 +213,7 @@ void cupy_free(std::uintptr_t address, int device) {
     all.live.erase(found);
   }
   const Event event("Free");
-  {
-    const WithoutLock released;
-    const vpmm_status status = place.is_external ? vpmm_deallocate_any_stream(place.pool, ptr)
-                                                 : vpmm_deallocate(place.pool, ptr, place.stream);
-    if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING) vpmm_deallocate_deferred(place.pool, ptr);
-  }
+  deallocate(ptr, place);
   event.end(device, address, reinterpret_cast<std::uintptr_t>(place.stream), 0);
   Py_XDECREF(place.stream_object);
 }

@@ -206,17 +206,18 @@ Pool Pool::configure_default(int device, const nb::kwargs& given) {
 
 // --- allocating ---
 
+// The functions that try are called with the GIL: they wait for nobody, and to give it away and take it back costs more
+// than an allocation, and where other threads want it may take milliseconds.
 std::uintptr_t Pool::allocate(std::size_t bytes, std::uintptr_t stream, std::size_t alignment) const {
   if (bytes == 0) return 0;
   const Event event("Alloc");
   void* ptr = nullptr;
-  call([&] { return vpmm_allocate_aligned(handle_, bytes, alignment, pointer(stream), &ptr); });
+  if (vpmm_try_allocate(handle_, bytes, alignment, pointer(stream), &ptr) != VPMM_OK)
+    call([&] { return vpmm_allocate_aligned(handle_, bytes, alignment, pointer(stream), &ptr); });
   event.end(device_, address(ptr), stream, bytes);
   return address(ptr);
 }
 
-// Nothing blocks in the first call, so it is made with the GIL: to give that away and take it back costs more than an
-// allocation, and where other threads want it may take milliseconds.
 std::uintptr_t Pool::allocate_any_stream(std::size_t bytes, std::size_t alignment) const {
   if (bytes == 0) return 0;
   const Event event("Alloc");
@@ -230,7 +231,8 @@ std::uintptr_t Pool::allocate_any_stream(std::size_t bytes, std::size_t alignmen
 void Pool::deallocate(std::uintptr_t ptr, std::uintptr_t stream) const {
   if (ptr == 0) return;
   const Event event("Free");
-  call([&] { return vpmm_deallocate(handle_, pointer(ptr), pointer(stream)); });
+  if (vpmm_try_deallocate(handle_, pointer(ptr), pointer(stream)) != VPMM_OK)
+    call([&] { return vpmm_deallocate(handle_, pointer(ptr), pointer(stream)); });
   event.end(device_, ptr, stream, 0);
 }
 

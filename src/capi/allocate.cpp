@@ -43,6 +43,22 @@ vpmm_status deallocate(vpmm_pool* pool, void* ptr, context::Stream stream) {
       pool, [&](Context& context) { return context.deallocate(to_device_ptr(ptr), stream); }, WhenEnding::do_nothing);
 }
 
+// Leaves the thread's last error alone, as a success does: nothing is wrong yet. What throws is left to the ordinary
+// function, which meets the same and reports it.
+template <typename Allocate>
+vpmm_status try_allocate(vpmm_pool* pool, void** ptr, Allocate&& allocate_if_ready) noexcept {
+  const context::GateEntry entry;
+  if (pool == nullptr || ptr == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
+  try {
+    const DevicePtr begin = allocate_if_ready();
+    if (is_null(begin)) return VPMM_WOULD_BLOCK;
+    *ptr = to_pointer(begin);
+    return VPMM_OK;
+  } catch (...) {
+    return VPMM_WOULD_BLOCK;
+  }
+}
+
 }  // namespace
 
 vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr) {
@@ -67,22 +83,27 @@ vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* request, voi
   });
 }
 
-// Leaves the thread's last error alone, as a success does: nothing is wrong yet.
+vpmm_status vpmm_try_allocate(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
+  return try_allocate(pool, ptr, [&] { return pool->context->allocate_if_ready(bytes, alignment, to_stream(stream)); });
+}
+
 vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr) {
-  const context::GateEntry entry;
-  if (pool == nullptr || ptr == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
-  DevicePtr begin{};
-  try {
-    begin = pool->context->allocate_if_ready(bytes, alignment);
-  } catch (...) {  // the ordinary function meets the same and reports it
-  }
-  if (is_null(begin)) return VPMM_WOULD_BLOCK;
-  *ptr = to_pointer(begin);
-  return VPMM_OK;
+  return try_allocate(pool, ptr, [&] { return pool->context->allocate_if_ready(bytes, alignment); });
 }
 
 vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
   return deallocate(pool, ptr, to_stream(stream));
+}
+
+vpmm_status vpmm_try_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
+  if (ptr == nullptr) return VPMM_OK;
+  const context::GateEntry entry;
+  if (pool == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
+  try {
+    return pool->context->deallocate_if_ready(to_device_ptr(ptr), to_stream(stream)) ? VPMM_OK : VPMM_WOULD_BLOCK;
+  } catch (...) {
+    return VPMM_WOULD_BLOCK;
+  }
 }
 
 vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr) { return deallocate(pool, ptr, std::nullopt); }

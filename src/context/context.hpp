@@ -119,10 +119,15 @@ class Context {
   // Any-stream memory, if it can be had without a driver call and without waiting for a lock that is held across one.
   // Null: it cannot, or something is wrong with the request; allocate() knows.
   virtual DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) = 0;
+  // What the stream freed itself and has cached; asks the driver about the stream, and waits for no lock. Null: as
+  // above.
+  virtual DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) = 0;
   // out[i] gets `bytes[i]`; all or none. Requires: as many of both.
   virtual Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) = 0;
   // Work queued before the call on `stream` (and on streams named with record_use) is the last to use the memory.
   virtual Result<void> deallocate(DevicePtr ptr, Stream stream) = 0;
+  // Into what the stream has cached; otherwise as allocate_if_ready. False: nothing happened.
+  virtual bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) = 0;
   // All of them but those that are not live, of which the first is the error.
   virtual Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) = 0;
   // `stream` may not be capturing.

@@ -42,8 +42,10 @@ class DeviceContext final : public Context {
 
   Result<DevicePtr> allocate(const Request& request) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) override;
+  DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) override;
   Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) override;
   Result<void> deallocate(DevicePtr ptr, Stream stream) override;
+  bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) override;
   Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) override;
   Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) override;
   void deallocate_deferred(DevicePtr ptr) noexcept override;
@@ -121,6 +123,7 @@ class DeviceContext final : public Context {
   DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   Freed try_free(const Way& way, const StreamFront::Client& client, DevicePtr ptr);
+  Freed try_free(DevicePtr ptr, driver::StreamHandle stream);
   [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin, Bytes bytes);
   [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client, DevicePtr ptr);
   bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);

@@ -62,14 +62,17 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
-  const Way way = front_.way();
-  if (way.is_open && request.stream && request.is_plain() &&
-      device_.small->may_be_cached(request.bytes, request.alignment)) {
-    const Client client = front_.client_of(way, *request.stream);
-    const DevicePtr begin = try_allocate(way, client, request.bytes, request.alignment);
+  if (request.stream && request.is_plain()) {
+    const DevicePtr begin = allocate_if_ready(request.bytes, request.alignment, *request.stream);
     if (!is_null(begin)) return begin;
   }
   return allocate_slowly(request, nullptr);
+}
+
+DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
+  const Way way = front_.way();
+  if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
+  return try_allocate(way, front_.client_of(way, stream), bytes, alignment);
 }
 
 // Note [What is ready for any stream]
@@ -115,13 +118,28 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (const Way way = front_.way(); way.is_open && stream) {
-    // By the handle it is not known whose free it is, which a recording says.
-    Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, *stream) : Freed::not_known;
-    if (freed == Freed::not_known) freed = try_free(way, front_.client_of(way, *stream), ptr);
-    if (is_freed(freed, stream, nullptr)) return {};
-  }
+  if (stream && is_freed(try_free(ptr, *stream), stream, nullptr)) return {};
   return deallocate_slowly(ptr, stream, nullptr);
+}
+
+Freed DeviceContext::try_free(DevicePtr ptr, driver::StreamHandle stream) {
+  const Way way = front_.way();
+  if (!way.is_open) return Freed::no;
+  // By the handle it is not known whose free it is, which a recording says.
+  const Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
+  return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
+}
+
+// An event that is due is recorded if the lock is free, else by a later call: it stays due.
+bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
+  if (is_null(ptr)) return true;
+  const Freed freed = try_free(ptr, stream);
+  if (freed != Freed::yes_and_event_is_due) return freed == Freed::yes;
+  if (mutex_.try_lock()) {
+    mutex_.unlock();
+    record_due_event(stream, nullptr);
+  }
+  return true;
 }
 
 // The stream is asked for its id once, and whether a recording has begun each time. All or none, also when the

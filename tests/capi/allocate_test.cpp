@@ -178,5 +178,24 @@ TEST_F(Allocate, tries_without_blocking_and_says_so) {
   EXPECT_EQ(vpmm_deallocate_any_stream(pool_, first), VPMM_OK);
 }
 
+TEST_F(Allocate, tries_what_a_stream_freed_itself) {
+  void* ptr = pool_;
+  ASSERT_EQ(vpmm_config_init(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK) << "nothing is mapped yet";
+  EXPECT_EQ(vpmm_try_allocate(nullptr, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, nullptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(vpmm_try_deallocate(pool_, pool_, nullptr), VPMM_WOULD_BLOCK) << "it is not ours";
+  EXPECT_EQ(vpmm_try_deallocate(nullptr, pool_, nullptr), VPMM_WOULD_BLOCK);
+  EXPECT_EQ(vpmm_try_deallocate(pool_, nullptr, nullptr), VPMM_OK);
+  EXPECT_EQ(ptr, pool_) << "written on success only";
+  EXPECT_STREQ(vpmm_last_error(), "`config` is null") << "it is no error";
+  void* const first = allocate(80);
+  EXPECT_EQ(vpmm_try_deallocate(pool_, first, nullptr), VPMM_OK);
+  EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
+  EXPECT_EQ(vpmm_try_deallocate(pool_, first, nullptr), VPMM_WOULD_BLOCK) << "the ordinary function says it is freed";
+  EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK)
+      << "without a current context it is not known whose default stream that is";
+}
+
 }  // namespace
 }  // namespace vpmm::capi_test

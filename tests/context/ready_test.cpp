@@ -182,6 +182,46 @@ TEST(Ready, memory_is_given_while_another_thread_is_inside_the_driver) {
   grower.join();
 }
 
+// What a stream frees and takes again, in the order of its work.
+TEST(Ready, what_a_stream_freed_serves_it_behind_its_own_work) {
+  PoolWorld world(adaptive_world());
+  context::Context& pool = world.pool();
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {Bytes{80}, Bytes{100'000}, 2 * kPage}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    world.use(ptr, bytes, stream, kLongNs);
+    ASSERT_TRUE(pool.deallocate_if_ready(ptr, stream)) << bytes;
+    EXPECT_FALSE(pool.deallocate_if_ready(ptr, stream)) << "it is freed";
+    EXPECT_TRUE(is_null(pool.allocate_if_ready(bytes, 0, world.stream()))) << "another stream has nothing";
+    const DevicePtr again = pool.allocate_if_ready(bytes, 0, stream);
+    EXPECT_EQ(again, ptr) << bytes;
+    world.use(again, bytes, stream);
+    EXPECT_EQ(pool.validate(), "");
+    world.deallocate(again, stream);
+  }
+  EXPECT_TRUE(is_null(pool.allocate_if_ready(0, 0, stream)));
+  EXPECT_TRUE(is_null(pool.allocate_if_ready(80, 24, stream))) << "the ordinary call says what is wrong";
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+// The event that others wait for is recorded without waiting, so the free of one stream reaches the others.
+TEST(Ready, a_free_at_once_proves_what_others_wait_for) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle first = world.stream();
+  const StreamHandle second = world.stream();
+  world.deallocate(world.allocate(80, second), second);
+  const Bytes bytes = 2 * kPage;
+  for (int turn = 0; turn < 50; ++turn) {
+    const DevicePtr ptr = world.allocate(bytes, first);
+    ASSERT_TRUE(world.pool().deallocate_if_ready(ptr, first));
+    world.wait();
+    const DevicePtr other = world.allocate(bytes, second);
+    world.use(other, bytes, second);
+    world.deallocate(other, second);
+  }
+  EXPECT_LE(world.statistics().mapped_bytes, 6 * kPage) << "each stream's frees served the other";
+}
+
 // As finalizers and allocations of several threads meet, with a thread that names its stream beside them.
 TEST(Ready, threads_take_and_defer_side_by_side) {
   PoolWorld world(adaptive_world());

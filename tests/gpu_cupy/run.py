@@ -3,8 +3,9 @@
 
     python3 tests/gpu_cupy/run.py --cupy-source DIR [--out FOLDER] [--jobs N] [--only WORDS]
 
-DIR is CuPy's source, of the version that is installed; only its folder `tests` is used. A test that fails on VPMM and
-not with CuPy's pool is an error unless reasons.json names it with the reason. Ends with 1 where there is one.
+DIR is CuPy's source, of the version that is installed; only its folder `tests` is used. Its cuda_tests
+take most of the GPU's memory and run alone, the core_tests side by side. A test that fails on VPMM and not with CuPy's
+pool is an error unless reasons.json names it with the reason. Ends with 1 where there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SUITES = [
     ),
     "cupy_tests/core_tests",
 ]
-LONGEST = 500  # seconds of one suite in one way
+ALONE = "cupy_tests/cuda_tests"  # take most of the GPU's memory, so nothing runs beside them
+LONGEST = 300  # seconds of one suite in one way
 
 
 def files_of(suite: Path) -> list[Path]:
@@ -84,9 +86,14 @@ def main() -> int:
     reasons: dict[str, str] = json.loads((HERE / "reasons.json").read_text())
     suites = [str(path.relative_to(tests)) for suite in SUITES for path in files_of(tests / suite)]
     suites = [suite for suite in suites if options.only in suite]
-    ways = [(suite, on_pool) for suite in suites for on_pool in (False, True)]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        results = dict(zip(ways, pool.map(lambda way: run_suite(tests, *way, out, until), ways), strict=True))
+    results: dict[tuple[str, bool], dict[str, tuple[str, str]]] = {}
+    for is_alone in (True, False):
+        ways = [
+            (suite, on_pool) for suite in suites if suite.startswith(ALONE) == is_alone for on_pool in (False, True)
+        ]
+        with ThreadPoolExecutor(1 if is_alone else options.jobs) as pool:
+            found = pool.map(lambda way: run_suite(tests, *way, out, until), ways)
+            results |= dict(zip(ways, found, strict=True))
     differences: list[tuple[str, str, str]] = []
     print(f"{'suite':<46}{'CuPy passed':>12}{'failed':>8}{'skipped':>9}{'VPMM passed':>13}{'failed':>8}{'skipped':>9}")
     for suite in suites:

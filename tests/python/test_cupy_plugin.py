@@ -170,6 +170,22 @@ class OnAStream(unittest.TestCase):
         )
         self.assertEqual(self.outcome(code), "others\none is left\ndestroyed 0\nnone\n0\n")
 
+    def test_what_a_stream_freed_itself_is_had_without_waiting(self) -> None:
+        code = (
+            "from pathlib import Path\n"
+            "vpmm_h = ctypes.CDLL(str(Path(vpmm.__file__).with_name('libvpmm.so.0')))\n"
+            "pool, ptr = ctypes.c_void_p(), ctypes.c_void_p()\n"
+            "print(vpmm_h.vpmm_default_pool(0, ctypes.byref(pool)))\n"
+            "stream = Stream()\nmine, here[0] = ctypes.c_void_p(stream.ptr), stream\n"
+            "attempt = lambda: vpmm_h.vpmm_try_allocate(\n"
+            "    pool, ctypes.c_size_t(3000), ctypes.c_size_t(0), mine, ctypes.byref(ptr))\n"
+            "print(attempt() == 0)\n"
+            "first = _vpmm.cupy_allocate(3000, 0)\n_vpmm.cupy_free(first, 0)\n"
+            "print(attempt(), ptr.value == first)\n"
+            "print(vpmm_h.vpmm_try_deallocate(pool, ptr, mine), vpmm.stats()['live_bytes'])"
+        )
+        self.assertEqual(self.outcome(code), "0\nFalse\n0 True\n0 0\n")
+
     def test_memory_for_an_external_stream_is_freed_when_that_is_gone(self) -> None:
         code = (
             "own = Stream()\nhere[0] = External(own.ptr)\nptr = _vpmm.cupy_allocate(3 << 20, 0)\n"
