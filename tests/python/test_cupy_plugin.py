@@ -289,6 +289,28 @@ class Variables(unittest.TestCase):
         self.assertEqual(output_of(code, VPMM_USE="cupy"), "installed True\nSourceFileLoader True\n")
         self.assertEqual(output_of(code), "SourceFileLoader True\n", "nobody asked")
 
+    def test_looking_for_a_library_and_an_import_that_fails_leave_it_waited_for(self) -> None:
+        code = (
+            "import importlib.util, sys, types, tempfile, pathlib\n"
+            "folder = tempfile.mkdtemp()\n"
+            "pathlib.Path(folder, 'cupy.py').write_text('import settings')\n"
+            "sys.path.insert(0, folder)\n"
+            "plugin = types.ModuleType('vpmm.plugins.cupy')\n"
+            "plugin.install = lambda: print('installed')\n"
+            "import vpmm.plugins, vpmm_autoload\n"
+            "sys.modules['vpmm.plugins.cupy'] = plugin\n"
+            "vpmm_autoload.start()\n"
+            "spec = importlib.util.find_spec('cupy')\n"
+            "print(spec.origin, spec.loader.get_filename('cupy') == spec.origin)\n"
+            "try:\n    import cupy\n"
+            "except ImportError as error:\n    print(error.name)\n"
+            "sys.modules['settings'] = types.ModuleType('settings')\n"
+            "import cupy\n"
+            "print(importlib.util.find_spec('cupy').loader.__class__.__name__)"
+        )
+        said = output_of(code, VPMM_USE="cupy")
+        self.assertRegex(said, r"^/.*/cupy\.py True\nsettings\ninstalled\nSourceFileLoader\n$")
+
     def test_what_is_asked_for_later_is_seen_to_as_well(self) -> None:
         code = (
             "import os, sys, types, tempfile, pathlib\n"
