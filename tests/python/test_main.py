@@ -141,6 +141,22 @@ if len(sys.argv) == 1:
         done = run("-m", "vpmm", "report", str(self.folder))
         self.assertEqual((done.returncode, done.stderr), (2, f"vpmm: {self.folder}: Is a directory\n"))
 
+    def test_a_damaged_file_is_named_in_one_line(self) -> None:
+        damaged = self.folder / "trace.csv.gz"
+        damaged.write_bytes(gzip.compress(b"op,id,bytes,stream,time_us\n", mtime=0)[:10] + b"\xff" * 30)
+        done = run("-m", "vpmm", "report", "--text", str(damaged))
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, rf"^vpmm: {damaged}:0: the file cannot be decompressed: .*\n$")
+
+    def test_a_recording_can_come_through_a_pipe(self) -> None:
+        recording = self.folder / "run.vpmm"
+        recordings.write(recordings.Recording(), recording)
+        command = [sys.executable, "-m", "vpmm", "report", "--text", "/dev/stdin"]
+        environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT}
+        content = recording.read_bytes()
+        done = subprocess.run(command, input=content, env=environment, capture_output=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+
     def test_a_device_that_is_not_in_the_file_is_an_error_with_those_that_are(self) -> None:
         for words in (["report", "--text"], ["try"]):
             done = run("-m", "vpmm", *words, str(SNAPSHOT), "--device", "3")
