@@ -47,8 +47,8 @@ def start() -> None:
         if name not in LIBRARIES:
             _warn(f"VPMM_USE={os.environ['VPMM_USE']}: `{name}` is no library that VPMM knows{_nearest(name)}")
     asked = asked_for()
-    if "numba" in asked:
-        os.environ.setdefault(_NUMBA, "vpmm")
+    if "numba" in asked and os.environ.setdefault(_NUMBA, "vpmm") not in ("vpmm", "vpmm.plugins.numba"):
+        _warn(f"{asked['numba']} is set, but so is {_NUMBA}={os.environ[_NUMBA]}, and Numba does as that one says")
     for name in ("cupy", "rmm"):
         if name in asked and name in sys.modules:
             _install(name, asked[name])

@@ -355,7 +355,11 @@ class Variables(unittest.TestCase):
     def test_numba_reads_a_variable_of_its_own_which_the_user_may_have_set(self) -> None:
         code = "import os, vpmm_autoload\nvpmm_autoload.start()\nprint(os.environ['NUMBA_CUDA_MEMORY_MANAGER'])"
         self.assertEqual(output_of(code, VPMM_USE="numba"), "vpmm\n")
-        self.assertEqual(output_of(code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER="default"), "default\n")
+        named = "vpmm.plugins.numba"
+        self.assertEqual(output_of(code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER=named), f"{named}\n")
+        done = run("-W", "default", "-c", code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER="default")
+        self.assertEqual((done.returncode, done.stdout), (0, "default\n"))
+        self.assertIn("VPMM_USE is set, but so is NUMBA_CUDA_MEMORY_MANAGER=default, and Numba does as", done.stderr)
 
     def test_pytorch_is_asked_for_by_either_variable(self) -> None:
         code = "import vpmm_autoload\nprint(vpmm_autoload.asked_for())"
