@@ -49,7 +49,7 @@ class recording {
   bool is_over_ = false;
 };
 
-// The same in the recording of each pool of the process; without one: nothing.
+// The same in the recording of each pool of the process, as vpmm_record_mark says for a null pool.
 inline void record_mark(const std::string& text) { check(vpmm_record_mark(nullptr, text.c_str())); }
 
 }  // namespace vpmm

@@ -522,7 +522,8 @@ typedef struct vpmm_record_options {
  * so a name that ends in .csv or .csv.gz with any of them is VPMM_ERROR_INVALID_ARGUMENT. */
 VPMM_API vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* options);
 /* Puts a text of the program's between the events before this call and those after it, in the recording of the pool,
- * or of each pool of the process where `pool` is null. Without a recording: nothing. */
+ * or of each pool of the process where `pool` is null. Without a recording: nothing; but where `pool` is null, no pool
+ * is open and VPMM_RECORD asks for recordings, it is at the begin of the next one. */
 VPMM_API vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text);
 /* Frames of another language for the stacks "python" and "both". `capture` is called by an allocation, on its thread
  * and without a lock of the pool: it writes up to `most` numbers of frames, innermost first, and returns how many; a

@@ -126,7 +126,7 @@ vpmm_pool* pool_of(int device) {
     if (status == VPMM_OK) let_pools_reach_each_other(device, pool);
     return status;
   });
-  note_opened(device);
+  tell_children();
   last = {device, pool};
   return pool;
 }

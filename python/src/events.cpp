@@ -1,9 +1,8 @@
-// python: who is told of allocations, frees and newly opened pools.
+// python: who is told of allocations and frees, and what children are told of pools.
 #include "events.hpp"
 
 #include <unistd.h>
 
-#include <set>
 #include <string>
 
 namespace vpmm::python {
@@ -14,7 +13,6 @@ namespace {
 
 // Never given back: finalizers may still call when the interpreter has begun to end.
 PyObject* log_callable = nullptr;
-PyObject* open_callable = nullptr;
 
 void replace(PyObject*& callable, const nb::object& next) {
   PyObject* const previous = callable;
@@ -47,20 +45,11 @@ void Event::tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::siz
   }
 }
 
-void note_opened(int device) {
-  static std::set<int> seen;
-  tell_children();
-  if (seen.insert(device).second && open_callable != nullptr) nb::borrow(open_callable)(device);
-}
-
 void bind_events(nb::module_& module) {
   module.def(
       "set_log", [](const nb::object& log) { replace(log_callable, log); }, nb::arg("log").none(),
       nb::sig(
           "def set_log(log: collections.abc.Callable[[str, int, int, int, int, float, float], None] | None) -> None"));
-  module.def(
-      "on_open", [](const nb::object& callback) { replace(open_callable, callback); }, nb::arg("callback").none(),
-      nb::sig("def on_open(callback: collections.abc.Callable[[int], None] | None) -> None"));
 }
 
 }  // namespace vpmm::python

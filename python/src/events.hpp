@@ -1,4 +1,4 @@
-// python: who is told of allocations, frees and newly opened pools. Holds: the GIL, for all of it.
+// python: who is told of allocations and frees, and what children are told of pools. Holds: the GIL, for all of it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,9 +30,6 @@ class Event {
 // Python hands its children a copy of the environment that it made at the start: what the library notes in it for them,
 // once pages are mapped ahead, has to stand there, too. For whoever opens a pool.
 void tell_children();
-
-// Calls what on_open() named, with the device, the first time that this device's pool is opened here.
-void note_opened(int device);
 
 void bind_events(nanobind::module_& module);
 

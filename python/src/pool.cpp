@@ -192,7 +192,7 @@ Pool::~Pool() {
 Pool Pool::open_default(int device) {
   Pool pool(nullptr, device);
   call([&] { return vpmm_default_pool(device, &pool.handle_); });
-  note_opened(device);
+  tell_children();
   return pool;
 }
 
@@ -200,7 +200,7 @@ Pool Pool::configure_default(int device, const nb::kwargs& given) {
   const Settings settings(given);
   Pool pool(nullptr, device);
   call([&] { return vpmm_default_pool_open(device, settings.config(), &pool.handle_); });
-  note_opened(device);
+  tell_children();
   return pool;
 }
 

@@ -146,7 +146,8 @@ def record(
 def record_mark(text: str) -> None:
     """Puts `text` into each recording of the process, between the calls before and after it, as in "step 12".
 
-    Without a recording it does nothing. ``Pool.record_mark`` is for that of one pool.
+    Without a recording it does nothing, but before the first pool is opened it is kept for the recording that
+    VPMM_RECORD asks for. ``Pool.record_mark`` is for that of one pool.
     """
     _vpmm.record_mark(text)
 

@@ -29,14 +29,17 @@ def spill_oldest(worker: Any, size: int) -> bool:
     del size
     results = worker.data
     device = getattr(results, "device_buffer", None)  # dask-cuda's: what it has beyond that is in host memory
-    if device is None:
-        evict = getattr(results, "evict", None)
-        return evict is not None and evict() >= 0
-    newest = getattr(device, "fast", None)
-    if not newest:
+    try:
+        if device is None:
+            evict = getattr(results, "evict", None)
+            return evict is not None and evict() >= 0
+        newest = getattr(device, "fast", None)
+        if newest is None:
+            return False
+        newest.evict()
+        return True
+    except KeyError:  # there is none, or another thread has just moved the last
         return False
-    newest.evict()
-    return True
 
 
 class PoolPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types in some versions

@@ -11,13 +11,11 @@ what goes wrong is a warning, and the library keeps its own allocator.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["LIBRARIES", "asked_for", "autoload", "start"]
 
@@ -49,8 +47,8 @@ def start() -> None:
         if name not in LIBRARIES:
             _warn(f"VPMM_USE={os.environ['VPMM_USE']}: `{name}` is no library that VPMM knows{_nearest(name)}")
     asked = asked_for()
-    if "numba" in asked:
-        os.environ.setdefault(_NUMBA, "vpmm")
+    if "numba" in asked and os.environ.setdefault(_NUMBA, "vpmm") not in ("vpmm", "vpmm.plugins.numba"):
+        _warn(f"{asked['numba']} is set, but so is {_NUMBA}={os.environ[_NUMBA]}, and Numba does as that one says")
     for name in ("cupy", "rmm"):
         if name in asked and name in sys.modules:
             _install(name, asked[name])
@@ -61,26 +59,35 @@ def start() -> None:
 
 
 class _AfterImport:
-    """Installs in a library when its own import is over."""
+    """Installs in a library when its own import is over; to look for it, or an import that fails, changes nothing."""
 
     def __init__(self) -> None:
         self.waited_for: dict[str, str] = {}  # by name, the variable
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ANN401
-        variable = self.waited_for.pop(name, None)
-        spec = importlib.util.find_spec(name) if variable else None
-        loader: Any = getattr(spec, "loader", None)
-        if loader is None:
+        if name not in self.waited_for:
             return None
-        execute = loader.exec_module
-
-        def execute_and_install(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            _install(name, variable)
-
-        loader.exec_module = execute_and_install
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(name, path, target) for finder in behind if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = cast(Any, _Installing(spec.loader))
         return spec
+
+
+class _Installing:
+    """A library's loader, which is its loader again as soon as the import begins."""
+
+    def __init__(self, loader: Any) -> None:  # noqa: ANN401
+        self._loader = loader
+
+    def exec_module(self, module: Any) -> None:  # noqa: ANN401  a module whose `__spec__` is there
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _install(module.__name__, _after_import.waited_for.pop(module.__name__, None))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._loader, name)
 
 
 _after_import = _AfterImport()

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/message.hpp"
 #include "base/mutex.hpp"
@@ -62,6 +64,46 @@ int count_of(const std::string& path) {
   return ++(*counts)[path];
 }
 
+// Marks that were made while there was no pool, for the recording that the environment asks for and that begins next.
+class EarlyMarks {
+ public:
+  static EarlyMarks& of_process() {
+    static auto* const marks = new EarlyMarks;  // never destroyed: static objects may open pools
+    return *marks;
+  }
+  // The latest are kept, as far as kMost goes.
+  void keep(const char* text) {
+    const MutexLock lock(mutex_);
+    if (texts_.size() == kMost) texts_.erase(texts_.begin());
+    texts_.emplace_back(text);
+  }
+  std::vector<std::string> take() {
+    const MutexLock lock(mutex_);
+    return std::exchange(texts_, {});
+  }
+
+ private:
+  static constexpr std::size_t kMost = 100;
+  Mutex mutex_;
+  std::vector<std::string> texts_ VPMM_GUARDED_BY(mutex_);
+};
+
+bool is_asked_for_by_environment() {
+  const Result<context::RecordSettings> settings = context::record_settings_from_environment();
+  return settings && !settings.value().file.empty();
+}
+
+// In all recordings. Where there is no pool yet none is opened, which would take memory of a GPU for a text.
+void mark_everywhere(const char* text) {
+  bool is_heard = false;
+  for_each_pool([&](vpmm_pool& each) {
+    each.context->mark(text);
+    is_heard = true;
+    return true;
+  });
+  if (!is_heard && is_asked_for_by_environment()) EarlyMarks::of_process().keep(text);
+}
+
 Result<void> start_from_environment(Context& context) {
   VPMM_TRY_ASSIGN(const context::RecordSettings settings, context::record_settings_from_environment());
   if (settings.file.empty()) return {};
@@ -79,7 +121,10 @@ Result<void> start_from_environment(Context& context) {
 
 void record_as_environment_says(Context& context) {
   const Result<void> started = start_from_environment(context);
-  if (!started) observe::log(observe::LogLevel::error, "nothing is recorded: {}", started.error().message);
+  if (started)
+    for (const std::string& text : EarlyMarks::of_process().take()) context.mark(text);
+  else
+    observe::log(observe::LogLevel::error, "nothing is recorded: {}", started.error().message);
 }
 
 }  // namespace vpmm::capi
@@ -118,10 +163,7 @@ vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text) {
     if (pool != nullptr)
       pool->context->mark(text);
     else
-      for_each_pool([&](vpmm_pool& each) {
-        each.context->mark(text);
-        return true;
-      });
+      mark_everywhere(text);
     return {};
   });
 }

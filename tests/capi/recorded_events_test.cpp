@@ -288,6 +288,25 @@ TEST_F(RecordedEventsDeathTest, have_the_request_that_failed_right_before_the_en
   EXPECT_EQ(file.count(RecordedKind::allocate_failed), 1U);
 }
 
+void mark_and_open_two_pools(const std::string& path) {
+  vpmm_pool* first = nullptr;
+  vpmm_pool* second = nullptr;
+  unsetenv("VPMM_RECORD");
+  if (vpmm_record_mark(nullptr, "nobody asked") != VPMM_OK) _exit(99);
+  setenv("VPMM_RECORD", path.c_str(), 1);
+  if (vpmm_record_mark(nullptr, "step 0") != VPMM_OK) _exit(98);
+  if (vpmm_default_pool(0, &first) != VPMM_OK || vpmm_pool_create(0, nullptr, &second) != VPMM_OK) _exit(97);
+}
+
+TEST_F(RecordedEventsDeathTest, that_the_environment_asks_for_begin_with_the_marks_made_before_there_was_a_pool) {
+  EXPECT_EXIT((mark_and_open_two_pools(path()), std::exit(0)), testing::ExitedWithCode(0), "");
+  const RecordedFile file = read_recorded(path());
+  EXPECT_EQ(file.count(RecordedKind::mark), 1U);
+  EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 0");
+  EXPECT_EQ(read_recorded(path() + ".2").count(RecordedKind::mark), 0U);
+  std::filesystem::remove(path() + ".2");
+}
+
 void fork_and_use_in_child(vpmm_pool* pool) {
   const pid_t child = fork();
   if (child == 0) {

@@ -305,6 +305,28 @@ class Variables(unittest.TestCase):
         self.assertEqual(output_of(code, VPMM_USE="cupy"), "installed True\nSourceFileLoader True\n")
         self.assertEqual(output_of(code), "SourceFileLoader True\n", "nobody asked")
 
+    def test_looking_for_a_library_and_an_import_that_fails_leave_it_waited_for(self) -> None:
+        code = (
+            "import importlib.util, sys, types, tempfile, pathlib\n"
+            "folder = tempfile.mkdtemp()\n"
+            "pathlib.Path(folder, 'cupy.py').write_text('import settings')\n"
+            "sys.path.insert(0, folder)\n"
+            "plugin = types.ModuleType('vpmm.plugins.cupy')\n"
+            "plugin.install = lambda: print('installed')\n"
+            "import vpmm.plugins, vpmm_autoload\n"
+            "sys.modules['vpmm.plugins.cupy'] = plugin\n"
+            "vpmm_autoload.start()\n"
+            "spec = importlib.util.find_spec('cupy')\n"
+            "print(spec.origin, spec.loader.get_filename('cupy') == spec.origin)\n"
+            "try:\n    import cupy\n"
+            "except ImportError as error:\n    print(error.name)\n"
+            "sys.modules['settings'] = types.ModuleType('settings')\n"
+            "import cupy\n"
+            "print(importlib.util.find_spec('cupy').loader.__class__.__name__)"
+        )
+        said = output_of(code, VPMM_USE="cupy")
+        self.assertRegex(said, r"^/.*/cupy\.py True\nsettings\ninstalled\nSourceFileLoader\n$")
+
     def test_what_is_asked_for_later_is_seen_to_as_well(self) -> None:
         code = (
             "import os, sys, types, tempfile, pathlib\n"
@@ -349,7 +371,11 @@ class Variables(unittest.TestCase):
     def test_numba_reads_a_variable_of_its_own_which_the_user_may_have_set(self) -> None:
         code = "import os, vpmm_autoload\nvpmm_autoload.start()\nprint(os.environ['NUMBA_CUDA_MEMORY_MANAGER'])"
         self.assertEqual(output_of(code, VPMM_USE="numba"), "vpmm\n")
-        self.assertEqual(output_of(code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER="default"), "default\n")
+        named = "vpmm.plugins.numba"
+        self.assertEqual(output_of(code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER=named), f"{named}\n")
+        done = run("-W", "default", "-c", code, VPMM_USE="numba", NUMBA_CUDA_MEMORY_MANAGER="default")
+        self.assertEqual((done.returncode, done.stdout), (0, "default\n"))
+        self.assertIn("VPMM_USE is set, but so is NUMBA_CUDA_MEMORY_MANAGER=default, and Numba does as", done.stderr)
 
     def test_pytorch_is_asked_for_by_either_variable(self) -> None:
         code = "import vpmm_autoload\nprint(vpmm_autoload.asked_for())"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 import unittest
 
 from program import output_of
@@ -134,6 +135,19 @@ class SpillOldest(unittest.TestCase):
         self.assertEqual(host, {"first": 1})
         self.assertTrue(spill_oldest(worker, 1))
         self.assertFalse(spill_oldest(worker, 1))
+
+    def test_results_of_dasks_own_buffer_go_to_disk_until_none_is_left(self) -> None:
+        from distributed.spill import SpillBuffer
+
+        from vpmm.dask import spill_oldest
+
+        with tempfile.TemporaryDirectory() as folder:
+            results = SpillBuffer(folder, target=1 << 20)
+            results["first"] = 1
+            worker = self.worker(results)
+            self.assertTrue(spill_oldest(worker, 1))
+            self.assertEqual(list(results.slow), ["first"])
+            self.assertFalse(spill_oldest(worker, 1))
 
     def test_without_a_limit_of_device_memory_nothing_can_be_moved(self) -> None:
         from vpmm.dask import spill_oldest

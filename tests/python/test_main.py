@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import vpmm
+from vpmm import recordings
 
 from program import PACKAGE_PARENT, run
 
@@ -39,26 +43,59 @@ class Main(unittest.TestCase):
         self.assertEqual(done.stdout, "__main__ vpmm ['0', '--flag', '-x'] True helper\n")
         self.assertEqual((done.returncode, done.stderr), (5, ""))
 
-    def test_run_records_the_pool_of_each_device_that_is_used(self) -> None:
+    def test_run_records_the_pool_of_the_device_that_is_used(self) -> None:
         trace = self.folder / "trace.csv.gz"
         done = run("-m", "vpmm", "run", "--record", str(trace), str(self.program), "0")
         self.assertEqual((done.returncode, done.stderr), (5, ""))
         with gzip.open(trace, "rt") as file:
             self.assertIn("12345", file.read())
-        self.assertEqual(list(self.folder.glob("*.device*")), [])
 
-    def test_a_second_device_has_a_file_of_its_own(self) -> None:
-        from vpmm.commands.run import recording_path
+    def test_run_records_pools_that_are_not_opened_through_the_package(self) -> None:
+        library = Path(vpmm.__file__).parent / "libvpmm.so.0"
+        self.program.write_text(f"""
+import ctypes, os
+os.chdir("/")
+library, pool = ctypes.CDLL({str(library)!r}), ctypes.c_void_p()
+library.vpmm_default_pool(0, ctypes.byref(pool))
+library.vpmm_allocate(pool, ctypes.c_size_t(12345), None, ctypes.byref(ctypes.c_void_p()))
+""")
+        command = [sys.executable, "-m", "vpmm", "run", "--record", "run.csv", str(self.program)]
+        environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT, "VPMM_DRIVER": "sim", "VPMM_RECORD": "/other"}
+        done = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        (made,) = recordings.read(self.folder / "run.csv").events
+        self.assertEqual(made.bytes, 12345)
 
-        path = self.folder / "trace.csv.gz"
-        self.assertEqual(recording_path(path, 0), str(path))
-        self.assertEqual(recording_path(path, 1), str(self.folder / "trace.device1.csv.gz"))
-        self.assertEqual(recording_path(Path("trace"), 2), "trace.device2")
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+    def test_run_records_as_the_variables_say_and_children_beside_it(self) -> None:
+        self.program.write_text("""
+import subprocess, sys, vpmm
+pool = vpmm.Pool.default()
+pool.allocate(1000, 0)
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+""")
+        begin = ["-m", "vpmm", "run", "--record", f"{self.folder}/run.%d.vpmm"]
+        done = run(*begin, str(self.program), VPMM_RECORD_STACKS="python")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        files = sorted(self.folder.glob("run.*"))
+        self.assertRegex(" ".join(each.name for each in files), r"^run\.0\.vpmm run\.\d+\.0\.vpmm$")
+        self.assertEqual([recordings.read(each).header["stacks"] for each in files], ["python"] * 2)
+        run(*begin, "--stacks", "none", str(self.program), "alone", VPMM_RECORD_STACKS="python")
+        self.assertEqual(recordings.read(files[0]).header["stacks"], "none")
 
-    def test_a_recording_that_cannot_be_written_is_an_error_of_the_program(self) -> None:
-        done = run("-m", "vpmm", "run", "--record", "/no/such/folder/trace.csv.gz", str(self.program), "0")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("/no/such/folder", done.stderr)
+    def test_a_run_that_recorded_nothing_says_so(self) -> None:
+        self.program.write_text("import os, sys\nos.chdir('/')\nsys.exit(5)")
+        (self.folder / "run.vpmm").write_text("of yesterday")
+        for name in ("run.vpmm", "new.%p.vpmm"):
+            done = run("-m", "vpmm", "run", "--record", str(self.folder / name), str(self.program))
+            self.assertEqual(done.returncode, 5)
+            self.assertRegex(done.stderr, rf"^vpmm: nothing was recorded to {self.folder}/{name}: .*\n$")
+
+    def test_a_folder_for_a_recording_that_is_not_there_is_named_before_the_program_runs(self) -> None:
+        done = run("-m", "vpmm", "run", "--record", "/no/such/folder/run.vpmm", str(self.program), "0")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "vpmm: --record /no/such/folder/run.vpmm: there is no such folder\n")
 
     def test_a_program_that_is_not_there_is_named_in_one_line(self) -> None:
         done = run("-m", "vpmm", "run", "nope.py")
@@ -104,6 +141,20 @@ class Main(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (2, "vpmm: nofile: No such file or directory\n"))
         done = run("-m", "vpmm", "report", str(self.folder))
         self.assertEqual((done.returncode, done.stderr), (2, f"vpmm: {self.folder}: Is a directory\n"))
+
+    def test_a_damaged_file_is_named_in_one_line(self) -> None:
+        damaged = self.folder / "trace.csv.gz"
+        damaged.write_bytes(gzip.compress(b"op,id,bytes,stream,time_us\n", mtime=0)[:10] + b"\xff" * 30)
+        done = run("-m", "vpmm", "report", "--text", str(damaged))
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, rf"^vpmm: {damaged}:0: the file cannot be decompressed: .*\n$")
+
+    def test_a_recording_can_come_through_a_pipe(self) -> None:
+        recording = b"op,id,bytes,stream,time_us\na,1,3000000,0,0\nf,1,0,0,9\n"
+        command = [sys.executable, "-m", "vpmm", "report", "--text", "/dev/stdin"]
+        environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT}
+        done = subprocess.run(command, input=recording, env=environment, capture_output=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
 
     def test_a_device_that_is_not_in_the_file_is_an_error_with_those_that_are(self) -> None:
         for words in (["report", "--text"], ["try"]):

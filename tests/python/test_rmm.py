@@ -8,6 +8,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from vpmm import recordings
+
 from program import PACKAGE_PARENT, output_of, run
 
 ABSENT = "" if importlib.util.find_spec("rmm") else "rmm not installed"
@@ -166,6 +168,14 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), live()[0])
         done = run("-m", "vpmm", "build-rmm", VPMM_CACHE_DIR=CACHE)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertTrue(Path(done.stdout.strip()).is_file(), done.stdout)
+
+    def test_the_verb_run_records_what_it_allocates(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program, trace = Path(folder, "program.py"), Path(folder, "trace.csv")
+            program.write_text("import rmm.mr\nrmm.mr.get_per_device_resource(0).allocate(5 << 20)\n")
+            done = run("-m", "vpmm", "run", "--use", "rmm", "--record", str(trace), str(program), VPMM_CACHE_DIR=CACHE)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual([event.bytes for event in recordings.read(trace).events], [5 << 20])
 
 
 class Benchmark(Rmm):

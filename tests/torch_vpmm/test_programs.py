@@ -121,16 +121,21 @@ class Switch(VpmmCase):
             )
         self.assertEqual((done.returncode, done.stdout), (0, "vpmm\n"), done.stderr)
 
-    def test_the_verb_runs_a_program_with_it(self) -> None:
+    def test_the_verb_runs_a_program_with_it_and_records_it(self) -> None:
+        from vpmm import recordings
+
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
             program.write_text(
                 "import os, torch\nprint(torch.cuda.get_allocator_backend(), os.environ['VPMM_TORCH'])\n"
+                "kept = torch.empty(5 << 20, device='cuda')\n"
             )
-            command = [sys.executable, "-m", "vpmm", "run", "--torch", str(program)]
+            trace = Path(folder, "trace.csv")
+            command = [sys.executable, "-m", "vpmm", "run", "--torch", "--record", str(trace), str(program)]
             environment = {key: value for key, value in os.environ.items() if key != "VPMM_TORCH"}
             done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
-        self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
+            self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
+            self.assertIn(20 * MIB, [event.bytes for event in recordings.read(trace).events])
 
 
 class Examples(VpmmCase):

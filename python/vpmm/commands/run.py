@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import vpmm_autoload
 
 import vpmm
-from vpmm import _vpmm
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,22 +23,16 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--torch", action="store_true", help="PyTorch's memory, too; an error where that cannot be")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="record allocations, for `vpmm report` and `replay`"
+        "--record",
+        metavar="FILE",
+        help="record each pool, as VPMM_RECORD=FILE does, for `vpmm report` and `replay`; %%p: process, %%d: device",
     )
     parser.add_argument(
-        "--stacks", choices=("none", "native", "python", "both"), default="none", help="of allocations, with --record"
+        "--stacks", choices=("none", "native", "python", "both"), help="of allocations (default: VPMM_RECORD_STACKS)"
     )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
-
-
-def recording_path(path: Path, device: int) -> str:
-    """`path` for device 0, and beside it one for each other device: trace.csv.gz, trace.device1.csv.gz."""
-    if device == 0:
-        return str(path)
-    suffixes = "".join(path.suffixes)
-    return str(path.with_name(f"{path.name.removesuffix(suffixes)}.device{device}{suffixes}"))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,18 +40,44 @@ def run(options: argparse.Namespace) -> int:
     if not Path(options.script).exists():
         print(f"vpmm: can't open file '{options.script}': No such file or directory", file=sys.stderr)
         return 2
-    if options.torch:
-        run_on_torch()
-    os.environ["VPMM_USE"] = options.use or os.environ.get("VPMM_USE") or "numba"
-    vpmm_autoload.start()
-    if options.record is not None:
-        path: Path = options.record
-        stacks: str = options.stacks
-        _vpmm.on_open(lambda device: _vpmm.Pool.default(device).record_start(recording_path(path, device), stacks))
-    sys.argv = [options.script, *options.arguments]
-    sys.path[0] = str(Path(options.script).resolve().parent)
-    runpy.run_path(options.script, run_name="__main__")
+    if options.record and not Path(options.record).parent.is_dir():
+        print(f"vpmm: --record {options.record}: there is no such folder", file=sys.stderr)
+        return 2
+    with recorded(options.record, options.stacks) if options.record else contextlib.nullcontext():
+        if options.torch:
+            run_on_torch()
+        os.environ["VPMM_USE"] = options.use or os.environ.get("VPMM_USE") or "numba"
+        vpmm_autoload.start()
+        sys.argv = [options.script, *options.arguments]
+        sys.path[0] = str(Path(options.script).resolve().parent)
+        runpy.run_path(options.script, run_name="__main__")
     return 0
+
+
+@contextlib.contextmanager
+def recorded(file: str, stacks: str | None) -> Iterator[None]:
+    """Pools that are opened from now on, by whomever, are recorded, in children too; says so when there was none."""
+    path = Path(file).absolute()  # the script may go elsewhere
+    os.environ["VPMM_RECORD"] = str(Path(str(Path.cwd()).replace("%", "%%"), file))
+    if stacks is not None:
+        os.environ["VPMM_RECORD_STACKS"] = stacks
+    before = written(path)
+    try:
+        yield
+    finally:
+        if written(path) == before:
+            print(f"vpmm: nothing was recorded to {file}: no pool was opened, or the log says why", file=sys.stderr)
+
+
+def written(path: Path) -> dict[str, int]:
+    """The files that recordings to `path` may be in, and when each was written to."""
+    begin = re.split(r"%|(?<!^)\.", path.name)[0]  # what follows is replaced, or has a number before it
+    times = {}
+    for entry in os.scandir(path.parent):
+        if entry.name.startswith(begin):
+            with contextlib.suppress(FileNotFoundError):  # FILE.new has got its name
+                times[entry.name] = entry.stat().st_mtime_ns
+    return times
 
 
 def run_on_torch() -> None:

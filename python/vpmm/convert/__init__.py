@@ -42,6 +42,8 @@ _OF_ONE_DEVICE = ("rmm", "csv")
 def load(path: str | Path, format: str | None = None) -> Recording:
     """Reads a file of any format in INPUTS; None: by its content. `-`: a recording from standard input.
 
+    What is no regular file, as a pipe, is read once, and so by its content it can only be a recording.
+
     Raises BadFile, which names the file and the offset, line or member that is wrong, and OSError.
     """
     if format not in (None, *INPUTS):
@@ -127,10 +129,15 @@ def of_device(recording: Recording, device: int) -> Recording:
 
 
 def _format_of(path: Path) -> str:
+    if path.exists() and not path.is_file():  # what is read to look at it is gone
+        return "vpmm"
     with path.open("rb") as file:
         head = file.read(4096)
     if head.startswith(_GZIP):
-        head = zlib.decompressobj(31).decompress(head, 4096) if len(head) > 18 else b""
+        try:
+            head = zlib.decompressobj(31).decompress(head, 4096)
+        except zlib.error:  # whoever reads it says what is wrong
+            return "vpmm"
     if head.startswith(_SQLITE):
         return "nsight"
     if head.startswith(_PICKLE):
