@@ -197,15 +197,6 @@ class pool_ref {
     void* ptr = nullptr;
     return vpmm_try_allocate_any_stream(handle_, bytes, alignment, &ptr) == VPMM_OK ? ptr : nullptr;
   }
-  // What the stream freed itself and is kept for it; asks the driver about the stream and waits for no lock.
-  void* allocate_if_ready(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const noexcept {
-    void* ptr = nullptr;
-    return vpmm_try_allocate(handle_, bytes, alignment, stream, &ptr) == VPMM_OK ? ptr : nullptr;
-  }
-  // False: nothing happened; deallocate() does it or says why not.
-  bool deallocate_if_ready(void* ptr, vpmm_stream stream) const noexcept {
-    return vpmm_try_deallocate(handle_, ptr, stream) == VPMM_OK;
-  }
 
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
   void deallocate(void* ptr, vpmm_stream stream) const { check(vpmm_deallocate(handle_, ptr, stream)); }
