@@ -59,7 +59,7 @@ class RecordingSink {
   virtual const std::string& error() const = 0;  // empty: none
 };
 
-// ErrorCode::bad_file: it cannot be created.
+// ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created.
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns);
 Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path, std::uint64_t start_ns,
                                                        const RecordingOptions& options, StackTable& stacks);
