@@ -20,6 +20,7 @@ struct LiveAllocation {
   Bytes requested = 0;
   Bytes taken = 0;
   std::optional<std::uint64_t> stream;
+  std::optional<std::uint64_t> stream_handle;
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
 };

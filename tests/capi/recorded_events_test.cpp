@@ -71,6 +71,20 @@ TEST_F(RecordedEvents, have_the_marks_that_name_no_pool) {
   EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 1");
 }
 
+TEST_F(RecordedEvents, know_what_a_stream_is_called_whose_memory_lived_before) {
+  auto* const per_thread = reinterpret_cast<void*>(2);  // NOLINT: CU_STREAM_PER_THREAD
+  void* ptr = nullptr;
+  allocate(4096);
+  ASSERT_EQ(vpmm_allocate(pool_, 4096, per_thread, &ptr), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_record_start(pool_, path_.c_str()), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.count(RecordedKind::live), 2U);
+  const std::string streams = file.definitions["streams"].dump();
+  EXPECT_NE(streams.find("(0x0)"), std::string::npos) << streams;
+  EXPECT_NE(streams.find("(0x2)"), std::string::npos) << streams;
+}
+
 TEST_F(RecordedEvents, go_to_no_file_that_another_recording_is_written_to) {
   vpmm_pool* other = nullptr;
   ASSERT_EQ(vpmm_pool_create(0, nullptr, &other), VPMM_OK) << vpmm_last_error();
