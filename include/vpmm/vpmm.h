@@ -506,7 +506,7 @@ VPMM_API void vpmm_string_free(char* text);
  * ends in .csv or .csv.gz, else everything, as events in blocks. A recording that is not stopped is finished when the
  * process exits; when it aborts, the file lacks the last calls. A file that takes no bytes holds calls up for a second
  * at most, once: after that calls are left out, and vpmm_record_stop gives VPMM_ERROR_BAD_FILE and says how many, or
- * after ten seconds that the file is not finished. */
+ * after ten seconds that the file is not finished. Lines to a pipe wait here until somebody reads it. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

@@ -61,7 +61,10 @@ vpmm_status fail(vpmm_status status, std::string_view message) noexcept {
   return status;
 }
 
-vpmm_status fail(const Error& error) noexcept { return fail(static_cast<vpmm_status>(error.code), error.message); }
+vpmm_status fail(const Error& error) noexcept {
+  const ErrorCode code = error.code == ErrorCode::file_in_use ? ErrorCode::bad_file : error.code;
+  return fail(static_cast<vpmm_status>(code), error.message);
+}
 
 }  // namespace vpmm::capi
 
@@ -77,5 +80,6 @@ const char* vpmm_last_error(void) { return vpmm::capi::last_error; }
 const char* vpmm_status_string(vpmm_status status) {
   if (status == VPMM_OK) return "ok";
   if (status == VPMM_WOULD_BLOCK) return "would block";
-  return vpmm::to_string(static_cast<vpmm::ErrorCode>(status));
+  const auto code = static_cast<vpmm::ErrorCode>(status);
+  return code == vpmm::ErrorCode::file_in_use ? "unknown error" : vpmm::to_string(code);  // that is no status
 }

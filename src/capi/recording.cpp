@@ -50,7 +50,6 @@ Result<std::string> expanded(const std::string& pattern, int device) {
 
 // trace.csv.gz as the second of its name: trace.2.csv.gz.
 std::string numbered(const std::string& path, int number) {
-  if (number == 1) return path;
   const std::size_t name = path.find_last_of('/') + 1;  // 0 where there is no slash
   const std::size_t suffix = std::min(path.find('.', name + 1), path.size());
   return path.substr(0, suffix) + "." + std::to_string(number) + path.substr(suffix);
@@ -108,12 +107,13 @@ Result<void> start_from_environment(Context& context) {
   VPMM_TRY_ASSIGN(const context::RecordSettings settings, context::record_settings_from_environment());
   if (settings.file.empty()) return {};
   VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
-  const std::string wanted = numbered(path, count_of(path));
+  const int count = count_of(path);
+  const std::string wanted = count == 1 ? path : numbered(path, count);
   Result<void> started = context.start_recording(wanted, settings.options);
-  if (started || started.error().code != ErrorCode::bad_file) return started;
+  if (started || started.error().code != ErrorCode::file_in_use) return started;
   const std::string own = numbered(wanted, ::getpid());  // others of the same environment may record to it
   if (!context.start_recording(own, settings.options)) return started;
-  observe::log(observe::LogLevel::info, "recording to {}, for {}", own, started.error().message);
+  observe::log(observe::LogLevel::warning, "recording to {}, for {}", own, started.error().message);
   return {};
 }
 

@@ -33,7 +33,7 @@ class CallLog final : public driver::CallObserver {
   // Of the stream that calls.
   struct By {
     std::optional<std::uint64_t> stream;  // its id
-    std::uint64_t handle = 0;
+    std::optional<std::uint64_t> handle;
   };
   static By by(const small::SmallPool::Client& client) {
     if (!client.stream) return {};
@@ -41,8 +41,8 @@ class CallLog final : public driver::CallObserver {
   }
   static By by(const pool::Caller& caller) {
     if (caller.timeline == nullptr || !caller.timeline->stream) return {};
-    return {static_cast<std::uint64_t>(*caller.timeline->stream),
-            caller.stream ? static_cast<std::uint64_t>(*caller.stream) : 0};
+    const driver::StreamHandle handle = caller.stream.value_or(caller.timeline->handle);
+    return {static_cast<std::uint64_t>(*caller.timeline->stream), static_cast<std::uint64_t>(handle)};
   }
 
   // 0: none is wanted, or there is no memory for it. Not under the pool's lock: looking for symbols may wait for the

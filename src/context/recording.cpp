@@ -49,9 +49,17 @@ std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
   std::vector<observe::LiveAllocation> live;
   for (const Block& block : drawn_layout().blocks) {
     if (block.state != region::RegionState::allocated) continue;
-    observe::LiveAllocation allocation{block.range.begin, block.requested, block.range.size,
-                                       std::nullopt,      block.arena,     block.tag};
-    if (block.stream_id != 0) allocation.stream = block.stream_id;
+    observe::LiveAllocation allocation;
+    allocation.address = block.range.begin;
+    allocation.requested = block.requested;
+    allocation.taken = block.range.size;
+    allocation.arena = block.arena;
+    allocation.tag = block.tag;
+    if (block.stream_id != 0) {
+      allocation.stream = block.stream_id;
+      if (const auto handle = device_.timelines.handle_of(driver::StreamId{block.stream_id}))
+        allocation.stream_handle = static_cast<std::uint64_t>(*handle);
+    }
     live.push_back(allocation);
   }
   return live;

@@ -13,8 +13,6 @@
 #include <exception>
 #include <utility>
 
-#include "observe/own_file.hpp"
-
 namespace vpmm::observe {
 namespace {
 
@@ -24,16 +22,15 @@ constexpr int kLevel = 1;
 }  // namespace
 
 Result<std::unique_ptr<BlockFile>> BlockFile::create(const std::string& path) {
-  VPMM_TRY_ASSIGN(const OwnFile own, create_own_file(path));
-  std::unique_ptr<BlockFile> file(new BlockFile(path, own.descriptor));
+  VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::read_and_write));
+  std::unique_ptr<BlockFile> file(new BlockFile(path, std::move(own)));
   if (!file->context_) return Error{ErrorCode::host_out_of_memory, "no memory to compress a recording"};
-  file->is_regular_ = own.is_regular;
   if (file->append(kRecordingMagic)) return file;
   return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, file->error_)};
 }
 
-BlockFile::BlockFile(std::string path, int descriptor)
-    : path_(std::move(path)), descriptor_(descriptor), context_(ZSTD_createCCtx()) {
+BlockFile::BlockFile(std::string path, std::unique_ptr<OwnFile> file)
+    : path_(std::move(path)), file_(std::move(file)), context_(ZSTD_createCCtx()) {
   if (context_) ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kLevel);
 }
 
@@ -41,8 +38,7 @@ BlockFile::~BlockFile() { close(); }
 
 void BlockFile::close() noexcept {
   is_broken_ = true;
-  const int descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && ::close(descriptor) != 0) keep_error(std::strerror(errno));
+  if (!file_->close()) keep_error(std::strerror(errno));
 }
 
 void BlockFile::keep_error(const char* text) noexcept {
@@ -57,12 +53,12 @@ void BlockFile::keep_error(const char* text) noexcept {
 bool BlockFile::append(std::string_view bytes) noexcept {
   if (is_broken_) return false;
   for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t count = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
+    const ssize_t count = ::write(file_->descriptor(), bytes.data() + done, bytes.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       keep_error(std::strerror(errno));
       is_broken_ = true;  // what follows part of a block could not be read
-      if (is_regular_) static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(size_)) == 0);
+      if (is_regular()) static_cast<void>(::ftruncate(file_->descriptor(), static_cast<off_t>(size_)) == 0);
       return false;
     }
     done += static_cast<std::size_t>(count);
@@ -93,7 +89,7 @@ bool BlockFile::copy(const BlockFile& from, std::uint64_t begin, std::uint64_t e
   std::array<char, std::size_t{1} << 16> some;
   while (begin < end) {
     const ssize_t count =
-        ::pread(from.descriptor_, some.data(), std::min<std::uint64_t>(some.size(), end - begin), off_t(begin));
+        ::pread(from.file_->descriptor(), some.data(), std::min<std::uint64_t>(some.size(), end - begin), off_t(begin));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       keep_error(count < 0 ? std::strerror(errno) : "it was cut by others");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "observe/own_file.hpp"
 #include "observe/recorded_event.hpp"
 
 namespace vpmm::observe {
@@ -17,7 +18,7 @@ namespace vpmm::observe {
 // Remembers its first error; after one that may have left part of a block, nothing more is written. Of one thread.
 class BlockFile {
  public:
-  // ErrorCode::bad_file: it cannot be created, or begun.
+  // ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created, or begun.
   static Result<std::unique_ptr<BlockFile>> create(const std::string& path);
   ~BlockFile();
   BlockFile(const BlockFile&) = delete;
@@ -35,7 +36,7 @@ class BlockFile {
 
   bool is_broken() const { return is_broken_; }
   std::uint64_t size() const { return size_; }
-  bool is_regular() const { return is_regular_; }
+  bool is_regular() const { return file_->is_regular(); }
   const std::string& path() const { return path_; }
   const std::string& error() const { return error_; }  // empty: none
   void keep_error(const char* text) noexcept;
@@ -44,12 +45,11 @@ class BlockFile {
   struct ContextDeleter {
     void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
   };
-  BlockFile(std::string path, int descriptor);
+  BlockFile(std::string path, std::unique_ptr<OwnFile> file);
   bool append(std::string_view bytes) noexcept;
 
   std::string path_;
-  int descriptor_;  // -1: closed
-  bool is_regular_ = false;
+  const std::unique_ptr<OwnFile> file_;
   bool is_broken_ = false;
   std::uint64_t size_ = 0;  // of what is whole
   std::string error_;

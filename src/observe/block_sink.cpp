@@ -131,6 +131,7 @@ void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now
     event.bytes = each.requested;
     event.value = each.taken;
     event.stream = each.stream;
+    event.stream_handle = each.stream_handle;
     event.time_ns = now_ns;
     event.arena = each.arena;
     event.tag = each.tag;

@@ -1,6 +1,5 @@
 // observe: a recording as a gzip file of lines, `op,id,bytes,stream,time_us`: allocations and frees alone.
 #include <fmt/format.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -23,7 +22,8 @@ constexpr unsigned kBufferBytes = 256 * 1024;
 // A gzip file that remembers its first error.
 class GzipFile {
  public:
-  explicit GzipFile(gzFile file) : file_(file) {}
+  // `file` writes to what `own` is, and is closed with it.
+  GzipFile(std::unique_ptr<OwnFile> own, gzFile file) : own_(std::move(own)), file_(file) {}
   ~GzipFile() { close(); }
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
@@ -39,9 +39,12 @@ class GzipFile {
     if (gzflush(file_, Z_SYNC_FLUSH) != Z_OK) keep_error(gzerror_text());
   }
 
+  // Nothing in a forked child, whose number may be another file's by now.
   void close() {
-    const gzFile file = std::exchange(file_, nullptr);
-    if (file != nullptr && gzclose(file) != Z_OK) keep_error(std::strerror(errno));
+    if (own_->descriptor() < 0) return;
+    if (gzflush(file_, Z_FINISH) != Z_OK) keep_error(gzerror_text());
+    own_->release();
+    if (gzclose(file_) != Z_OK) keep_error(std::strerror(errno));
   }
 
  private:
@@ -59,14 +62,16 @@ class GzipFile {
     }
   }
 
-  gzFile file_;  // null: closed
+  const std::unique_ptr<OwnFile> own_;
+  const gzFile file_;
   std::string error_;
 };
 
 // Failed requests and all else have no line in this format.
 class CsvSink final : public RecordingSink {
  public:
-  CsvSink(gzFile file, std::uint64_t start_ns) : file_(file), start_us_(start_ns / 1000) {
+  CsvSink(std::unique_ptr<OwnFile> own, gzFile file, std::uint64_t start_ns)
+      : file_(std::move(own), file), start_us_(start_ns / 1000) {
     file_.write("op,id,bytes,stream,time_us\n");
     file_.flush();
   }
@@ -134,14 +139,12 @@ void CsvSink::write(const QueuedEvent& event) {
 
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns) {
   // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a quarter.
-  VPMM_TRY_ASSIGN(const OwnFile own, create_own_file(path));
-  gzFile file = gzdopen(own.descriptor, "wb1");
-  if (file == nullptr) {
-    ::close(own.descriptor);
+  VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::write));
+  gzFile file = gzdopen(own->descriptor(), "wb1");
+  if (file == nullptr)
     return Error{ErrorCode::host_out_of_memory, fmt::format("{}: no memory to compress a recording", path)};
-  }
   gzbuffer(file, kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
-  return std::unique_ptr<RecordingSink>(std::make_unique<CsvSink>(file, start_ns));
+  return std::unique_ptr<RecordingSink>(std::make_unique<CsvSink>(std::move(own), file, start_ns));
 }
 
 }  // namespace vpmm::observe

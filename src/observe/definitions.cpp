@@ -39,9 +39,9 @@ std::uint32_t number_in(Map& map, const typename Map::key_type& key, Define&& de
 
 }  // namespace
 
-std::uint32_t Definitions::stream(std::uint64_t key, std::uint64_t handle) {
+std::uint32_t Definitions::stream(std::uint64_t key, std::optional<std::uint64_t> handle) {
   return number_in(streams_, key, [&](const std::string& number) {
-    const std::string called = handle == 0 ? "" : fmt::format(" ({:#x})", handle);
+    const std::string called = handle ? fmt::format(" ({:#x})", *handle) : "";
     new_streams_.add(number, json_quoted(fmt::format("stream {}{}", key, called)));
   });
 }

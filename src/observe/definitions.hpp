@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,7 +21,7 @@ class Definitions {
   Definitions(const char* (*tag_name)(std::uint32_t), StackTable& stacks)
       : tag_name_(tag_name), stacks_(stacks), first_stack_(stacks.begin_anew()) {}
 
-  std::uint32_t stream(std::uint64_t key, std::uint64_t handle);
+  std::uint32_t stream(std::uint64_t key, std::optional<std::uint64_t> handle);
   std::uint32_t thread(std::uint32_t number);
   std::uint32_t tag(std::uint32_t tag);
   // Of an event that a recording before this one was to get, the file does not know the stack.

@@ -27,9 +27,9 @@ struct QueuedEvent {
   DevicePtr address{};
   Bytes bytes = 0;
   std::uint64_t value = 0;
-  std::optional<std::uint64_t> stream;  // two events with one number are of one stream; none: none was named
-  std::uint64_t stream_handle = 0;      // what the program calls it; 0: not known
-  std::uint64_t time_ns = 0;            // by the pool's clock
+  std::optional<std::uint64_t> stream;         // two events with one number are of one stream; none: none was named
+  std::optional<std::uint64_t> stream_handle;  // what the program calls it; none: not known
+  std::uint64_t time_ns = 0;                   // by the pool's clock
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
   std::uint32_t stack = 0;

@@ -4,49 +4,114 @@
 // Children inherit the variable that names the file, and so do programs side by side: the second would empty what the
 // first still writes. So whoever writes a regular file holds flock() on it, and a file is emptied by who got that. A
 // file that is kept short is replaced by another of its name: one that was opened and has no name any more is opened
-// anew. Where the file system has no locks, nobody is kept out.
+// anew, a few times. Where the file system has no locks, or never says that what was opened is what has the name,
+// nobody is kept out.
+//
+// Note [A lock that forked children share]
+// A forked child inherits the descriptor, and with it the lock, which would last as long as the child: a worker, a
+// daemon. So the owner unlocks before it closes, and the child closes what is listed at once, in case the owner dies;
+// it must not unlock, which it would do for the owner, too. A file is listed after it was opened and taken off the list
+// before it is closed, so that fork() waits for no file. A child from between has the descriptor, and no lock once the
+// owner has given it up.
 #include "observe/own_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "base/race_window.hpp"
 
 namespace vpmm::observe {
 namespace {
 
-bool is_named(const struct stat& file, const std::string& path) {
+constexpr int kMostTries = 10;
+
+Error not_created(const std::string& path) {
+  return {ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, std::strerror(errno))};
+}
+
+bool is_named(int descriptor, const std::string& path) {
+  struct stat file {};
   struct stat named {};
-  return ::stat(path.c_str(), &named) == 0 && named.st_ino == file.st_ino && named.st_dev == file.st_dev;
+  return ::fstat(descriptor, &file) == 0 && ::stat(path.c_str(), &named) == 0 && named.st_ino == file.st_ino &&
+         named.st_dev == file.st_dev;
 }
 
 }  // namespace
 
-Result<OwnFile> create_own_file(const std::string& path) {
-  for (;;) {
-    OwnFile file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)};
-    const auto failed = [&](const std::string& why) {
-      if (file.descriptor >= 0) ::close(file.descriptor);
-      return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, why)};
-    };
-    if (file.descriptor < 0) return failed(std::strerror(errno));
-    struct stat status {};
-    if (::fstat(file.descriptor, &status) != 0) return failed(std::strerror(errno));
-    file.is_regular = S_ISREG(status.st_mode);
-    if (!file.is_regular) return file;
-    if (::flock(file.descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      return failed("another recording is being written to it");
-    if (!is_named(status, path)) {
-      ::close(file.descriptor);
-      continue;
-    }
-    if (::ftruncate(file.descriptor, 0) != 0) return failed(std::strerror(errno));
+constinit Mutex OwnFile::list_mutex_;
+constinit OwnFile* OwnFile::first_ = nullptr;
+// From the library's loading on.
+const int OwnFile::fork_handlers_ = pthread_atfork(before_fork, in_parent, in_child);
+
+Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access access) {
+  for (int tries = 1;; ++tries) {
+    std::unique_ptr<OwnFile> file(new OwnFile);
+    VPMM_TRY(file->open(path, access));
+    if (!file->is_regular_) return file;
+    VPMM_TRY(file->lock(path));
+    if (!is_named(file->descriptor_, path) && tries < kMostTries) continue;
+    if (::ftruncate(file->descriptor_, 0) != 0) return not_created(path);
     return file;
   }
+}
+
+Result<void> OwnFile::open(const std::string& path, Access access) {
+  const int how = access == Access::write ? O_WRONLY : O_RDWR;
+  descriptor_ = ::open(path.c_str(), how | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) return not_created(path);
+  {
+    const MutexLock lock(list_mutex_);
+    after_ = first_;
+    if (first_ != nullptr) first_->before_ = this;
+    first_ = this;
+  }
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return not_created(path);
+  is_regular_ = S_ISREG(status.st_mode);
+  return {};
+}
+
+Result<void> OwnFile::lock(const std::string& path) {
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return Error{ErrorCode::file_in_use,
+                 fmt::format("{}: cannot be created: another recording is being written to it", path)};
+  VPMM_RACE_WINDOW("a file is locked, and may have lost its name");
+  return {};
+}
+
+int OwnFile::release() noexcept {
+  if (descriptor_ < 0) return -1;
+  {
+    const MutexLock lock(list_mutex_);
+    (before_ == nullptr ? first_ : before_->after_) = after_;
+    if (after_ != nullptr) after_->before_ = before_;
+  }
+  ::flock(descriptor_, LOCK_UN);
+  return std::exchange(descriptor_, -1);
+}
+
+bool OwnFile::close() noexcept {
+  const int descriptor = release();
+  return descriptor < 0 || ::close(descriptor) == 0;
+}
+
+// --- fork() ---------------------------------------------------------------------------------------------------------
+
+// The analysis sees one function at a time; fork() calls one of these before and one of the others after.
+void OwnFile::before_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.lock(); }
+void OwnFile::in_parent() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.unlock(); }
+void OwnFile::in_child() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS {
+  for (OwnFile* file = std::exchange(first_, nullptr); file != nullptr; file = file->after_)
+    ::close(std::exchange(file->descriptor_, -1));
+  list_mutex_.unlock();
 }
 
 }  // namespace vpmm::observe

@@ -20,6 +20,7 @@ struct LiveAllocation {
   Bytes requested = 0;
   Bytes taken = 0;
   std::optional<std::uint64_t> stream;
+  std::optional<std::uint64_t> stream_handle;
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
 };
@@ -59,7 +60,7 @@ class RecordingSink {
   virtual const std::string& error() const = 0;  // empty: none
 };
 
-// ErrorCode::bad_file: it cannot be created.
+// ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created.
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns);
 Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path, std::uint64_t start_ns,
                                                        const RecordingOptions& options, StackTable& stacks);

@@ -34,7 +34,7 @@ class TraceWriter {
  public:
   // Creates or replaces the file: lines for names that end in .csv or .csv.gz, else blocks. `now_ns` is the time that
   // the file calls 0. The queue is open from then on; nothing is written before begin(). Requires: the channel is not
-  // in use.
+  // in use. ErrorCode::file_in_use: another recording is being written to the file; bad_file: it cannot be created.
   static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, std::uint64_t now_ns,
                                                      std::shared_ptr<RecordingChannel> channel,
                                                      const RecordingOptions& options = {});

@@ -59,7 +59,9 @@ Result<Timeline*> Timelines::of(driver::StreamHandle stream) {
       VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context, context_id)));
   }
   know({context, context_id});
-  return &begin(context, context_id, id);
+  Timeline& begun = begin(context, context_id, id);
+  begun.handle = stream;
+  return &begun;
 }
 
 Timeline& Timelines::any_stream() {
@@ -392,6 +394,11 @@ void Timelines::destroy_events() {
 std::optional<driver::StreamId> Timelines::stream_of(TimelineId timeline) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
   return found == by_id_.end() ? std::nullopt : found->second->stream;
+}
+
+std::optional<driver::StreamHandle> Timelines::handle_of(driver::StreamId stream) const {
+  const auto found = by_stream_.find(static_cast<std::uint64_t>(stream));
+  return found == by_stream_.end() ? std::nullopt : std::optional(found->second->handle);
 }
 
 std::string Timelines::describe_stream(TimelineId timeline) const {

@@ -72,6 +72,7 @@ struct Timeline : FromHostMemory {
   driver::ContextHandle context{};
   driver::ContextId context_id{};
   std::optional<driver::StreamId> stream;  // none: any-stream or every-stream, closed by events of the whole context
+  driver::StreamHandle handle{};           // of that stream, as it first called
   std::uint64_t last = 0;
   std::uint64_t waitable = 0;
   std::uint64_t provable = 0;
@@ -178,6 +179,8 @@ class Timelines {
   std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
   // None: any stream, or one of the past.
   std::optional<driver::StreamId> stream_of(TimelineId timeline) const VPMM_REQUIRES(pool_lock);
+  // What a stream was called that has a timeline.
+  std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const VPMM_REQUIRES(pool_lock);
   std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
   std::string validate() const VPMM_REQUIRES(pool_lock);
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,6 +69,20 @@ TEST_F(RecordedEvents, have_the_marks_that_name_no_pool) {
   const RecordedFile file = read_recorded(path_);
   EXPECT_EQ(file.count(RecordedKind::mark), 1U);
   EXPECT_EQ(file.text(file.first(RecordedKind::mark).value), "step 1");
+}
+
+TEST_F(RecordedEvents, know_what_a_stream_is_called_whose_memory_lived_before) {
+  auto* const per_thread = reinterpret_cast<void*>(2);  // NOLINT: CU_STREAM_PER_THREAD
+  void* ptr = nullptr;
+  allocate(4096);
+  ASSERT_EQ(vpmm_allocate(pool_, 4096, per_thread, &ptr), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_record_start(pool_, path_.c_str()), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.count(RecordedKind::live), 2U);
+  const std::string streams = file.definitions["streams"].dump();
+  EXPECT_NE(streams.find("(0x0)"), std::string::npos) << streams;
+  EXPECT_NE(streams.find("(0x2)"), std::string::npos) << streams;
 }
 
 TEST_F(RecordedEvents, go_to_no_file_that_another_recording_is_written_to) {
@@ -190,10 +205,26 @@ TEST_F(RecordedByEnvironment, a_process_that_finds_the_file_in_use_takes_one_of_
   const int taken = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ASSERT_EQ(::flock(taken, LOCK_EX), 0);
   ASSERT_EQ(::write(taken, "mine", 4), 4);
+  testing::internal::CaptureStderr();
   use_a_pool();
+  const std::string said = testing::internal::GetCapturedStderr();
   ::close(taken);
+  EXPECT_NE(said.find("warning: recording to " + folder_ + "/run." + std::to_string(getpid())), std::string::npos)
+      << said;
   EXPECT_EQ(std::filesystem::file_size(file), 4U);
   EXPECT_EQ(read_recorded(folder_ + "/run." + std::to_string(getpid()) + ".vpmm").count(RecordedKind::allocate), 1U);
+}
+
+TEST_F(RecordedByEnvironment, a_file_that_is_not_in_use_and_cannot_be_recorded_to_is_an_error) {
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  setenv("VPMM_RECORD", pipe.c_str(), 1);
+  setenv("VPMM_RECORD_LIMIT", "1MiB", 1);
+  testing::internal::CaptureStderr();
+  use_a_pool();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("nothing is recorded: " + pipe), std::string::npos) << said;
+  EXPECT_FALSE(std::filesystem::exists(pipe + "." + std::to_string(getpid())));
 }
 
 TEST_F(RecordedByEnvironment, options_are_taken_from_it) {

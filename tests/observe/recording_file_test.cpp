@@ -94,7 +94,7 @@ TEST_F(RecordingFile, is_read_as_a_trace_with_its_failed_requests) {
 }
 
 TEST_F(RecordingFile, begins_with_what_lived_and_knows_its_frees) {
-  auto program = start({}, {{kA, 64, 512, 5, 0, 0}});
+  auto program = start({}, {{kA, 64, 512, 5, 0xa0, 0, 0}});
   program->record_deallocate(kA, 5, 1);
   program->record_deallocate(kB, 5, 2);
   ASSERT_TRUE(program->close().ok());
@@ -102,11 +102,12 @@ TEST_F(RecordingFile, begins_with_what_lived_and_knows_its_frees) {
   ASSERT_EQ(file.events.size(), 2u) << "a free of what nobody knows is left out";
   EXPECT_EQ(file.events[0].kind, static_cast<std::uint16_t>(RecordedKind::live));
   EXPECT_EQ(file.events[0].value, 512u);
+  EXPECT_EQ(file.definitions["streams"]["0"], "stream 5 (0xa0)");
   EXPECT_EQ(read_trace(path()).value().allocations, 1u);
 }
 
 TEST_F(RecordingFile, frees_what_an_address_held_before_if_that_free_was_left_out) {
-  auto program = start({}, {{kA, 64, 512, 5, 0, 0}});
+  auto program = start({}, {{kA, 64, 512, 5, std::nullopt, 0, 0}});
   program->record_allocate(kA, 8, 5, 1);
   ASSERT_TRUE(program->close().ok());
   const RecordedFile file = read_recorded(path());

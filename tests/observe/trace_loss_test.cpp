@@ -42,9 +42,10 @@ constexpr std::uint64_t kCalls = 250'000;  // far more than a recording keeps
 class TraceLoss : public testing::Test {
  protected:
   void TearDown() override {
-    for (const std::string& file : {pipe(), file_}) std::filesystem::remove(file);
+    for (const std::string& file : {pipe(), csv_pipe(), file_}) std::filesystem::remove(file);
   }
   std::string pipe() const { return file_ + ".pipe"; }
+  std::string csv_pipe() const { return pipe() + ".csv"; }
 
   const std::string file_ = testing::TempDir() + "vpmm_trace_loss_" + std::to_string(getpid()) + ".csv.gz";
 };
@@ -78,6 +79,44 @@ TEST_F(TraceLoss, a_pipe_that_is_full_stops_nobody_and_what_goes_through_it_late
   EXPECT_GT(lost, 0u);
   ASSERT_FALSE(closed.ok());
   EXPECT_EQ(closed.error().message, pipe() + ": " + std::to_string(lost) + " calls are not in it");
+}
+
+TEST_F(TraceLoss, lines_go_to_a_pipe_once_somebody_reads_it) {
+  ASSERT_EQ(mkfifo(csv_pipe().c_str(), 0600), 0);
+  std::atomic<bool> is_over{false};
+  std::thread recording([&] {
+    auto writer = RecordedProgram::create(csv_pipe(), 0);
+    if (writer.ok()) {
+      writer.value()->record_allocate(DevicePtr{1}, 4, 1, 1);
+      EXPECT_TRUE(writer.value()->close().ok());
+    }
+    is_over = true;
+  });
+  for (int i = 0; i < 30 && !is_over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(is_over) << "nobody read";
+  const int reader = open(csv_pipe().c_str(), O_RDONLY | (is_over ? O_NONBLOCK : 0));
+  std::ofstream copy(file_, std::ios::binary);
+  char bytes[4096];
+  for (ssize_t got = 0; (got = read(reader, bytes, sizeof(bytes))) > 0;) copy.write(bytes, got);
+  copy.close();
+  recording.join();
+  ::close(reader);
+  const auto trace = read_trace(file_);
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace.value().events.size(), 1u);
+}
+
+TEST_F(TraceLoss, lines_for_a_pipe_whose_reader_is_gone_are_an_error_of_close) {
+  ASSERT_EQ(mkfifo(csv_pipe().c_str(), 0600), 0);
+  const int reader = open(csv_pipe().c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  auto writer = RecordedProgram::create(csv_pipe(), 0);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  ::close(reader);
+  writer.value()->record_allocate(DevicePtr{1}, 4, 1, 1);
+  const auto closed = writer.value()->close();
+  ASSERT_FALSE(closed.ok());
+  EXPECT_EQ(closed.error().message, csv_pipe() + ": cannot be written: Broken pipe");
 }
 
 TEST_F(TraceLoss, a_file_that_takes_bytes_gets_every_call) {

@@ -80,7 +80,7 @@ def recorded() -> Recording:
         strings={1: "step 1", 2: "out of device memory: 1 TiB was asked for"},
         stacks={1: (Frame("a.py", 3, "inner"), Frame("b.py", 9, "outer")), 2: (Frame("c.cpp", 1, "main"),)},
         tags={1: "weights"},
-        streams={0: "stream 7", 1: "stream 13 (0x7f12)"},
+        streams={0: "stream 7 (0x0)", 1: "stream 13 (0x7f12)"},
         threads={0: "main"},
         end={"lost": 0, "ended": "exit"},
         warning="",

@@ -114,6 +114,22 @@ class CommaSeparated(Files):
                     self.assertTrue(str(error).startswith(f"{path}:{error.offset}: "), str(error))
 
 
+class Streams(unittest.TestCase):
+    def test_have_the_handle_of_the_program_or_a_number_of_their_own(self) -> None:
+        for name, handle in (
+            ("0x7f12", 0x7F12),
+            ("0", 0),
+            ("12", 12),
+            ("stream 7 (0x0)", 0),
+            ("stream 13 (0x7f12)", 0x7F12),
+            ("stream 9", 9),
+            ("whatever", 0),
+        ):
+            self.assertEqual(Recording(streams={3: name}).stream_handle(3), handle, name)
+        self.assertEqual(Recording().stream_handle(3), 0)
+        self.assertEqual(Recording(streams={3: "0x10"}).stream_handle(None), 0)
+
+
 @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class Binary(Files):
     def written(self, recording: Recording) -> bytes:

@@ -136,9 +136,13 @@ class Held(Case):
 
         self.assertIn("Stream 1 (0xa0) holds 1.00 GiB", self.said(rules.hoarding_stream, recording(3)).title)
         self.silent(rules.hoarding_stream, recording(90))
-        weights = recording(3)
-        weights.streams[1] = "0x0"
-        self.silent(rules.hoarding_stream, weights)
+        for name in ("0x0", "0x2", "stream 7 (0x0)", "stream 9 (0x2)"):
+            weights = recording(3)
+            weights.streams[1] = name
+            self.silent(rules.hoarding_stream, weights)
+        unknown = recording(3)
+        unknown.streams[1] = "stream 7"
+        self.assertIn("Stream 7 holds 1.00 GiB", self.said(rules.hoarding_stream, unknown).title)
 
     def test_a_peak_close_to_the_capacity(self) -> None:
         said = self.said(rules.capacity_is_near, recording_of(allocate(1, 95), capacity=100))

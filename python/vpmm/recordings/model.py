@@ -102,10 +102,13 @@ class Recording:
         return self.strings.get(event.value, "") if event.kind in WITH_TEXT else ""
 
     def stream_handle(self, stream: int | None) -> int:
-        """What the program called a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`; else 0."""
+        """What the program called a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`.
+
+        Where that is not known, N of `stream N`, so that two streams stay two; else 0.
+        """
         name = self.streams.get(stream, "") if stream is not None else ""
-        found = re.fullmatch(r"(?:stream \d+ \()?(0x[0-9a-fA-F]+|\d+)\)?", name)
-        return int(found[1], 0) if found else 0
+        found = re.fullmatch(r"(?:stream )?(0x[0-9a-fA-F]+|\d+)(?: \((0x[0-9a-fA-F]+)\))?", name)
+        return int(found[2] or found[1], 0) if found else 0
 
 
 class Numbers(dict[_Key, int], Generic[_Key]):

@@ -168,7 +168,7 @@ def pending_memory(story: Story) -> Advice | None:
 
 def is_default_stream(name: str) -> bool:
     """A program's weights are often allocated there, and stay."""
-    return re.fullmatch(r"0|0x[012]|stream \d+( \(0x[12]\))?", name) is not None
+    return re.fullmatch(r"0|0x[012]|stream \d+ \(0x[012]\)", name) is not None
 
 
 def hoarding_stream(story: Story) -> Advice | None:
