@@ -291,9 +291,9 @@ VPMM_API vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* req
  * also when the request is wrong: vpmm_allocate_any_stream then does it or says why not. For callers that hold a lock
  * of their own, such as an interpreter's. */
 VPMM_API vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
-/* The same for memory that `stream` freed itself and that is kept for it, and for a free that keeps it: no lock is waited
- * for, and the driver is asked about the stream only. VPMM_WOULD_BLOCK: nothing happened; vpmm_allocate_aligned and
- * vpmm_deallocate do it or say why not. */
+/* The same for memory that `stream` freed itself and that is kept for it, and for a free that keeps it: no lock is
+ * waited for, and the driver is asked about the stream only. VPMM_WOULD_BLOCK: nothing happened; vpmm_allocate_aligned
+ * and vpmm_deallocate do it or say why not. */
 VPMM_API vpmm_status vpmm_try_allocate(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_try_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream);
 /* Work queued on `stream` before the call is the last to use the memory. Null does nothing. */
