@@ -1,12 +1,13 @@
 """Hooks of mkdocs: the site has the repository's pages under the paths that they have there, so links need no change.
 
-Pages of docs/ lose that folder in their address. The reference of the Python package is written here.
+Pages of docs/ lose that folder in their address. The references of C, C++ and Python are written here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import headers
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -45,4 +46,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     of_theme = [file for file in files if file.src_dir != config.docs_dir]
     paths = sorted({str(path.relative_to(ROOT)) for pattern in PAGES + OTHERS for path in ROOT.glob(pattern)})
     pages = [site_file(path, config) for path in paths]
-    return Files([*of_theme, *pages, site_file(PYTHON_PAGE, config, python_reference())])
+    written = {PYTHON_PAGE: python_reference(), **headers.pages()}
+    return Files([*of_theme, *pages, *(site_file(path, config, text) for path, text in written.items())])
