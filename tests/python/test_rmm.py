@@ -193,6 +193,17 @@ except MemoryError:
 """
         self.assertEqual(self.output(code), "True\nlimited\n")
 
+    def test_resources_may_come_and_go(self) -> None:
+        code = """
+import sys
+kind = type(vpmm.rmm.memory_resource(0))
+before = sys.getrefcount(kind)
+for _ in range(100):
+    vpmm.rmm.memory_resource(0)
+print(kind.__module__, sys.getrefcount(kind) - before)
+"""
+        self.assertEqual(self.output(code), "vpmm_rmm_resource 0\n")
+
     @unittest.skipUnless(BUILD and Path(BUILD, "sim_gpu/libcuda.so.1").exists(), "no simulated libcuda")
     def test_memory_of_each_device_is_of_its_pool(self) -> None:
         code = """

@@ -37,6 +37,9 @@ __all__ = ["build", "install", "is_installed", "memory_resource"]
 _SOURCES = Path(__file__).resolve().with_name("rmm_resource")
 _MODULE = "vpmm_rmm_resource"
 _MOST_BYTES = 1 << 47  # a larger request is none of the pool's, and RMM's users expect that memory runs out
+# RMM's wheels have classes on the heap. Deleting an object of theirs lets go of its class, which would free a class of
+# ours that is static, so ours is on the heap, too.
+_HEAP_TYPES = "-DCYTHON_USE_TYPE_SPECS=1"
 _OLDEST = (26, 6)  # earlier ones take no resource of cuda::mr
 
 _lock = threading.Lock()
@@ -133,7 +136,7 @@ def _compile(library: Path, what: str) -> None:
         run_tool([*cython, str(_SOURCES / "resource.pyx")], what)
         include = [_SOURCES, *_rmm_include(what), cuda_include(what), Path(python)]
         arguments = [word for path in include for word in ("-isystem", str(path))]
-        run_compiler([*arguments, str(source), *_rmm_libraries()], library, what, "build-rmm")
+        run_compiler([_HEAP_TYPES, *arguments, str(source), *_rmm_libraries()], library, what, "build-rmm")
 
 
 def _rmm_include(what: str) -> list[Path]:
