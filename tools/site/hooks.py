@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Pages, and what pages link to.
 PAGES = ["*.md", "docs/**/*.md", "docs/tutorials/*.ipynb", "src/README.md", "bench/**/*.md", "examples/README.md"]
 OTHERS = ["LICENSE", "src/layers.txt", "docs/assets/*", "bench/results/*", "bench/torch/run.py", "tools/site/site.css"]
+NOTEBOOKS = "notebooks"
 PYTHON_PAGE = "docs/reference/api/python.md"
 MODULES = ["vpmm", "vpmm.torch", "vpmm.cupy", "vpmm.rmm", "vpmm.cuda_core", "vpmm.dask"]
 
@@ -42,6 +43,7 @@ def page(path: str, config: MkDocsConfig, text: str | None = None) -> File:
     file = Page(path, str(ROOT), config.site_dir, True, dest_uri=address(path))
     if path.endswith(".ipynb"):
         text = notebook_text(json.loads((ROOT / path).read_text()))
+        text += f"\n[This page as a notebook](../../{NOTEBOOKS}/{Path(path).name})\n"
     if text is not None:
         file.content_string = text
     return file
@@ -49,6 +51,13 @@ def page(path: str, config: MkDocsConfig, text: str | None = None) -> File:
 
 def other_file(path: str, config: MkDocsConfig) -> File:
     return File(path, str(ROOT), config.site_dir, True, dest_uri=path.removeprefix("docs/"))
+
+
+def notebook_file(path: str, config: MkDocsConfig) -> File:
+    """The notebook itself, beside the page made of it."""
+    file = File(f"{NOTEBOOKS}/{Path(path).name}", None, config.site_dir, True)
+    file.abs_src_path = str(ROOT / path)
+    return file
 
 
 def notebook_text(notebook: dict[str, Any]) -> str:
@@ -75,4 +84,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     written = {PYTHON_PAGE: python_reference(), **headers.pages()}
     pages = [page(path, config) for path in paths(PAGES)] + [page(path, config, text) for path, text in written.items()]
     others = [other_file(path, config) for path in paths(OTHERS) if not path.endswith(".md")]
-    return Files([*of_theme, *pages, *others])
+    notebooks = [notebook_file(path, config) for path in paths(["docs/tutorials/*.ipynb"])]
+    return Files([*of_theme, *pages, *others, *notebooks])
