@@ -20,7 +20,9 @@ from pathlib import Path
 DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*.md", "tests/**/*.md"]
 SETTINGS_PAGE = "docs/reference/settings.md"
 CONFIGS = ["src/context/config.cpp", "src/context/variables.cpp"]
-KNOWN_SUFFIXES = ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh".split()
+KNOWN_SUFFIXES = (
+    ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh .ipynb".split()
+)
 SOURCES = ["src/**/*.[chd]*", "include/**/*.h*", "cli/*", "bench/**/*.[chp]*", "python/**/*.[chp]*"]
 # Roots a path in a document may be relative to, besides the document's own folder.
 ROOTS = ["", "src", "include", "python"]

@@ -14,7 +14,7 @@ under PyTorch. `shim` is VPMM behind PyTorch's pluggable allocator and says what
 
 `vpmm-latency` is VPMM with the setting that buys time with memory. `native-again` is native a second time: how far two
 runs of one allocator differ. Raw figures of each run go to torch-programs.json as soon as it ends, tables to
-torch-programs.md, the picture to torch-programs.svg.
+torch-programs.md, pictures to torch-programs.svg and, of held memory alone, torch-held.svg.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ def main() -> int:
     print(f"\n{text}")
     (options.out / "torch-programs.md").write_text(text)
     tables.plot(results.rows, options.out / "torch-programs.svg")
+    tables.plot(results.rows, options.out / "torch-held.svg", (tables.HELD,))
     return any("failed" in figures for row in results.rows.values() for figures in row.values())
 
 

@@ -178,8 +178,12 @@ COLOURS = {
 }
 
 
-def plot(rows: dict[str, Row], path: Path) -> None:
-    """Held over live and seconds over native's, a group of bars for each program; nothing without matplotlib."""
+HELD = "held at the peak / live at the peak"
+SECONDS = "seconds a step / native's"
+
+
+def plot(rows: dict[str, Row], path: Path, titles: tuple[str, ...] = (HELD, SECONDS)) -> None:
+    """A panel for each title, with a group of bars for each program; nothing without matplotlib."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -189,11 +193,12 @@ def plot(rows: dict[str, Row], path: Path) -> None:
     from matplotlib import pyplot
 
     order = sorted((name for name in rows if ran(rows[name], "native")), key=lambda name: -severity(rows[name]))
-    figure, panels = pyplot.subplots(2, 1, figsize=(11, 7), layout="constrained")
-    for axes, title in zip(panels, ("held at the peak / live at the peak", "seconds a step / native's"), strict=True):
+    size = (11, 3.5 * len(titles))
+    figure, panels = pyplot.subplots(len(titles), 1, figsize=size, layout="constrained", squeeze=False)
+    for axes, title in zip(panels[:, 0], titles, strict=True):
         for place, (allocator, colour) in enumerate(COLOURS.items()):
             bars = [(i, rows[name]) for i, name in enumerate(order) if ran(rows[name], allocator)]
-            if title.startswith("held"):
+            if title == HELD:
                 heights = [row[allocator]["held_bytes"] / live(row) for _, row in bars]
             else:
                 heights = [step_seconds(row[allocator]) / step_seconds(row["native"]) for _, row in bars]
@@ -202,6 +207,6 @@ def plot(rows: dict[str, Row], path: Path) -> None:
         axes.axhline(1, color="black", linewidth=0.5)
         axes.set_xticks([i + 0.28 for i in range(len(order))], order)
         axes.set(title=title)
-    panels[0].legend(fontsize=8)
+    panels[0, 0].legend(fontsize=8)
     figure.savefig(path)
     pyplot.close(figure)
