@@ -24,9 +24,11 @@ Bytes room(const Shortage& shortage) {
   return shortage.capacity ? std::min(gpu, minus(*shortage.capacity, shortage.mapped)) : gpu;
 }
 
-// What would have to be freed, or allowed, for the request to fit: 0, something else was in the way.
+// What would have to be freed, or allowed, for the request to fit: 0, something else was in the way. What is mapped
+// above a limit that was lowered serves nobody.
 Bytes missing(const Shortage& shortage) {
-  return minus(shortage.taken, minus(shortage.free, shortage.pending) + room(shortage));
+  const Bytes above = shortage.capacity ? minus(shortage.mapped, *shortage.capacity) : 0;
+  return minus(shortage.taken, minus(minus(shortage.free, shortage.pending), above) + room(shortage));
 }
 
 Bytes idle_in_pinned_arenas(const Shortage& shortage) {

@@ -103,6 +103,17 @@ TEST(ShortageAdvice, names_the_limit_where_it_is_in_the_way_and_the_gpu_has_enou
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "it would not help";
 }
 
+TEST(ShortageAdvice, does_not_count_idle_memory_above_a_limit_that_was_lowered) {
+  Shortage shortage = usual();
+  shortage.requested = shortage.taken = 100 * kMiB;
+  shortage.live = {};
+  shortage.live_taken = 0;
+  shortage.free = shortage.largest_free = shortage.mapped;
+  shortage.capacity = 32 * kMiB;
+  shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
+}
+
 TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
