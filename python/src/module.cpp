@@ -4,27 +4,41 @@
 
 #include <string>
 
+#include "arguments.hpp"
+#include "bind_pool.hpp"
 #include "cupy.hpp"
 #include "errors.hpp"
 #include "events.hpp"
 #include "ipc.hpp"
 #include "messages.hpp"
-#include "pool.hpp"
 #include "stacks.hpp"
 
 NB_MODULE(_vpmm, module) {
   // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
   nanobind::set_leak_warnings(false);
-  module.attr("__version__") = vpmm_version();
-  module.def("device_count", [] {
-    int count = 0;
-    vpmm::python::call([&] { return vpmm_device_count(&count); });
-    return count;
-  });
+  module.doc() = "The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.";
+  module.def(
+      "version", [] { return std::string(vpmm_version()); }, "Of the library: \"0.1.0\".");
+  module.def(
+      "device_count",
+      [] {
+        int count = 0;
+        vpmm::python::call([&] { return vpmm_device_count(&count); });
+        return count;
+      },
+      "Devices that the driver shows. Raises vpmm.Error where there is no driver.");
+  module.def(
+      "parse_bytes", [](nanobind::handle text) { return vpmm::python::bytes_of(text, "size"); },
+      nanobind::arg("size").none(), nanobind::sig("def parse_bytes(size: int | str) -> int"),
+      "Bytes, from a number or from a text as the variables take it (\"16GiB\"). Raises vpmm.Error for what is no "
+      "size.");
   module.def(
       "record_mark",
-      [](const std::string& text) { vpmm::python::call([&] { return vpmm_record_mark(nullptr, text.c_str()); }); },
-      nanobind::arg("text"));
+      [](nanobind::handle text) {
+        const std::string mark = vpmm::python::text_of(text, "text");
+        vpmm::python::call([&] { return vpmm_record_mark(nullptr, mark.c_str()); });
+      },
+      nanobind::arg("text").none(), nanobind::sig("def record_mark(text: str) -> None"));
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
