@@ -1,7 +1,9 @@
 // python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <string>
 
 #include "arguments.hpp"
@@ -12,6 +14,19 @@
 #include "ipc.hpp"
 #include "messages.hpp"
 #include "stacks.hpp"
+
+namespace {
+
+using namespace nanobind::literals;
+
+nanobind::object as_dlpack(nanobind::object owner, std::uintptr_t ptr, std::size_t size, int device) {
+  using Bytes = nanobind::ndarray<nanobind::array_api, std::uint8_t, nanobind::ndim<1>, nanobind::device::cuda>;
+  const std::size_t shape[] = {size};
+  return nanobind::cast(Bytes(reinterpret_cast<void*>(ptr), 1, shape, owner, nullptr, nanobind::dtype<std::uint8_t>(),
+                              nanobind::device::cuda::value, device));
+}
+
+}  // namespace
 
 NB_MODULE(_vpmm, module) {
   // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
@@ -39,6 +54,9 @@ NB_MODULE(_vpmm, module) {
         vpmm::python::call([&] { return vpmm_record_mark(nullptr, mark.c_str()); });
       },
       nanobind::arg("text").none(), nanobind::sig("def record_mark(text: str) -> None"));
+  module.def("as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
+             nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
+             "Bytes at an address as an object with ``__dlpack__``, which keeps `owner` alive. Orders no streams.");
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);

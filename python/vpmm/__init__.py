@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, TextIO
 
 from vpmm import _csv_log, _vpmm
+from vpmm._buffer import Buffer
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._vpmm import Allocation, Pool, Region, device_count
@@ -27,6 +28,7 @@ from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
 
 __all__ = [
     "Allocation",
+    "Buffer",
     "Error",
     "IpcHandle",
     "MemoryInfo",

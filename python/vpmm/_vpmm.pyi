@@ -5,7 +5,7 @@ The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses i
 from collections.abc import Callable, Iterable
 import os
 import types
-from typing import Literal
+from typing import Any, Literal
 
 import vpmm._streams
 
@@ -24,6 +24,11 @@ def parse_bytes(size: int | str) -> int:
     """
 
 def record_mark(text: str) -> None: ...
+
+def as_dlpack(owner: object, ptr: int, size: int, device: int) -> Any:
+    """
+    Bytes at an address as an object with ``__dlpack__``, which keeps `owner` alive. Orders no streams.
+    """
 
 def set_log(log: Callable[[str, int, int, int, int, float, float], None] | None) -> None: ...
 
