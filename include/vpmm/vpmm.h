@@ -260,7 +260,9 @@ VPMM_API const char* vpmm_status_string(vpmm_status status);
 /* --- pools --- */
 VPMM_API vpmm_status vpmm_config_init(vpmm_config* config);             /* the built-in defaults */
 VPMM_API vpmm_status vpmm_config_from_environment(vpmm_config* config); /* and what the VPMM_ variables change */
-VPMM_API vpmm_status vpmm_device_count(int* count);                     /* with the driver that VPMM_DRIVER names */
+/* A size as text, as the variables take it: "4096", "64MiB", "2GB". VPMM_ERROR_INVALID_ARGUMENT: it is none. */
+VPMM_API vpmm_status vpmm_parse_bytes(const char* text, uint64_t* bytes);
+VPMM_API vpmm_status vpmm_device_count(int* count); /* with the driver that VPMM_DRIVER names */
 /* The process-wide pool of a device, opened from the environment at the first call. Never destroyed. */
 VPMM_API vpmm_status vpmm_default_pool(int device, vpmm_pool** pool);
 /* The same pool with settings of your own. When it is open already with others: an error that names the difference. */
@@ -306,6 +308,9 @@ VPMM_API void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr);
  * allocation starts, as for freeing it: an address inside is VPMM_ERROR_INVALID_POINTER, and vpmm_query says where it
  * starts. Null does nothing. */
 VPMM_API vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream);
+/* Work queued on `waiting` after the call waits for what is queued on `first` by now. `first` is a stream of the
+ * primary context of the pool's device. */
+VPMM_API vpmm_status vpmm_stream_wait(vpmm_pool* pool, vpmm_stream waiting, vpmm_stream first);
 /* Any address inside an allocation. */
 VPMM_API vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info);
 VPMM_API vpmm_status vpmm_usable_size(vpmm_pool* pool, const void* ptr, size_t* bytes);

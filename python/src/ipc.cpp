@@ -69,7 +69,7 @@ std::uintptr_t ipc_open_staged(const Handle& parts, const Pool& pool) {
   const Event event("Alloc");
   const vpmm_ipc_handle handle = to_struct(parts);
   void* ptr = nullptr;
-  call([&] { return vpmm_ipc_open_staged(&handle, pool.handle(), &ptr); });
+  pool.call([&](vpmm_pool* into) { return vpmm_ipc_open_staged(&handle, into, &ptr); });
   event.end(pool.device(), address(ptr), 0, handle.bytes);
   return address(ptr);
 }

@@ -1,30 +1,62 @@
 // python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <string>
 
+#include "arguments.hpp"
+#include "bind_pool.hpp"
 #include "cupy.hpp"
 #include "errors.hpp"
 #include "events.hpp"
 #include "ipc.hpp"
 #include "messages.hpp"
-#include "pool.hpp"
 #include "stacks.hpp"
+
+namespace {
+
+using namespace nanobind::literals;
+
+nanobind::object as_dlpack(nanobind::object owner, std::uintptr_t ptr, std::size_t size, int device) {
+  using Bytes = nanobind::ndarray<nanobind::array_api, std::uint8_t, nanobind::ndim<1>, nanobind::device::cuda>;
+  const std::size_t shape[] = {size};
+  return nanobind::cast(Bytes(reinterpret_cast<void*>(ptr), 1, shape, owner, nullptr, nanobind::dtype<std::uint8_t>(),
+                              nanobind::device::cuda::value, device));
+}
+
+}  // namespace
 
 NB_MODULE(_vpmm, module) {
   // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
   nanobind::set_leak_warnings(false);
-  module.attr("__version__") = vpmm_version();
-  module.def("device_count", [] {
-    int count = 0;
-    vpmm::python::call([&] { return vpmm_device_count(&count); });
-    return count;
-  });
+  module.doc() = "The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.";
+  module.def(
+      "version", [] { return std::string(vpmm_version()); }, "Of the library: \"0.1.0\".");
+  module.def(
+      "device_count",
+      [] {
+        int count = 0;
+        vpmm::python::call([&] { return vpmm_device_count(&count); });
+        return count;
+      },
+      "Devices that the driver shows. Raises vpmm.Error where there is no driver.");
+  module.def(
+      "parse_bytes", [](nanobind::handle text) { return vpmm::python::bytes_of(text, "size"); },
+      nanobind::arg("size").none(), nanobind::sig("def parse_bytes(size: int | str) -> int"),
+      "Bytes, from a number or from a text as the variables take it (\"16GiB\"). Raises vpmm.Error for what is no "
+      "size.");
   module.def(
       "record_mark",
-      [](const std::string& text) { vpmm::python::call([&] { return vpmm_record_mark(nullptr, text.c_str()); }); },
-      nanobind::arg("text"));
+      [](nanobind::handle text) {
+        const std::string mark = vpmm::python::text_of(text, "text");
+        vpmm::python::call([&] { return vpmm_record_mark(nullptr, mark.c_str()); });
+      },
+      nanobind::arg("text").none(), nanobind::sig("def record_mark(text: str) -> None"));
+  module.def("as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
+             nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
+             "Bytes at an address as an object with ``__dlpack__``, which keeps `owner` alive. Orders no streams.");
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);

@@ -4,44 +4,80 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "errors.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::python {
 
 class Pool {
  public:
-  Pool(int device, const nanobind::kwargs& settings);  // a private one
+  Pool(nanobind::handle device, const nanobind::kwargs& settings);  // a private one
   Pool(Pool&& other) noexcept;
   Pool& operator=(Pool&&) = delete;
   ~Pool();  // waits for the GPU if the pool is private
-  static Pool open_default(int device);
-  static Pool configure_default(int device, const nanobind::kwargs& settings);
+  static Pool open_default(nanobind::handle device);
+  static Pool configure_default(nanobind::handle device, const nanobind::kwargs& settings);
 
-  vpmm_pool* handle() const { return handle_; }
   int device() const { return device_; }
   bool is_private() const { return is_private_; }
+  bool is_closed() const { return handle_ == nullptr; }
 
-  std::uintptr_t allocate(std::size_t bytes, std::uintptr_t stream, std::size_t alignment) const;
-  std::uintptr_t allocate_any_stream(std::size_t bytes, std::size_t alignment) const;
-  void deallocate(std::uintptr_t ptr, std::uintptr_t stream) const;
-  void deallocate_any_stream(std::uintptr_t ptr) const;
-  void deallocate_deferred(std::uintptr_t ptr) const noexcept;
+  // Runs `work(handle)` as python::call does. Raises where the pool is closed.
+  template <typename Work>
+  void call(Work&& work) const {
+    const Use use(*this);
+    python::call([&] { return work(handle_); });
+  }
+
+  std::uintptr_t allocate(nanobind::handle bytes, nanobind::handle stream, nanobind::handle alignment) const;
+  std::uintptr_t allocate_any_stream(nanobind::handle bytes, nanobind::handle alignment) const;
+  std::vector<std::uintptr_t> allocate_many(nanobind::handle bytes, nanobind::handle stream) const;
+  void deallocate(nanobind::handle ptr, nanobind::handle stream) const;
+  void deallocate_any_stream(nanobind::handle ptr) const;
+  void deallocate_deferred(nanobind::handle ptr) const;
+  void deallocate_many(nanobind::handle ptrs, nanobind::handle stream) const;
   void set_out_of_memory_callback(nanobind::object callback) const;
+
+  // Raises where a `with` block could not close the pool.
+  void enter() const;
+  // Waits for the GPU and gives everything back. Raises, and nothing has changed, for a process-wide pool, while calls
+  // of other threads are under way, and, unless `discard`, while allocations live.
+  void close(bool discard);
+  // At the end of a `with` block; `kind`: of what the block raised.
+  void leave(nanobind::handle kind);
+
+  bool is_same_as(const Pool& other) const;
+  std::size_t hash() const;
+  std::string repr() const;
 
   // For the garbage collector.
   static int visit_callback(PyObject* self, visitproc visit, void* arg);
   static int clear_callback(PyObject* self);
 
  private:
-  Pool(vpmm_pool* handle, int device) : handle_(handle), device_(device) {}
+  // A call in progress: close() must not take the pool away from it. Holds: the GIL.
+  class Use {
+   public:
+    explicit Use(const Pool& pool);
+    ~Use() { --pool_.calls_; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
 
-  vpmm_pool* handle_ = nullptr;
+   private:
+    const Pool& pool_;
+  };
+  explicit Pool(int device) : device_(device) {}
+  void require_private() const;
+  std::uint64_t live_allocations() const;
+
+  vpmm_pool* handle_ = nullptr;  // null: closed
   int device_ = 0;
   bool is_private_ = false;
+  mutable int calls_ = 0;  // in progress
 };
-
-// Adds everything to the module.
-void bind_pool(nanobind::module_& module);
 
 }  // namespace vpmm::python

@@ -1,13 +1,12 @@
 // python: keyword arguments as the settings of a pool.
 #include "settings.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 
-#include "errors.hpp"
+#include "arguments.hpp"
 
 namespace vpmm::python {
 
@@ -15,61 +14,108 @@ namespace nb = nanobind;
 
 namespace {
 
-// A number and the word that stands for one of its values, as in the environment; None is "no limit".
-struct Number {
+constexpr std::uint64_t kNone = UINT64_MAX;
+// What a setting's keyword takes, how the type checker sees it, and what it is for.
+struct About {
   const char* name;
+  const char* type;
+  const char* meaning;
+};
+// A size, and the word that stands for one of its values, as in the environment; None is "none".
+struct Size {
+  About about;
   std::uint64_t vpmm_config::*field;
   const char* word;
   std::uint64_t value_of_word;
 };
-constexpr std::uint64_t kNone = UINT64_MAX;
-constexpr Number kNumbers[] = {
-    {"page_size", &vpmm_config::page_size, "max", kNone},
-    {"pages", &vpmm_config::pages, nullptr, 0},
-    {"va_size", &vpmm_config::va_size, nullptr, 0},
-    {"chunk_max", &vpmm_config::chunk_max, "page", 0},
-    {"release_threshold", &vpmm_config::release_threshold, "none", kNone},
-    {"max_mappings", &vpmm_config::max_mappings, nullptr, 0},
-    {"capacity", &vpmm_config::capacity, "none", kNone},
+constexpr Size kSizes[] = {
+    {{"page_size", "int | str", "the rounding unit; \"max\" switches the pool off"},
+     &vpmm_config::page_size,
+     "max",
+     kNone},
+    {{"va_size", "int | str", "address space of one reservation"}, &vpmm_config::va_size, nullptr, 0},
+    {{"chunk_max", "int | str", "largest piece of physical memory; \"page\": one piece per page"},
+     &vpmm_config::chunk_max,
+     "page",
+     0},
+    {{"release_threshold", "int | str | None", "idle memory is given back while more is mapped; None: it is kept"},
+     &vpmm_config::release_threshold,
+     "none",
+     kNone},
+    {{"capacity", "int | str | None", "most memory the pool may map; None: what the GPU has"},
+     &vpmm_config::capacity,
+     "none",
+     kNone},
+};
+struct Count {
+  About about;
+  std::uint64_t vpmm_config::*field;
+};
+constexpr Count kCounts[] = {
+    {{"pages", "int", "pages mapped ahead at the first allocation"}, &vpmm_config::pages},
+    {{"max_mappings", "int", "mappings from which on the pool grows instead of moving memory"},
+     &vpmm_config::max_mappings},
 };
 struct Text {
-  const char* name;
+  About about;
   const char* vpmm_config::*field;
 };
 constexpr Text kTexts[] = {
-    {"small", &vpmm_config::small},   {"any_stream", &vpmm_config::any_stream}, {"log", &vpmm_config::log},
-    {"driver", &vpmm_config::driver}, {"prefer", &vpmm_config::prefer},
+    {{"small", "typing.Literal['pool', 'stream_ordered']", "who serves requests below a page"}, &vpmm_config::small},
+    {{"any_stream", "typing.Literal['context', 'legacy', 'park']",
+      "what must finish before memory freed without a stream is used again"},
+     &vpmm_config::any_stream},
+    {{"prefer", "typing.Literal['footprint', 'balanced', 'latency']",
+      "how much memory may be spent to spare driver calls"},
+     &vpmm_config::prefer},
+    {{"log", "typing.Literal['quiet', 'error', 'warning', 'info', 'debug']", "which messages are written"},
+     &vpmm_config::log},
+    {{"driver", "typing.Literal['cuda', 'sim', 'auto']", "the driver that the pool talks to"}, &vpmm_config::driver},
 };
 struct Switch {
-  const char* name;
+  About about;
   int vpmm_config::*field;
 };
 constexpr Switch kSwitches[] = {
-    {"unnamed_free_on_allocating_stream", &vpmm_config::unnamed_free_on_allocating_stream},
-    {"ipc_isolate", &vpmm_config::ipc_isolate},
+    {{"ipc_isolate", "bool", "every allocation has pages of its own, so that sharing one shares no other"},
+     &vpmm_config::ipc_isolate},
+    {{"unnamed_free_on_allocating_stream", "bool", "a free that names no stream means the one it was allocated on"},
+     &vpmm_config::unnamed_free_on_allocating_stream},
 };
 
-// Raises UnicodeEncodeError for half a surrogate pair, which the environment can hold.
-std::string text_of(nb::handle text) {
-  Py_ssize_t size = 0;
-  const char* const begin = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (begin == nullptr) throw nb::python_error();
-  return {begin, static_cast<std::size_t>(size)};
+template <typename Visit>
+void for_each_setting(Visit&& visit) {
+  for (const Size& setting : kSizes) visit(setting.about);
+  for (const Count& setting : kCounts) visit(setting.about);
+  for (const Text& setting : kTexts) visit(setting.about);
+  for (const Switch& setting : kSwitches) visit(setting.about);
 }
 
-std::uint64_t number_of(const Number& setting, nb::handle value) {
-  const bool has_none = setting.word != nullptr && std::string_view(setting.word) == "none";
-  if (value.is_none() && has_none) return kNone;
-  if (nb::isinstance<nb::str>(value) && setting.word != nullptr && text_of(value) == setting.word)
+std::uint64_t size_of(const Size& setting, nb::handle value) {
+  const bool has_none = setting.value_of_word == kNone && std::string_view(setting.about.type).ends_with("None");
+  if (has_none && value.is_none()) return kNone;
+  if (setting.word != nullptr && nb::isinstance<nb::str>(value) && text_of(value, setting.about.name) == setting.word)
     return setting.value_of_word;
-  if (nb::isinstance<nb::int_>(value) && !nb::isinstance<nb::bool_>(value)) {
-    const std::uint64_t number = PyLong_AsUnsignedLongLong(value.ptr());
-    if (PyErr_Occurred() == nullptr) return number;
-    PyErr_Clear();
-  }
-  std::string message = std::string(setting.name) + " must be a number that is not negative";
-  if (setting.word != nullptr) message += std::string(", or \"") + setting.word + "\"";
-  raise(VPMM_ERROR_BAD_CONFIGURATION, message + ", not " + nb::repr(value).c_str());
+  return bytes_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION);
+}
+
+[[noreturn]] void raise_unknown(const std::string& name) {
+  nb::list names;
+  for_each_setting([&](const About& about) { names.append(about.name); });
+  const nb::object nearest = nb::module_::import_("difflib").attr("get_close_matches")(name.c_str(), names, 1);
+  std::string message = "there is no setting called " + name;
+  if (nb::len(nearest) != 0) message += "; is it " + std::string(nb::str(nearest[0]).c_str()) + "?";
+  raise_type_error(message);
+}
+
+// Where `word` stands in `text`, not as a part of a longer one.
+std::size_t find_word(const std::string& text, const std::string& word) {
+  const auto goes_on = [&](std::size_t at) {
+    return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  };
+  std::size_t at = text.find(word);
+  while (at != std::string::npos && goes_on(at + word.size())) at = text.find(word, at + 1);
+  return at;
 }
 
 }  // namespace
@@ -77,29 +123,49 @@ std::uint64_t number_of(const Number& setting, nb::handle value) {
 Settings::Settings(const nb::kwargs& given) {
   config_.size = sizeof config_;
   call([&] { return vpmm_config_from_environment(&config_); });
-  for (const auto [key, value] : given) {
-    const auto name = text_of(key);
-    bool is_known = false;
-    for (const Number& setting : kNumbers) {
-      if (name != setting.name) continue;
-      config_.*setting.field = number_of(setting, value);
-      is_known = true;
-    }
-    for (const Text& setting : kTexts) {
-      if (name != setting.name) continue;
-      if (!nb::isinstance<nb::str>(value))
-        raise(VPMM_ERROR_BAD_CONFIGURATION, name + " must be a text, not " + nb::repr(value).c_str());
-      config_.*setting.field = texts_.emplace_back(text_of(value)).c_str();
-      is_known = true;
-    }
-    for (const Switch& setting : kSwitches) {
-      if (name != setting.name) continue;
-      config_.*setting.field = PyObject_IsTrue(value.ptr());
-      if (config_.*setting.field < 0) throw nb::python_error();
-      is_known = true;
-    }
-    if (!is_known) raise(VPMM_ERROR_BAD_CONFIGURATION, "there is no setting called " + name);
+  for (const auto [key, value] : given) set(given_.emplace_back(text_of(key, "a keyword")), value);
+}
+
+void Settings::set(const std::string& name, nb::handle value) {
+  for (const Size& setting : kSizes)
+    if (name == setting.about.name) return static_cast<void>(config_.*setting.field = size_of(setting, value));
+  for (const Count& setting : kCounts)
+    if (name == setting.about.name)
+      return static_cast<void>(config_.*setting.field =
+                                   whole_number_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION));
+  for (const Text& setting : kTexts)
+    if (name == setting.about.name)
+      return static_cast<void>(config_.*setting.field =
+                                   texts_.emplace_back(text_of(value, setting.about.name)).c_str());
+  for (const Switch& setting : kSwitches)
+    if (name == setting.about.name)
+      return static_cast<void>(config_.*setting.field = switch_of(value, setting.about.name) ? 1 : 0);
+  raise_unknown(name);
+}
+
+std::string Settings::in_keywords(std::string message) const {
+  for (const std::string& name : given_) {
+    std::string variable = "VPMM_";
+    for (const char letter : name) variable += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    const std::size_t at = find_word(message, variable);
+    if (at != std::string::npos) message.replace(at, variable.size(), name);
   }
+  return message;
+}
+
+std::string Settings::parameters() {
+  std::string text;
+  for_each_setting([&](const About& about) {
+    text += (text.empty() ? "" : ", ") + std::string(about.name) + ": " + about.type + " = ...";
+  });
+  return text;
+}
+
+std::string Settings::described() {
+  std::string text;
+  for_each_setting(
+      [&](const About& about) { text += "- ``" + std::string(about.name) + "``: " + about.meaning + "\n"; });
+  return text;
 }
 
 }  // namespace vpmm::python

@@ -5,7 +5,10 @@
 
 #include <deque>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "errors.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::python {
@@ -16,11 +19,26 @@ class Settings {
   explicit Settings(const nanobind::kwargs& given);
   Settings(const Settings&) = delete;
   Settings& operator=(const Settings&) = delete;
-  const vpmm_config* config() const { return &config_; }
+
+  // Runs `work` with the settings, as call() does. Errors name the caller's keywords, and not variables.
+  template <typename Work>
+  void call_with(Work&& work) const {
+    const Failure failure = attempt([&] { return work(&config_); });
+    if (failure.status != VPMM_OK) raise(failure.status, in_keywords(failure.message));
+  }
+
+  // As parameters in a signature: "page_size: int | str = ..., pages: int = ...".
+  static std::string parameters();
+  // A line for each, for docstrings.
+  static std::string described();
 
  private:
+  void set(const std::string& name, nanobind::handle value);
+  std::string in_keywords(std::string message) const;
+
   vpmm_config config_{};
   std::deque<std::string> texts_;
+  std::vector<std::string> given_;
 };
 
 }  // namespace vpmm::python

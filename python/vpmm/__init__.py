@@ -5,7 +5,9 @@
 Importing this package touches no CUDA and imports no other library; a device's pool is opened by the first call that
 needs it. Sizes are in bytes. A device is an ordinal as CUDA counts them. All functions may be called from any thread,
 and the CUDA context that is current stays current; calls that may wait let other Python threads run meanwhile. Errors
-are ``vpmm.Error``; when memory runs out ``vpmm.OutOfMemoryError``, which is a ``MemoryError``, too.
+are ``vpmm.Error``; when memory runs out ``vpmm.OutOfMemoryError``, which is a ``MemoryError``, too; an argument of a
+wrong type is a ``TypeError``. Where a size is taken, so is a text such as ``"16GiB"``. Where a stream is taken, so is
+None for the default stream, and a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ import importlib
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from vpmm import _csv_log, _vpmm
+from vpmm._buffer import Buffer
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
-from vpmm._streams import address_of, stream_handle
-from vpmm._vpmm import Pool, __version__, device_count
-from vpmm.errors import Error, OutOfMemoryError
+from vpmm._streams import StreamLike, address_of, stream_handle
+from vpmm._vpmm import Allocation, Pool, Region, device_count
+from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
 
 __all__ = [
+    "Allocation",
+    "Buffer",
     "Error",
     "IpcHandle",
     "MemoryInfo",
@@ -31,6 +36,7 @@ __all__ = [
     "OutOfMemoryError",
     "Pool",
     "Recording",
+    "Region",
     "StagedMemory",
     "__version__",
     "capture",
@@ -53,7 +59,9 @@ __all__ = [
     "use_for_torch",
 ]
 
-Setting = int | str | bool | None
+__version__ = _vpmm.version()
+
+Stacks = Literal["none", "native", "python", "both"]
 
 
 class MemoryInfo(NamedTuple):
@@ -78,7 +86,7 @@ def dump(device: int = 0, json: bool = False) -> str:
     return Pool.default(device).dump(json)
 
 
-def trim(bytes_to_keep: int = 0, device: int = 0) -> int:
+def trim(bytes_to_keep: int | str = 0, device: int = 0) -> int:
     """Gives idle memory of the process-wide pool back to the device until at most `bytes_to_keep` are mapped.
 
     Returns the bytes given back. Memory that is in use, or that the device may still be using, stays.
@@ -86,24 +94,25 @@ def trim(bytes_to_keep: int = 0, device: int = 0) -> int:
     return Pool.default(device).trim(bytes_to_keep)
 
 
-def configure(device: int = 0, **settings: Setting) -> Pool:
-    """Opens the process-wide pool of `device` with settings over those of the environment, and returns it.
-
-    The names are those of the VPMM_ variables in lower case, without VPMM_ (``page_size``, ``capacity``, ...). Call it
-    before anything else opens the pool: when it is open with other settings, vpmm.Error names the difference.
-    """
-    return Pool.configure(device, **settings)
+# Opens the process-wide pool of a device with settings over those of the environment, and returns it.
+configure = Pool.configure
 
 
 class Recording:
     """A recording in progress, made by vpmm.record(); ends with stop() or as a context manager."""
 
     def __init__(
-        self, path: str | os.PathLike[str], device: int, stacks: str, sample: int, limit: int, window_ns: int
+        self,
+        path: str | os.PathLike[str],
+        device: int,
+        stacks: Stacks,
+        sample: int,
+        limit: int | str,
+        window_ns: int,
     ) -> None:
         self._pool = Pool.default(device)
         self._is_running = False
-        self._pool.record_start(os.fspath(path), stacks, sample, limit, window_ns)
+        self._pool.record_start(path, stacks, sample, limit, window_ns)
         self._is_running = True
 
     def stop(self) -> None:
@@ -125,9 +134,9 @@ def record(
     path: str | os.PathLike[str],
     device: int = 0,
     *,
-    stacks: bool | str = False,
+    stacks: bool | Stacks = False,
     sample: int = 1,
-    limit: int | None = None,
+    limit: int | str | None = None,
     window: float | None = None,
 ) -> Recording:
     """Writes what happens in the process-wide pool of `device` to a file, from now on.
@@ -139,7 +148,7 @@ def record(
     statement or call ``stop()``; a recording that is not stopped is finished when the process exits. One at a time for
     each device. Raises vpmm.Error where the file cannot be made, or an option is wrong.
     """
-    kinds = stacks if isinstance(stacks, str) else "both" if stacks else "none"
+    kinds: Stacks = stacks if isinstance(stacks, str) else "both" if stacks else "none"
     return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
 
 
@@ -176,14 +185,14 @@ def log_to_logging() -> None:
     importlib.import_module("vpmm._messages").log_to_logging()
 
 
-def record_use(array: Any, stream: object, device: int | None = None) -> None:  # noqa: ANN401  any library's array
+def record_use(array: Any, stream: StreamLike, device: int | None = None) -> None:  # noqa: ANN401  any library's array
     """Says that work on `stream` uses the memory too: once freed, it waits for what is queued there by then.
 
     `array` has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be a part of an allocation.
     `stream` is a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
     anything with ``__cuda_stream__``. The memory must be of the process-wide pool of `device`. Give it where there are
-    several GPUs: without it all are looked through, and each one's pool is opened. Raises vpmm.Error for what is
-    neither.
+    several GPUs: without it all are looked through, and each one's pool is opened. Raises TypeError for what is
+    neither, and vpmm.Error for memory that is in none of these pools.
     """
     address = address_of(array)
     handle = stream_handle(stream)
@@ -224,19 +233,20 @@ def _numba_plugin(name: str) -> Any:  # noqa: ANN401  a class or a function of t
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("numba", "numba_cuda", "cuda", "numpy"):
             raise
-        raise Error(
-            f"vpmm.{name.removeprefix('_')} needs numba-cuda, and {error.name} is not installed here: "
-            "pip install numba-cuda",
-            "VPMM_ERROR_UNSUPPORTED",
-        ) from error
+        raise MissingPackageError(f"vpmm.{name.removeprefix('_')}", "numba-cuda", error) from error
 
 
-def use_for_numba(**options: Any) -> None:  # noqa: ANN401  as the plugin takes them
+def use_for_numba(*, order: Literal["context", "legacy"] | None = None, kernel_arguments: bool | None = None) -> None:
     """Makes Numba draw its device memory from the process-wide pools. Call it before Numba makes a context.
 
-    The options are those of vpmm.plugins.numba.use_for_numba.
+    `order` says what must be done before freed memory is used again: "context", all work of the device's context, or
+    "legacy", all work of blocking streams, which all streams are that Numba makes; None: VPMM_ANY_STREAM says it.
+    `kernel_arguments` False leaves host arrays that are passed to kernels to cuda.core; None: as
+    VPMM_NUMBA_KERNEL_ARGUMENTS says. Warns and does nothing where Numba is told to use another manager or simulates.
+    Raises vpmm.Error where no Numba is installed.
     """
-    _numba_plugin("use_for_numba")(**options, _stacklevel=3)  # warnings name the caller's line
+    plugin = _numba_plugin("use_for_numba")
+    plugin(order=order, kernel_arguments=kernel_arguments, _stacklevel=3)  # warnings name the caller's line
 
 
 def use_for_cupy() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["may_call_cuda", "process_ends"]
+__all__ = ["at_death", "may_call_cuda", "process_ends"]
 
 _process_ends = False
 
@@ -31,3 +33,10 @@ def may_call_cuda() -> bool:
     """Whether this is one of Python's own threads: CUDA's callbacks come on threads that it has not started."""
     thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # enumerate() takes a lock
     return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
+def at_death(thing: object, call: Callable[[Any], None], argument: object) -> weakref.finalize[..., Any]:
+    """Calls `call(argument)` when `thing` is collected, but not at exit, for the system takes everything back."""
+    finalizer = weakref.finalize(thing, call, argument)
+    finalizer.atexit = False
+    return finalizer

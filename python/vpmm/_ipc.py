@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from vpmm import _vpmm
 from vpmm._exported import Layout, Range, range_of
-from vpmm._finalizers import may_call_cuda, process_ends
+from vpmm._finalizers import at_death, may_call_cuda, process_ends
 from vpmm._vpmm import Pool
 from vpmm.errors import Error
 
@@ -67,12 +67,6 @@ def _end_collected(parts: _Parts) -> None:
 
 def _close_collected(ptr: int) -> None:
     _late.append((_vpmm.ipc_close, ptr))
-
-
-def _at_death(thing: object, call: Callable[[Any], None], argument: object) -> weakref.finalize[..., Any]:
-    finalizer = weakref.finalize(thing, call, argument)
-    finalizer.atexit = False  # the system takes it all back
-    return finalizer
 
 
 @contextlib.contextmanager
@@ -141,7 +135,7 @@ class OpenedMemory(_Memory):
     """
 
     def __init__(self, ptr: int, size: int, layout: Layout | None) -> None:
-        super().__init__(ptr, size, layout, _at_death(self, _close_collected, ptr))
+        super().__init__(ptr, size, layout, at_death(self, _close_collected, ptr))
 
     def close(self) -> None:
         """Waits for the work of the device's context, then gives the memory back. A second call does nothing.
@@ -153,7 +147,7 @@ class OpenedMemory(_Memory):
         try:
             _vpmm.ipc_close(self._ptr)
         except BaseException:
-            self._end = _at_death(self, _close_collected, self._ptr)
+            self._end = at_death(self, _close_collected, self._ptr)
             raise
         _finish()
 
@@ -173,7 +167,7 @@ class StagedMemory(_Memory):
     """
 
     def __init__(self, pool: Pool, ptr: int, size: int, layout: Layout | None) -> None:
-        super().__init__(ptr, size, layout, _at_death(self, pool.deallocate_deferred, ptr))
+        super().__init__(ptr, size, layout, at_death(self, pool.deallocate_deferred, ptr))
 
     def close(self) -> None:
         """Frees it now. A second call does nothing."""
@@ -230,7 +224,7 @@ class IpcHandle:
     # --- the exporter's side ---
 
     def _begin_export(self, owner: object) -> None:
-        self._export = _at_death(self, _end_collected, self._parts)
+        self._export = at_death(self, _end_collected, self._parts)
         if self.kind == "legacy":
             self._owner = owner  # nothing else keeps it
 

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Protocol, SupportsIndex
 
 from vpmm.errors import Error
 
-__all__ = ["address_of", "stream_handle"]
+__all__ = ["StreamLike", "address_of", "stream_handle"]
 
 _END = 1 << 64  # of addresses and handles
+
+
+class _HasCudaStream(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class _NumbaStream(Protocol):
+    @property
+    def handle(self) -> Any: ...  # noqa: ANN401  a ctypes pointer or a CUstream
+
+
+class _CupyStream(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+
+class _TorchStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+# What every function of the package takes as a stream: see stream_handle().
+StreamLike = SupportsIndex | None | _HasCudaStream | _NumbaStream | _CupyStream | _TorchStream
 
 
 def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keeps its stream in
@@ -46,11 +69,13 @@ def stream_handle(stream: object) -> int:
     """The CUstream of `stream` as an int; None is the legacy default stream, 0.
 
     Knows ints, NumPy's included, objects with ``__cuda_stream__`` and the streams of Numba (``handle``), CuPy (``ptr``)
-    and PyTorch (``cuda_stream``). Raises vpmm.Error for anything else, and for negative numbers.
+    and PyTorch (``cuda_stream``). Raises TypeError for anything else, and vpmm.Error for negative numbers.
     """
     handle = 0 if stream is None else _known_handle(stream)
-    if handle is None or not 0 <= handle < _END:
-        raise Error(f"{stream!r} is no CUDA stream: neither an int from 0 on nor an object with __cuda_stream__")
+    if handle is None:
+        raise TypeError(f"{stream!r} is no CUDA stream: must be an int, None or an object with __cuda_stream__")
+    if not 0 <= handle < _END:
+        raise Error(f"{stream!r} is no CUDA stream: a handle is a number from 0 on, of 64 bits")
     return handle
 
 
@@ -66,12 +91,12 @@ def _known_address(array: Any) -> int | None:  # noqa: ANN401  whatever has memo
 def address_of(array: Any) -> int:  # noqa: ANN401  whatever has memory
     """Where the memory of `array` begins: its ``__cuda_array_interface__`` says so, or a cuda.core.Buffer, or an int.
 
-    Raises vpmm.Error for anything else, and for negative numbers.
+    Raises TypeError for anything else, and vpmm.Error for negative numbers.
     """
     address = _known_address(array)
     if address is None:
         kind = type(array).__name__
-        raise Error(f"{kind} has no memory that CUDA knows: neither an int nor an array nor a cuda.core.Buffer")
+        raise TypeError(f"{kind} has no memory that CUDA knows: neither an int nor an array nor a cuda.core.Buffer")
     if not 0 <= address < _END:
         raise Error(f"{address} is no address")
     return address

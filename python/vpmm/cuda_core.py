@@ -4,6 +4,13 @@
 
 from __future__ import annotations
 
-from vpmm.plugins.cuda_core import MemoryResource
+from vpmm.errors import MissingPackageError
+
+try:
+    from vpmm.plugins.cuda_core import MemoryResource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "cuda":
+        raise
+    raise MissingPackageError("vpmm.cuda_core", "cuda-core", error) from error
 
 __all__ = ["MemoryResource"]

@@ -1,8 +1,8 @@
-# vpmm: the two exceptions of the package.
+# vpmm: the exceptions of the package.
 
 from __future__ import annotations
 
-__all__ = ["Error", "OutOfMemoryError"]
+__all__ = ["Error", "MissingPackageError", "OutOfMemoryError"]
 
 
 class Error(RuntimeError):
@@ -28,3 +28,14 @@ class OutOfMemoryError(Error, MemoryError):
 
     def __init__(self, message: str, code: str = "VPMM_ERROR_OUT_OF_MEMORY") -> None:
         super().__init__(message, code)
+
+
+class MissingPackageError(Error, ImportError):
+    """What needs a package that is not installed here; the message says how to install it."""
+
+    def __init__(self, what: str, package: str, missing: ImportError) -> None:
+        super().__init__(
+            f"{what} needs {package}, and {missing.name} is not installed here: pip install {package}",
+            "VPMM_ERROR_UNSUPPORTED",
+        )
+        self.name = missing.name

@@ -122,6 +122,10 @@ vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
   });
 }
 
+vpmm_status vpmm_stream_wait(vpmm_pool* pool, vpmm_stream waiting, vpmm_stream first) {
+  return with_pool(pool, [&](Context& context) { return context.make_wait(to_stream(waiting), to_stream(first)); });
+}
+
 vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(info, "info"));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/message.hpp"
+#include "base/quantity.hpp"
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
 #include "context/config.hpp"
@@ -110,5 +111,14 @@ vpmm_status vpmm_config_from_environment(vpmm_config* config) {
   return guarded([&]() -> vpmm::Result<void> {
     VPMM_TRY_ASSIGN(const auto from_environment, vpmm::context::config_from_environment());
     return vpmm::capi::from_config(from_environment, config);
+  });
+}
+
+vpmm_status vpmm_parse_bytes(const char* text, uint64_t* bytes) {
+  return guarded([&]() -> vpmm::Result<void> {
+    VPMM_TRY(vpmm::capi::require(text, "text"));
+    VPMM_TRY(vpmm::capi::require(bytes, "bytes"));
+    VPMM_TRY_ASSIGN(*bytes, vpmm::parse_bytes(text));
+    return {};
   });
 }

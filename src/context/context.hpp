@@ -136,6 +136,8 @@ class Context {
   virtual void deallocate_deferred(DevicePtr ptr) noexcept = 0;
   // `ptr` starts an allocation. invalid_pointer: it does not.
   virtual Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) = 0;
+  // What is queued on `waiting` from now on waits for what is queued on `first`, which may be of any memory.
+  virtual Result<void> make_wait(driver::StreamHandle waiting, driver::StreamHandle first) = 0;
 
   // --- arenas: what is allocated there is freed, used and queried like any other memory ---
   // unsupported: there is no virtual memory pool.

@@ -138,6 +138,20 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   return {};
 }
 
+// In a capture the wait becomes an edge of the graph, as with an event of the program's.
+Result<void> DeviceContext::make_wait(driver::StreamHandle waiting, driver::StreamHandle first) {
+  if (waiting == first) return {};
+  Visit visit(*this);
+  VPMM_TRY(visit.status());
+  driver::Driver& driver = device_.driver;
+  driver::EventHandle event{};
+  VPMM_TRY(device_.primary.noted(driver::checked(Call::event_create, driver.event_create(event))));
+  Result<void> done = driver::checked(Call::event_record, driver.event_record(event, first));
+  if (done) done = driver::checked(Call::stream_wait_event, driver.stream_wait_event(waiting, event));
+  static_cast<void>(driver.event_destroy(event));  // the wait stays
+  return device_.primary.noted(std::move(done));
+}
+
 // --- putting off ----------------------------------------------------------------------------------------------------
 
 void DeviceContext::defer_cleanup_begin() {

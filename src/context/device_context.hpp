@@ -50,6 +50,7 @@ class DeviceContext final : public Context {
   Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) override;
   void deallocate_deferred(DevicePtr ptr) noexcept override;
   Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) override;
+  Result<void> make_wait(driver::StreamHandle waiting, driver::StreamHandle first) override;
   Result<ArenaId> create_arena(const ArenaOptions& options) override;
   Result<DevicePtr> allocate_in_arena(const Request& request) override;
   Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) override;

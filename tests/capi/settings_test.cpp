@@ -140,5 +140,17 @@ TEST(Settings, values_that_are_not_allowed_are_refused_by_name) {
   }
 }
 
+TEST(Settings, sizes_as_text_are_those_of_the_variables) {
+  std::uint64_t bytes = 7;
+  ASSERT_EQ(vpmm_parse_bytes("16GiB", &bytes), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(bytes, std::uint64_t{16} << 30);
+  for (const char* text : {"64M", "", "-1", "1.5GiB", "99999999TiB"}) {
+    EXPECT_EQ(vpmm_parse_bytes(text, &bytes), VPMM_ERROR_INVALID_ARGUMENT) << text;
+    EXPECT_TRUE(last_error_names(text)) << vpmm_last_error();
+  }
+  EXPECT_EQ(bytes, std::uint64_t{16} << 30) << "nothing is written on failure";
+  EXPECT_EQ(vpmm_parse_bytes(nullptr, &bytes), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
 }  // namespace
 }  // namespace vpmm::capi_test

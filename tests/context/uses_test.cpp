@@ -73,6 +73,25 @@ TEST_F(Uses, a_recorded_use_is_waited_for) {
   }
 }
 
+TEST_F(Uses, a_stream_waits_for_another_without_an_event_of_the_program) {
+  const DevicePtr ptr = world.allocate(4 * kPage, a);
+  use(ptr, a);
+  ASSERT_TRUE(world.pool().make_wait(b, a).ok());
+  use(ptr, b);  // the hazard checker watches
+  const std::uint64_t waits = world.calls().count(Call::stream_wait_event);
+  ASSERT_TRUE(world.pool().make_wait(a, a).ok());
+  EXPECT_EQ(world.calls().count(Call::stream_wait_event), waits) << "a stream is in order with itself";
+}
+
+TEST_F(Uses, a_wait_for_no_stream_is_an_error_and_leaves_no_event) {
+  const std::uint64_t created = world.calls().count(Call::event_create);
+  const std::uint64_t destroyed = world.calls().count(Call::event_destroy);
+  EXPECT_FALSE(world.pool().make_wait(b, StreamHandle{0x4200}).ok());
+  EXPECT_FALSE(world.pool().make_wait(StreamHandle{0x4200}, b).ok());
+  EXPECT_EQ(world.calls().count(Call::event_create) - created, 2u);
+  EXPECT_EQ(world.calls().count(Call::event_destroy) - destroyed, 2u);
+}
+
 TEST_F(Uses, recording_the_allocating_stream_or_one_stream_twice_adds_nothing) {
   const DevicePtr ptr = world.allocate(4 * kPage, a);
   ASSERT_TRUE(world.pool().record_use(ptr, a).ok());

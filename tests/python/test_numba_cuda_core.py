@@ -156,11 +156,11 @@ weakref.finalize(last, print, 'finalizers')
         import vpmm
 
         buffer = self.resource.allocate(16, STREAM)
-        for stream in ("x", object(), -5):
+        for stream, error in (("x", TypeError), (object(), TypeError), (-5, vpmm.Error)):
             with self.subTest(stream=stream):
-                with self.assertRaisesRegex(vpmm.Error, re.escape(repr(stream))):
+                with self.assertRaisesRegex(error, re.escape(repr(stream))):
                     self.resource.allocate(16, stream)
-                with self.assertRaisesRegex(vpmm.Error, re.escape(repr(stream))):
+                with self.assertRaisesRegex(error, re.escape(repr(stream))):
                     self.resource.deallocate(buffer.handle, 16, stream)
         self.assertEqual(list(self.pool.live), [buffer.handle])
         self.resource.deallocate(buffer.handle, 16)

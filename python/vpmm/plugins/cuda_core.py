@@ -75,7 +75,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
     def allocate(self, size: int, stream: Any = None) -> Buffer:
         """`size` bytes, owned by the Buffer, for `stream`; None is the default stream. 0 bytes have the address 0.
 
-        Raises vpmm.OutOfMemoryError, which is a MemoryError, and vpmm.Error for what is no stream.
+        Raises vpmm.OutOfMemoryError, which is a MemoryError, and TypeError for what is no stream.
         """
         if size == 0:
             return Buffer.from_handle(0, 0, self)
@@ -94,7 +94,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
         """Gives a Buffer's memory back; cuda.core calls this when the Buffer is closed or collected.
 
         `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that is
-        not allocated from this resource, and for what is no stream; then nothing is freed.
+        not allocated from this resource, and TypeError for what is no stream; then nothing is freed.
         """
         pointer = int(ptr or 0)
         if pointer == 0:

@@ -27,7 +27,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import vpmm
 from vpmm._vpmm import Pool
@@ -41,7 +41,7 @@ _KERNEL_ARGUMENTS = "VPMM_NUMBA_KERNEL_ARGUMENTS"
 _TARGETS = ("numba.cuda", "numba_cuda_mlir.cuda")
 
 # What use_for_numba said; None: the environment decides.
-_order: str | None = None
+_order: Literal["context", "legacy"] | None = None
 _kernel_arguments: bool | None = None
 
 
@@ -324,7 +324,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def use_for_numba(*, order: str | None = None, kernel_arguments: bool | None = None, _stacklevel: int = 2) -> None:
+def use_for_numba(
+    *,
+    order: Literal["context", "legacy"] | None = None,
+    kernel_arguments: bool | None = None,
+    _stacklevel: int = 2,
+) -> None:
     """Numba allocates from the pool from the next CUDA context on. Call it before the first; it calls no CUDA itself.
 
     `order` says what must be done before freed memory is used again: "context", all work of the device's context, or

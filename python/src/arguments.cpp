@@ -1,0 +1,94 @@
+// python: what callers pass: sizes, streams, switches, texts.
+#include "arguments.hpp"
+
+#include <limits>
+#include <string_view>
+
+#include "errors.hpp"
+
+namespace vpmm::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+bool is_int(nb::handle value) { return PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr()); }
+
+[[noreturn]] void raise_wrong_type(nb::handle value, const char* name, const char* allowed) {
+  raise_type_error(std::string(name) + " is " + shown(value) + ": must be " + allowed);
+}
+
+std::uint64_t number_of(nb::handle value, const char* name, const char* allowed, vpmm_status bad) {
+  if (PyBool_Check(value.ptr()) || PyIndex_Check(value.ptr()) == 0) raise_wrong_type(value, name, allowed);
+  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) throw nb::python_error();
+  const std::uint64_t result = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred() == nullptr) return result;
+  PyErr_Clear();
+  const bool is_negative = number < nb::int_(0);
+  raise(bad, std::string(name) + " is " + shown(number) +
+                 (is_negative ? ": must not be negative" : ": more than 64 bits hold"));
+}
+
+}  // namespace
+
+void raise_type_error(const std::string& message) {
+  PyErr_SetString(PyExc_TypeError, message.c_str());
+  throw nb::python_error();
+}
+
+std::string shown(nb::handle value) {
+  constexpr std::size_t kLongest = 80;
+  std::string text = nb::repr(value).c_str();
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+std::uint64_t whole_number_of(nb::handle value, const char* name, vpmm_status bad) {
+  return number_of(value, name, "a whole number", bad);
+}
+
+std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) {
+  if (!PyUnicode_Check(value.ptr()))
+    return number_of(value, name, "a whole number of bytes, or a text such as \"4GiB\"", bad);
+  std::uint64_t bytes = 0;
+  const Failure failure = attempt([&, text = text_of(value, name)] { return vpmm_parse_bytes(text.c_str(), &bytes); });
+  if (failure.status != VPMM_OK) raise(bad, std::string(name) + ": " + failure.message);
+  return bytes;
+}
+
+int device_of(nb::handle value) {
+  const std::uint64_t device = whole_number_of(value, "device");
+  if (device <= static_cast<std::uint64_t>(std::numeric_limits<int>::max())) return static_cast<int>(device);
+  raise(VPMM_ERROR_INVALID_ARGUMENT, "device " + std::to_string(device) + " does not exist");
+}
+
+std::uintptr_t stream_of(nb::handle value) {
+  if (value.is_none()) return 0;
+  if (is_int(value)) {
+    const std::uintptr_t handle = PyLong_AsUnsignedLongLong(value.ptr());
+    if (PyErr_Occurred() == nullptr) return handle;
+    PyErr_Clear();  // stream_handle() words it
+  }
+  return nb::cast<std::uintptr_t>(nb::module_::import_("vpmm._streams").attr("stream_handle")(value));
+}
+
+bool switch_of(nb::handle value, const char* name) {
+  if (!PyBool_Check(value.ptr())) raise_wrong_type(value, name, "True or False");
+  return value.ptr() == Py_True;
+}
+
+std::string text_of(nb::handle value, const char* name) {
+  if (!PyUnicode_Check(value.ptr())) raise_wrong_type(value, name, "a text");
+  Py_ssize_t size = 0;
+  const char* const begin = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (begin == nullptr) throw nb::python_error();
+  return {begin, static_cast<std::size_t>(size)};
+}
+
+std::string path_of(nb::handle value, const char* name) {
+  const nb::object path = nb::steal(PyOS_FSPath(value.ptr()));
+  if (!path.is_valid()) throw nb::python_error();
+  return text_of(path, name);
+}
+
+}  // namespace vpmm::python

@@ -1,0 +1,445 @@
+// python: what Python sees of pools: the classes Pool, Allocation and Region, with their documentation.
+//
+// Note [Signatures are texts]
+// Arguments come as objects, and arguments.hpp turns them into what the library takes, so that it words what is wrong
+// with them. What help(), editors and type checkers are told of them are therefore the texts in nb::sig, and _vpmm.pyi
+// is made from these.
+#include "bind_pool.hpp"
+
+#include <nanobind/operators.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <charconv>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "pool.hpp"
+#include "settings.hpp"
+
+namespace vpmm::python {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+// --- what a pool says ---
+
+struct Allocation {
+  std::uintptr_t begin;
+  std::uint64_t requested;
+  std::uint64_t usable;
+  auto value() const { return std::make_tuple(begin, requested, usable); }
+};
+
+struct Region {
+  std::uintptr_t begin;
+  std::uint64_t bytes;
+  std::uint64_t requested;
+  const char* state;
+  bool is_complete;
+  auto value() const { return std::make_tuple(begin, bytes, requested, std::string(state), is_complete); }
+};
+
+const char* name_of(int state) {
+  switch (static_cast<vpmm_region_state>(state)) {
+    case VPMM_REGION_HOLE: return "hole";
+    case VPMM_REGION_FREE: return "free";
+    case VPMM_REGION_ALLOCATED: return "allocated";
+    case VPMM_REGION_ZOMBIE: return "zombie";
+    case VPMM_REGION_IN_FLIGHT: return "in flight";
+  }
+  return "unknown";
+}
+
+std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
+void* pointer_of(nb::handle ptr) { return reinterpret_cast<void*>(whole_number_of(ptr, "ptr")); }
+
+nb::dict statistics(const Pool& pool) {
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  pool.call([&](vpmm_pool* handle) { return vpmm_get_statistics(handle, &figures); });
+  nb::dict result;
+#define VPMM_STATISTIC(name, kind, meaning) result[#name] = figures.name;
+#include "observe/statistics.def"
+#undef VPMM_STATISTIC
+  return result;
+}
+
+std::string dump(const Pool& pool, nb::handle json) {
+  const bool as_json = switch_of(json, "json");
+  char* text = nullptr;
+  pool.call([&](vpmm_pool* handle) { return as_json ? vpmm_dump_json(handle, &text) : vpmm_dump_text(handle, &text); });
+  const std::unique_ptr<char, decltype(&vpmm_string_free)> owner(text, vpmm_string_free);
+  return text;
+}
+
+// Asks again while the pool grows between the two calls.
+std::vector<Region> snapshot(const Pool& pool) {
+  std::vector<vpmm_region> regions(64);
+  for (std::size_t count = 0;; regions.resize(count)) {
+    pool.call([&](vpmm_pool* handle) { return vpmm_snapshot(handle, regions.data(), regions.size(), &count); });
+    if (count > regions.size()) continue;
+    regions.resize(count);
+    break;
+  }
+  std::vector<Region> result;
+  for (const vpmm_region& region : regions)
+    result.push_back(
+        {address(region.begin), region.bytes, region.requested, name_of(region.state), region.complete != 0});
+  return result;
+}
+
+Allocation query(const Pool& pool, nb::handle ptr) {
+  vpmm_allocation_info info{};
+  info.size = sizeof info;
+  pool.call([&, at = pointer_of(ptr)](vpmm_pool* handle) { return vpmm_query(handle, at, &info); });
+  return {address(info.begin), info.requested, info.usable};
+}
+
+std::size_t usable_size(const Pool& pool, nb::handle ptr) {
+  std::size_t bytes = 0;
+  pool.call([&, at = pointer_of(ptr)](vpmm_pool* handle) { return vpmm_usable_size(handle, at, &bytes); });
+  return bytes;
+}
+
+void record_use(const Pool& pool, nb::handle ptr, nb::handle stream) {
+  auto* const user = reinterpret_cast<void*>(stream_of(stream));
+  pool.call([&, begin = pointer_of(ptr)](vpmm_pool* handle) { return vpmm_record_use(handle, begin, user); });
+}
+
+void wait_for_stream(const Pool& pool, nb::handle waiting, nb::handle first) {
+  auto* const later = reinterpret_cast<void*>(stream_of(waiting));
+  auto* const sooner = reinterpret_cast<void*>(stream_of(first));
+  pool.call([&](vpmm_pool* handle) { return vpmm_stream_wait(handle, later, sooner); });
+}
+
+std::pair<std::uint64_t, std::uint64_t> memory_info(const Pool& pool) {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t total_bytes = 0;
+  pool.call([&](vpmm_pool* handle) { return vpmm_memory_info(handle, &free_bytes, &total_bytes); });
+  return {free_bytes, total_bytes};
+}
+
+// --- limits ---
+
+std::size_t trim(const Pool& pool, nb::handle bytes_to_keep) {
+  const std::uint64_t keep = bytes_of(bytes_to_keep, "bytes_to_keep");
+  std::size_t released = 0;
+  pool.call([&](vpmm_pool* handle) { return vpmm_trim(handle, keep, &released); });
+  return released;
+}
+
+void preallocate(const Pool& pool, nb::handle bytes) {
+  const std::uint64_t size = bytes_of(bytes, "bytes");
+  pool.call([&](vpmm_pool* handle) { return vpmm_preallocate(handle, size); });
+}
+
+void set_capacity(const Pool& pool, nb::handle bytes) {
+  const std::uint64_t most = bytes.is_none() ? UINT64_MAX : bytes_of(bytes, "bytes");
+  if (most == 0) raise(VPMM_ERROR_INVALID_ARGUMENT, "bytes is 0: must be at least 1, or None for no limit");
+  pool.call([&](vpmm_pool* handle) { return vpmm_set_capacity(handle, most); });
+}
+
+void set_peer_access(const Pool& pool, nb::handle device) {
+  const int peer = device_of(device);
+  pool.call([&](vpmm_pool* handle) { return vpmm_set_peer_access(handle, peer); });
+}
+
+// --- recordings ---
+
+void record_start(const Pool& pool, nb::handle path, nb::handle stacks, nb::handle sample, nb::handle limit,
+                  nb::handle window_ns) {
+  const std::string file = path_of(path, "path");
+  const std::string kinds = text_of(stacks, "stacks");
+  const vpmm_record_options options{sizeof(options),
+                                    file.c_str(),
+                                    kinds.c_str(),
+                                    whole_number_of(sample, "sample"),
+                                    bytes_of(limit, "limit"),
+                                    whole_number_of(window_ns, "window_ns")};
+  pool.call([&](vpmm_pool* handle) { return vpmm_record_start_with(handle, &options); });
+}
+
+void record_mark(const Pool& pool, nb::handle text) {
+  const std::string mark = text_of(text, "text");
+  pool.call([&](vpmm_pool* handle) { return vpmm_record_mark(handle, mark.c_str()); });
+}
+
+// A method that calls one function of the C ABI with the pool alone.
+template <vpmm_status (*function)(vpmm_pool*)>
+void simply(const Pool& pool) {
+  pool.call([](vpmm_pool* handle) { return function(handle); });
+}
+
+// --- the classes ---
+
+constexpr const char* kEqual = "def __eq__(self, other: object, /) -> bool";
+constexpr const char* kHash = "def __hash__(self) -> int";
+
+template <typename Value>
+void add_comparison(nb::class_<Value>& type) {
+  type.def(
+      "__eq__", [](const Value& a, const Value& b) { return a.value() == b.value(); }, nb::is_operator(),
+      nb::sig(kEqual));
+  type.def(
+      "__hash__", [](const Value& self) { return nb::hash(nb::cast(self.value())); }, nb::sig(kHash));
+}
+
+std::string hexadecimal(std::uintptr_t address) {
+  char digits[2 * sizeof address];
+  return "0x" + std::string(digits, std::to_chars(std::begin(digits), std::end(digits), address, 16).ptr);
+}
+
+void bind_allocation(nb::module_& module) {
+  nb::class_<Allocation> type(module, "Allocation", nb::is_final(), "An allocation, as ``Pool.query`` found it.");
+  type.def_ro("begin", &Allocation::begin, "The address where it starts, which is the one that frees take.")
+      .def_ro("requested", &Allocation::requested, "Bytes that were asked for.")
+      .def_ro("usable", &Allocation::usable, "Bytes that may be used: the request rounded up.")
+      .def("__repr__", [](const Allocation& a) {
+        return "<vpmm.Allocation at " + hexadecimal(a.begin) + ": requested=" + std::to_string(a.requested) +
+               ", usable=" + std::to_string(a.usable) + ">";
+      });
+  add_comparison(type);
+}
+
+void bind_region(nb::module_& module) {
+  nb::class_<Region> type(module, "Region", nb::is_final(),
+                          "A stretch of a pool's address space in one state, as ``Pool.snapshot`` lists them.");
+  type.def_ro("begin", &Region::begin, "The address where it starts.")
+      .def_ro("bytes", &Region::bytes, "Its length in bytes.")
+      .def_ro("requested", &Region::requested, "Bytes that were asked for; 0 where nothing is allocated.")
+      .def_ro("state", &Region::state,
+              R"("allocated", "free", "hole" (nothing is mapped), "zombie" (left by memory that moved, not yet
+unmapped) or "in flight".)")
+      .def_ro("is_complete", &Region::is_complete, "Whether all work on what was there last is known to be done.")
+      .def("__repr__", [](const Region& r) {
+        return "<vpmm.Region at " + hexadecimal(r.begin) + ": bytes=" + std::to_string(r.bytes) +
+               ", requested=" + std::to_string(r.requested) + ", " + r.state + (r.is_complete ? ", complete>" : ">");
+      });
+  add_comparison(type);
+}
+
+using PoolClass = nb::class_<Pool>;
+
+void add_life(PoolClass& type) {
+  // Read when they are bound, and copied then.
+  const std::string parameters = Settings::parameters();
+  const std::string init = "def __init__(self, device: int = 0, *, " + parameters + ") -> None";
+  const std::string configure = "def configure(device: int = 0, *, " + parameters + ") -> Pool";
+  const std::string settings =
+      R"(
+
+What is not named comes from the variables, whose names are those of the keywords in capitals behind ``VPMM_``:
+
+)" + Settings::described() +
+      R"(Sizes are bytes as an int, or texts such as ``"16GiB"``. Raises vpmm.Error
+("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for a keyword that
+does not exist or a value of a wrong type.)";
+  type.def(
+          "__init__", [](Pool* self, nb::handle device, const nb::kwargs& given) { new (self) Pool(device, given); },
+          "device"_a = 0, "settings"_a, nb::sig(init.c_str()),
+          ("Opens a private pool on `device`, an ordinal." + settings).c_str())
+      .def_static("default", &Pool::open_default, "device"_a = 0, nb::sig("def default(device: int = 0) -> Pool"),
+                  R"(The process-wide pool of `device`, opened from the environment at the first call.
+
+All that the process does with VPMM uses it, C and C++ too. It is never closed. Raises vpmm.Error where the
+device or the driver is missing, or a variable has a value that is not allowed.)")
+      .def_static("configure", &Pool::configure_default, "device"_a = 0, "settings"_a, nb::sig(configure.c_str()),
+                  R"(Opens the process-wide pool of `device` with settings, which are those of Pool, and returns it.
+
+Call it before anything else opens the pool: where it is open with other settings, vpmm.Error names the
+difference.)")
+      .def(
+          "close", [](Pool& pool, nb::handle discard) { pool.close(switch_of(discard, "discard")); },
+          "discard"_a = false, nb::sig("def close(self, discard: bool = False) -> None"),
+          R"(Waits for the GPU and gives all memory of a private pool back. A second call does nothing.
+
+Raises vpmm.Error, and the pool stays open, while allocations live in it (`discard` True gives them back, too:
+their addresses are nobody's from then on), while other threads are in its calls, while a stream is captured,
+and for a process-wide pool. A pool that is never closed ends with its last reference, and gives everything
+back.)")
+      .def(
+          "__enter__",
+          [](nb::handle self) {
+            nb::cast<const Pool&>(self).enter();
+            return nb::borrow(self);
+          },
+          nb::sig("def __enter__(self) -> Pool"), "For a private pool, which the block's end closes.")
+      .def(
+          "__exit__", [](Pool& pool, nb::handle kind, nb::handle, nb::handle) { pool.leave(kind); }, "kind"_a.none(),
+          "error"_a.none(), "trace"_a.none(),
+          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
+                  "types.TracebackType | None) -> None"),
+          "Closes the pool. Where the block raised and allocations live, the pool ends with its last reference.")
+      .def_prop_ro("device", &Pool::device, "The ordinal of its device.")
+      .def_prop_ro("is_private", &Pool::is_private, "False for the process-wide pool of a device.")
+      .def_prop_ro("is_closed", &Pool::is_closed,
+                   "Whether close() was called: every other call raises vpmm.Error then.")
+      .def("__eq__", &Pool::is_same_as, nb::is_operator(), nb::sig(kEqual))
+      .def("__hash__", &Pool::hash, nb::sig(kHash))
+      .def("__repr__", &Pool::repr);
+}
+
+void add_allocating(PoolClass& type) {
+  type.def(
+          "allocate", &Pool::allocate, "bytes"_a.none(), "stream"_a.none(), "alignment"_a.none() = 0,
+          nb::sig("def allocate(self, bytes: int | str, stream: vpmm._streams.StreamLike, alignment: int | str = 0) -> "
+                  "int"),
+          R"(The address of `bytes` bytes for work queued on `stream` after the call; 0 bytes have the address 0.
+
+`bytes` is a number or a text such as ``"64MiB"``; `stream` a CUstream as an int, None for the default stream,
+or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. Aligned to 256 bytes, from a
+page up to pages, or to `alignment`, a power of two. Other streams may use the memory once they are ordered
+behind `stream`. Waits for the GPU only where memory would run out otherwise. Raises vpmm.OutOfMemoryError.)")
+      .def("allocate_any_stream", &Pool::allocate_any_stream, "bytes"_a.none(), "alignment"_a.none() = 0,
+           nb::sig("def allocate_any_stream(self, bytes: int | str, alignment: int | str = 0) -> int"),
+           R"(The address of memory that nothing uses any more: work on any stream may have it at once.
+
+Keeps the interpreter's lock where complete memory is at hand. Raises vpmm.OutOfMemoryError.)")
+      .def("allocate_many", &Pool::allocate_many, "bytes"_a.none(), "stream"_a.none(),
+           nb::sig("def allocate_many(self, bytes: collections.abc.Iterable[int | str], stream: "
+                   "vpmm._streams.StreamLike) -> list[int]"),
+           "An address for each size, as allocate() gives it: all, or none and vpmm.OutOfMemoryError.")
+      .def("deallocate", &Pool::deallocate, "ptr"_a.none(), "stream"_a.none(),
+           nb::sig("def deallocate(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
+           R"(Frees memory that work queued on `stream` so far is the last to use. Address 0 does nothing.
+
+The same stream may have it again at once, others when that work is done. Waits for nothing. Raises vpmm.Error
+("VPMM_ERROR_INVALID_POINTER") where no allocation starts at `ptr`.)")
+      .def("deallocate_any_stream", &Pool::deallocate_any_stream, "ptr"_a.none(),
+           nb::sig("def deallocate_any_stream(self, ptr: int) -> None"),
+           "Frees memory that work queued on any stream so far may use. Address 0 does nothing.")
+      .def("deallocate_deferred", &Pool::deallocate_deferred, "ptr"_a.none(),
+           nb::sig("def deallocate_deferred(self, ptr: int) -> None"),
+           R"(The same for finalizers and callbacks: takes no lock, calls no CUDA, and raises for no address.
+
+A later call of anybody carries it out; mistakes are counted in ``caller_mistakes``. In a closed pool it does
+nothing.)")
+      .def(
+          "deallocate_many", &Pool::deallocate_many, "ptrs"_a.none(), "stream"_a.none(),
+          nb::sig("def deallocate_many(self, ptrs: collections.abc.Iterable[int], stream: vpmm._streams.StreamLike) -> "
+                  "None"),
+          "deallocate() for each; all that are live are freed, and the error is that of the first that is not.")
+      .def("record_use", &record_use, "ptr"_a.none(), "stream"_a.none(),
+           nb::sig("def record_use(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
+           R"(Work on `stream` uses the allocation that starts at `ptr`, too: its free waits for what is queued
+there by then.
+
+Raises vpmm.Error where no allocation starts there; query() finds the start.)")
+      .def("stream_wait", &wait_for_stream, "waiting"_a.none(), "first"_a.none(),
+           nb::sig("def stream_wait(self, waiting: vpmm._streams.StreamLike, first: vpmm._streams.StreamLike) -> None"),
+           R"(Work queued on `waiting` after the call waits on the GPU for what is queued on `first` by now.
+
+For memory that goes from one stream to another. Raises vpmm.Error for what is no stream of the device.)");
+}
+
+void add_observing(PoolClass& type) {
+  type.def("query", &query, "ptr"_a.none(), nb::sig("def query(self, ptr: int) -> Allocation"),
+           "The allocation around an address. Raises vpmm.Error (\"VPMM_ERROR_INVALID_POINTER\") where there is none.")
+      .def("usable_size", &usable_size, "ptr"_a.none(), nb::sig("def usable_size(self, ptr: int) -> int"),
+           "Bytes that may be used of the allocation around `ptr`; 0 for address 0.")
+      .def("memory_info", &memory_info,
+           R"((free, total) in bytes: what the driver has free and the pool could hand out, and what the device
+has.
+
+Asks the driver.)")
+      .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
+           "The figures of the pool by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.")
+      .def("reset_peaks", &simply<vpmm_reset_peaks>, "The ``peak_`` figures begin anew with what is there now.")
+      .def("dump", &dump, "json"_a = false, nb::sig("def dump(self, json: bool = False) -> str"),
+           "Figures and every region, as text or as one JSON object.")
+      .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
+}
+
+void add_limits(PoolClass& type) {
+  type.def("trim", &trim, "bytes_to_keep"_a.none() = 0, nb::sig("def trim(self, bytes_to_keep: int | str = 0) -> int"),
+           R"(Gives idle memory back to the device until at most so many bytes are mapped; returns the bytes given
+back.
+
+Memory in use, or that the device may still be using, stays.)")
+      .def("preallocate", &preallocate, "bytes"_a.none(), nb::sig("def preallocate(self, bytes: int | str) -> None"),
+           "Maps memory until at least so many bytes are mapped in all. Raises vpmm.OutOfMemoryError.")
+      .def("set_capacity", &set_capacity, "bytes"_a.none(),
+           nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
+           "The most bytes that the pool may map from now on; None: what the device has. What is mapped stays.")
+      .def("set_peer_access", &set_peer_access, "device"_a.none(),
+           nb::sig("def set_peer_access(self, device: int) -> None"),
+           R"(Lets work on another GPU use all memory of the pool, present and future, as long as the pool lives.
+
+Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") where the hardware cannot.)")
+      .def(
+          "set_out_of_memory_callback", &Pool::set_out_of_memory_callback, "callback"_a.none(),
+          nb::sig("def set_out_of_memory_callback(self, callback: collections.abc.Callable[[int, int], object] | None) "
+                  "-> None"),
+          R"(`callback(device, bytes)` is asked before a request fails: it frees something and returns True to
+have it tried again.
+
+It runs on the thread that allocates and may call the pool. What it raises becomes the ``__cause__`` of the
+request's vpmm.OutOfMemoryError. None takes it away.)")
+      .def("synchronize", &simply<vpmm_synchronize>,
+           R"(Waits for all work of the device, and of devices with access. Raises vpmm.Error
+("VPMM_ERROR_CAPTURE_ACTIVE") while a stream is captured.)")
+      .def("reset", &simply<vpmm_reset>,
+           "Waits, then resets the device's primary context; allocations survive, streams do not.")
+      .def("defer_cleanup_begin", &simply<vpmm_defer_cleanup_begin>,
+           R"(From now on the pool unmaps and releases nothing by itself, and does not wait on the host; pairs
+nest.
+
+Running out of memory comes first.)")
+      .def("defer_cleanup_end", &simply<vpmm_defer_cleanup_end>,
+           "Ends what defer_cleanup_begin() began. Raises vpmm.Error where nothing did.")
+      .def("capture_begin", &simply<vpmm_capture_begin>,
+           "Announces a capture on a stream that is never passed to the pool; pairs nest.")
+      .def("capture_end", &simply<vpmm_capture_end>,
+           "The capture is over. Raises vpmm.Error where none was announced.");
+}
+
+void add_recording(PoolClass& type) {
+  type.def("record_start", &record_start, "path"_a.none(), "stacks"_a.none() = "none", "sample"_a.none() = 1,
+           "limit"_a.none() = 0, "window_ns"_a.none() = 0,
+           nb::sig("def record_start(self, path: str | os.PathLike[str], stacks: str = 'none', sample: int = 1, limit: "
+                   "int | "
+                   "str = 0, window_ns: int = 0) -> None"),
+           R"(Writes what happens in this pool to a file, as vpmm.record() does for a process-wide one.
+
+`stacks` is "none", "native", "python" or "both", `limit` is in bytes and `window_ns` in nanoseconds; 0: none.
+Raises vpmm.Error where the file cannot be made, an option is wrong, or a recording is running.)")
+      .def("record_mark", &record_mark, "text"_a.none(), nb::sig("def record_mark(self, text: str) -> None"),
+           "Puts `text` between the calls before and after it. Without a recording it does nothing.")
+      .def("record_stop", &simply<vpmm_record_stop>, "Ends the recording and finishes the file.");
+}
+
+}  // namespace
+
+void bind_pool(nb::module_& module) {
+  bind_allocation(module);
+  bind_region(module);
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Pool::visit_callback)},
+                                {Py_tp_clear, reinterpret_cast<void*>(&Pool::clear_callback)},
+                                {0, nullptr}};
+  PoolClass type(module, "Pool", nb::is_weak_referenceable(), nb::type_slots(slots),
+                 R"(Device memory that all libraries of a process can share, or a private pool of its own.
+
+``Pool.default()`` is the process-wide pool of a device, ``Pool(...)`` makes a private one, which ends with
+close(), with its ``with`` block or with its last reference. Sizes are bytes, or texts such as ``"16GiB"``;
+addresses are ints. Any thread may call any method, with any CUDA context current or none; calls that may wait
+let other Python threads run. Errors are vpmm.Error with a ``code``, TypeError where an argument has a wrong
+type. Two of one process-wide pool are equal.)");
+  add_life(type);
+  add_allocating(type);
+  add_observing(type);
+  add_limits(type);
+  add_recording(type);
+}
+
+}  // namespace vpmm::python

@@ -1,0 +1,10 @@
+// python: what Python sees of pools: the classes Pool, Allocation and Region, with their documentation.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace vpmm::python {
+
+void bind_pool(nanobind::module_& module);
+
+}  // namespace vpmm::python

@@ -1,0 +1,176 @@
+# vpmm: memory of a pool as an object that owns it, for those who have no array library of their own.
+
+from __future__ import annotations
+
+from types import EllipsisType, TracebackType
+from typing import Any
+
+from vpmm import _vpmm
+from vpmm._finalizers import at_death
+from vpmm._streams import StreamLike, stream_handle
+from vpmm._vpmm import Pool
+
+__all__ = ["Buffer"]
+
+_CUDA = 2  # kDLCUDA
+_LEGACY = 1  # CU_STREAM_LEGACY, which the array protocols write for handle 0
+_NO_ORDER = -1  # what consumers of DLPack say who need no ordering
+
+
+class Buffer:
+    """Device memory that is freed with the object: `size` bytes of a pool, for work on `stream`.
+
+    `size` is a number of bytes or a text such as ``"64MiB"``; `stream` a CUstream as an int, None for the default
+    stream, or any library's stream object, which the buffer keeps. The memory is that of the process-wide pool of
+    `device` (0 if nothing is said), or of `pool`. Arrays of any library are made of it without a copy, by
+    ``__cuda_array_interface__`` and DLPack, and keep it alive. It is freed by free() or at the end of its ``with``
+    block, in the order of a stream; or when it is collected, on any thread, and then work queued on any stream by then
+    may be the last to use it. Any thread may call any method. Raises vpmm.OutOfMemoryError.
+    """
+
+    def __init__(
+        self,
+        size: int | str,
+        stream: StreamLike = None,
+        *,
+        pool: Pool | None = None,
+        device: int | None = None,
+        alignment: int | str = 0,
+    ) -> None:
+        if pool is not None and device not in (None, pool.device):
+            raise TypeError(f"device is {device}, and the pool is of device {pool.device}: give one of both")
+        self._pool = Pool.default(device or 0) if pool is None else pool
+        self._nbytes = _vpmm.parse_bytes(size)
+        self._stream_object = stream  # the handle is good as long as this lives
+        self._stream = stream_handle(stream)
+        self._ptr = self._pool.allocate(self._nbytes, self._stream, alignment)
+        self._end = at_death(self, self._pool.deallocate_deferred, self._ptr)
+
+    @property
+    def ptr(self) -> int:
+        """The address on the device; 0 for a buffer of no bytes."""
+        return self._ptr
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, as asked for."""
+        return self._nbytes
+
+    @property
+    def stream(self) -> int:
+        """The CUstream that it was allocated for."""
+        return self._stream
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that the memory is of."""
+        return self._pool
+
+    @property
+    def device(self) -> int:
+        """The ordinal of its device."""
+        return self._pool.device
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether the memory was freed, or its pool was closed: the address is nobody's, or somebody else's, then."""
+        return not self._end.alive or self._pool.is_closed
+
+    def _require_memory(self, error: type[Exception]) -> None:
+        if self.is_freed:
+            raise error("this buffer is freed")
+
+    # --- its end ---
+
+    def free(self, stream: StreamLike | EllipsisType = ...) -> None:
+        """Frees the memory now; what is queued on `stream` so far is the last to use it. A second call does nothing.
+
+        Without a stream it is the one that it was allocated for. Name others that use it with record_use(), or order
+        `stream` behind them. Arrays that were made of it must not be used any more. Raises vpmm.Error, and nothing is
+        freed, where the stream is gone.
+        """
+        handle = self._stream if isinstance(stream, EllipsisType) else stream_handle(stream)
+        if self._end.detach() is None or self._pool.is_closed:
+            return
+        try:
+            self._pool.deallocate(self._ptr, handle)
+        except BaseException:
+            self._end = at_death(self, self._pool.deallocate_deferred, self._ptr)
+            raise
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.free()
+
+    # --- others that use it ---
+
+    def record_use(self, stream: StreamLike) -> None:
+        """Work on `stream` uses the memory, too: its free waits for what is queued there by then.
+
+        Raises ValueError for a buffer that is freed.
+        """
+        self._require_memory(ValueError)
+        self._pool.record_use(self._ptr, stream)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3: bytes, one after the other, that are ready once the work on `stream` so far is done.
+
+        Raises ValueError for a buffer that is freed.
+        """
+        self._require_memory(ValueError)
+        return {
+            "shape": (self._nbytes,),
+            "strides": None,
+            "typestr": "|u1",
+            "data": (self._ptr, False),
+            "version": 3,
+            "stream": self._stream or _LEGACY,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(2, device): CUDA's."""
+        return _CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:  # noqa: ANN401  a capsule
+        """A DLPack capsule of the bytes, which keeps the buffer alive.
+
+        `stream` is the consumer's, as the protocol has it: None and 1 the default stream, 2 that of the thread, -1 no
+        ordering, or a CUstream. Work on it waits for what is queued on the buffer's stream, and a free waits for it.
+        Raises BufferError for a buffer that is freed, for another device, and where a copy is asked for.
+        """
+        self._require_memory(BufferError)
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"memory of {self.__dlpack_device__()} is not copied to the device {dl_device}")
+        if copy:
+            raise BufferError("this memory is exported as it is, and not as a copy")
+        self._order(stream)
+        options = {} if max_version is None else {"max_version": max_version}
+        return _vpmm.as_dlpack(self, self._ptr, self._nbytes, self.device).__dlpack__(**options)
+
+    def _order(self, consumer: int | None) -> None:
+        if consumer == 0:
+            raise BufferError("the stream 0 means nothing in DLPack: 1 is the default stream, 2 that of the thread")
+        consumer = _LEGACY if consumer is None else consumer
+        if consumer in (_NO_ORDER, self._stream or _LEGACY):
+            return
+        self._pool.record_use(self._ptr, consumer)
+        self._pool.stream_wait(consumer, self._stream)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Buffer owns its memory and is neither copied nor pickled; vpmm.ipc_export shares it")
+
+    def __repr__(self) -> str:
+        state = ", freed" if self.is_freed else ""
+        return f"<vpmm.Buffer of {self._nbytes} bytes at {self._ptr:#x} on device {self.device}{state}>"
