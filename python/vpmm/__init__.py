@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
 from vpmm import _csv_log, _vpmm
+from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import address_of, stream_handle
 from vpmm._vpmm import Pool, __version__, device_count
@@ -34,10 +35,12 @@ __all__ = [
     "StagedMemory",
     "__version__",
     "capture",
+    "cmake_dir",
     "configure",
     "csv_log",
     "device_count",
     "dump",
+    "include_dir",
     "ipc_export",
     "ipc_open",
     "log_to_logging",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A compiler launcher that takes an object of the library from $VPMM_BUILD_FOLDER, where it was built with other options,
-# and compiles everything else, and the sources that $VPMM_COMPILED lists.
+# A compiler launcher that takes an object from $VPMM_BUILT, the build folder of the same CMakeLists.txt, where it was built
+# with other options; it compiles what that folder lacks, and the sources in $VPMM_SOURCE that $VPMM_COMPILED lists.
 previous= output= depends= source=
 for word; do
   case "$previous" in
@@ -10,10 +10,9 @@ for word; do
   esac
   previous=$word
 done
-built=$VPMM_BUILD_FOLDER/CMakeFiles/${output##*/CMakeFiles/}
-case "$output" in CMakeFiles/*) built= ;; esac # the project's own
+built=$VPMM_BUILT/CMakeFiles/${output##*CMakeFiles/}
 case " $VPMM_COMPILED " in *" ${source#"$VPMM_SOURCE/"} "*) built= ;; esac
-if [ -n "$built" ] && [ -e "$built" ]; then
+if [ -n "$output" ] && [ -e "$built" ]; then
   echo "$output:" >"$depends" && exec cp "$built" "$output"
 fi
 exec "$@"

@@ -57,9 +57,9 @@ class Subproject(unittest.TestCase):
             self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON")
 
     def test_fetched_content_is_built_linked_in_both_ways_and_not_installed(self) -> None:
-        launcher = SOURCE / "take_object.sh"
+        launcher = SOURCE.parent / "take_object.sh"
         build = self.configure("-DBY_FETCH_CONTENT=ON", "-DVPMM_STATIC=ON", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
-        taking = {"VPMM_BUILD_FOLDER": str(BUILD), "VPMM_SOURCE": str(ROOT), "VPMM_COMPILED": COMPILED}
+        taking = {"VPMM_BUILT": str(BUILD), "VPMM_SOURCE": str(ROOT), "VPMM_COMPILED": COMPILED}
         run("cmake", "--build", build, environment=dict(os.environ) | taking)
         for program in ("client", "static_client"):
             self.assertRegex(run(build / program, environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
