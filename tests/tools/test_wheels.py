@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,12 @@ class Wheels(unittest.TestCase):
         self.assertIsNone(wheels.interpreter("/no/such/python"))
         found = wheels.interpreter(sys.executable)
         self.assertEqual(found, Interpreter(sys.executable, sys.version_info[:2]))
+
+    def test_the_page_on_installing_names_every_extra_of_the_package(self) -> None:
+        table = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1].split("\n[")[0]
+        extras = re.findall(r"^([\w-]+) = ", table, re.MULTILINE)
+        page = (ROOT / "docs/guides/install.md").read_text()
+        self.assertEqual(sorted(re.findall(r"^\| `vpmm\[([\w-]+)\]`", page, re.MULTILINE)), sorted(extras))
 
     def test_a_name_that_is_no_python_is_refused_before_anything_is_built(self) -> None:
         options = ["--prefix", "/none", "--tools", "/none", "--out", "/none", "/no/such/python"]
