@@ -109,9 +109,9 @@ class Wheel(unittest.TestCase):
 
     def test_an_extension_in_cpp_is_built_against_it_and_shares_its_pool(self) -> None:
         """`import vpmm` has loaded the library by then: the extension needs no path to it."""
-        folder = self.python("import vpmm; print(vpmm.cmake_dir())").strip()
         build = self.scratch / "extension"
-        options = [f"-Dvpmm_DIR={folder}", f"-DPython_EXECUTABLE={PYTHON}", "-DCMAKE_SKIP_RPATH=ON"]
+        # What scikit-build-core makes of the entry point.
+        options = [f"-DCMAKE_PREFIX_PATH={self.site / 'vpmm'}", f"-DPython_EXECUTABLE={PYTHON}", "-DCMAKE_SKIP_RPATH=ON"]
         run("cmake", "-S", ROOT / "tests/install/extension", "-B", build, "-G", "Ninja", *options)
         run("cmake", "--build", build)
         code = f"import sys; sys.path.append({str(build)!r}); import vpmm, extension"
