@@ -1,35 +1,52 @@
-# What users get: libvpmm.so, its headers, the command line and find_package(vpmm).
+# What users get: libvpmm.so or libvpmm.a, its headers, the command line, find_package(vpmm) and pkg-config's vpmm.pc.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-get_target_property(capi_sources vpmm_capi SOURCES)
-if(capi_sources)
-  add_library(vpmm SHARED $<TARGET_OBJECTS:vpmm_capi> $<TARGET_OBJECTS:vpmm_emm>)
-  add_library(vpmm::vpmm ALIAS vpmm)
-  target_link_libraries(vpmm PRIVATE vpmm_ipc ${CMAKE_DL_LIBS})
-  # The only symbols that leave the library are the C ABI's, whatever the libraries inside it export.
-  # And it is never unloaded: a thread of it may be waiting for other processes.
-  target_link_options(vpmm PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map"
-                                   "LINKER:-z,nodelete")
-  set_target_properties(vpmm PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE CXX
-                                        LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/vpmm.map)
-  target_include_directories(vpmm INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-
-  set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/vpmm)
-  configure_package_config_file(cmake/vpmmConfig.cmake.in vpmmConfig.cmake INSTALL_DESTINATION ${package_folder})
-  # Until 1.0 a minor version may change the interface.
-  write_basic_package_version_file(vpmmConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-  install(TARGETS vpmm EXPORT vpmmTargets)
-  install(DIRECTORY include/vpmm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT vpmmTargets NAMESPACE vpmm:: DESTINATION ${package_folder})
-  install(FILES ${PROJECT_BINARY_DIR}/vpmmConfig.cmake ${PROJECT_BINARY_DIR}/vpmmConfigVersion.cmake
-          DESTINATION ${package_folder})
+# A parent that wants static libraries gets this one static, too.
+set(vpmm_kind SHARED)
+if(DEFINED BUILD_SHARED_LIBS AND NOT BUILD_SHARED_LIBS)
+  set(vpmm_kind STATIC)
 endif()
 
-file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.cpp)
-if(cli_sources)
-  find_package(CLI11 REQUIRED)
+# The rooms that a user can reach. The other two serve the command line.
+foreach(room base observe driver driver_cuda driver_sim time region arena vm pool small driver_pool context ipc capi emm)
+  list(APPEND vpmm_objects $<TARGET_OBJECTS:vpmm_${room}>)
+endforeach()
+
+# vpmm_library(target SHARED|STATIC exported_name)
+function(vpmm_library target kind exported_name)
+  add_library(${target} ${kind} ${vpmm_objects})
+  set(zstd ${VPMM_ZSTD_LIBRARY})
+  if(kind STREQUAL STATIC)
+    set(zstd zstd) # by name: where it is linked the file may lie elsewhere
+  endif()
+  target_link_libraries(${target} PRIVATE Threads::Threads ZLIB::ZLIB ${zstd} ${CMAKE_DL_LIBS}
+                                          $<BUILD_INTERFACE:vpmm_flags>)
+  target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                 $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME vpmm EXPORT_NAME ${exported_name} LINKER_LANGUAGE CXX)
+  if(kind STREQUAL SHARED)
+    # The only symbols that leave the library are the C ABI's, whatever the libraries inside it export.
+    # And it is never unloaded: a thread of it may be waiting for other processes.
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map"
+                                          "LINKER:-z,nodelete")
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0
+                                               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/vpmm.map)
+  endif()
+  if(VPMM_INSTALL)
+    install(TARGETS ${target} EXPORT vpmmTargets)
+  endif()
+endfunction()
+
+vpmm_library(vpmm ${vpmm_kind} vpmm)
+add_library(vpmm::vpmm ALIAS vpmm)
+if(VPMM_STATIC AND vpmm_kind STREQUAL SHARED)
+  vpmm_library(vpmm_static STATIC static) # of the same objects
+  add_library(vpmm::static ALIAS vpmm_static)
+endif()
+
+if(VPMM_CLI)
+  file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.cpp)
   add_executable(vpmm_cli ${cli_sources})
   target_link_libraries(vpmm_cli PRIVATE vpmm_replay vpmm_conformance CLI11::CLI11 nlohmann_json::nlohmann_json)
   # A memory manager that is linked against libvpmm.so finds these here, and not a second library with a second driver.
@@ -38,5 +55,8 @@ if(cli_sources)
   target_compile_definitions(vpmm_cli PRIVATE VPMM_VERSION="${PROJECT_VERSION}")
   set_target_properties(vpmm_cli PROPERTIES OUTPUT_NAME vpmm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin
                                             ENABLE_EXPORTS ON)
-  install(TARGETS vpmm_cli)
+endif()
+
+if(VPMM_INSTALL)
+  include(cmake/install.cmake)
 endif()

@@ -32,6 +32,7 @@ struct Frames {
   std::map<Key, std::uint64_t> numbers;  // from 1
   std::mutex mutex;                      // held for the deque alone, and over no call of Python
   std::deque<Frame> frames;              // by number less 1; who reads one holds the mutex, not the interpreter's lock
+  PyObject* const back = PyUnicode_InternFromString("f_back");  // null: there was no memory for it
 };
 
 // Under the interpreter's lock. Never destroyed: threads may still allocate when the interpreter ends.
@@ -44,7 +45,7 @@ std::atomic<bool> is_over{false};
 
 std::string text_of(PyObject* code, const char* attribute) {
   PyObject* const value = PyObject_GetAttrString(code, attribute);
-  const char* const text = value == nullptr ? nullptr : PyUnicode_AsUTF8(value);
+  const char* const text = value == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(value, nullptr);
   std::string out = text == nullptr ? "" : text;
   Py_XDECREF(value);
   PyErr_Clear();
@@ -69,16 +70,25 @@ std::uint64_t number_of(PyObject* code, int line) {
   return all.frames.size();
 }
 
+// The frame that called this one, or null. The stable ABI has no function for it.
+PyObject* caller_of(PyObject* frame) {
+  PyObject* const back = known().back == nullptr ? nullptr : PyObject_GetAttr(frame, known().back);
+  if (back != Py_None) return back;
+  Py_DECREF(back);
+  return nullptr;
+}
+
 std::size_t walk(std::uint64_t* frames, std::size_t most) {
   const nb::error_scope under_way;  // a finalizer may allocate while an exception is
   std::size_t count = 0;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  auto* frame = reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get()));
   while (frame != nullptr && count < most) {
-    auto* const code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
-    const std::uint64_t number = number_of(code, PyFrame_GetLineNumber(frame));
+    auto* const opaque = reinterpret_cast<PyFrameObject*>(frame);
+    auto* const code = reinterpret_cast<PyObject*>(PyFrame_GetCode(opaque));
+    const std::uint64_t number = number_of(code, PyFrame_GetLineNumber(opaque));
     Py_DECREF(code);
     if (number != 0) frames[count++] = number;
-    PyFrameObject* const back = PyFrame_GetBack(frame);
+    PyObject* const back = caller_of(frame);
     Py_DECREF(frame);
     frame = back;
   }
@@ -87,13 +97,11 @@ std::size_t walk(std::uint64_t* frames, std::size_t most) {
   return count;
 }
 
-// Whoever called has let go of the interpreter's lock, or a library that was called from Python has: it is taken for a
+// Where the caller, or a library that was called from Python, has let go of the interpreter's lock, it is taken for a
 // moment. None of the pool's locks is held, so its holder waits for nothing of ours. A thread that Python does not know
 // has no frames.
 std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most) try {
-  if (is_over || Py_IsInitialized() == 0) return 0;
-  if (PyGILState_Check() == 1) return walk(frames, most);
-  if (PyGILState_GetThisThreadState() == nullptr) return 0;
+  if (is_over || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return 0;
   const WithLock taken;
   return is_over ? 0 : walk(frames, most);
 } catch (const std::bad_alloc&) {

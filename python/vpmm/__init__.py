@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 from vpmm import _csv_log, _vpmm
 from vpmm._buffer import Buffer
+from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._vpmm import Allocation, Pool, Region, device_count
@@ -40,10 +41,12 @@ __all__ = [
     "StagedMemory",
     "__version__",
     "capture",
+    "cmake_dir",
     "configure",
     "csv_log",
     "device_count",
     "dump",
+    "include_dir",
     "ipc_export",
     "ipc_open",
     "log_to_logging",

@@ -7,13 +7,28 @@ import importlib
 import os
 import pkgutil
 import sys
+from collections.abc import Sequence
 
-from vpmm import commands
+from vpmm import __version__, cmake_dir, commands, include_dir
 from vpmm.errors import Error
+
+
+class _Print(argparse.Action):
+    """Prints its constant and ends, as argparse's version action does, but never breaks a line."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self.const)
+        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="vpmm", description="One GPU memory pool for a whole process.")
+    made.add_argument("--version", action=_Print, const=f"vpmm {__version__}", help="print the version")
+    made.add_argument("--cmake-dir", action=_Print, const=cmake_dir(), help="print the folder for CMake's vpmm_DIR")
+    made.add_argument("--include-dir", action=_Print, const=include_dir(), help="print the folder of the headers")
     verbs = made.add_subparsers(dest="verb", required=True, metavar="VERB")
     for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda each: each.name):
         importlib.import_module(f"vpmm.commands.{module.name}").add_parser(verbs)

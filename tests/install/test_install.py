@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,8 +57,25 @@ class Install(unittest.TestCase):
     def test_a_c11_program_builds_and_runs(self) -> None:
         self.assertRegex(run(self.build_client("c_client"), environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
 
-    def test_a_cpp_program_builds_and_runs(self) -> None:
-        self.assertRegex(run(self.build_client("cpp_client"), environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
+    def test_a_cpp_program_builds_and_runs_on_the_shared_and_on_the_static_library(self) -> None:
+        shared = self.build_client("cpp_client")
+        static = shared.with_name("static_cpp_client")
+        for program in (shared, static):
+            self.assertRegex(run(program, environment=NO_GPU), r"^vpmm \d+\.\d+\.\d+$")
+        self.assertNotIn("libvpmm", run("readelf", "-d", static))
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "pkg-config is not installed")
+    def test_pkg_config_says_how_to_compile_and_link(self) -> None:
+        moved = self.scratch / "moved"  # the file speaks of the folder that it lies in
+        moved.symlink_to(self.prefix)
+        (file,) = moved.rglob("vpmm.pc")
+        environment = NO_GPU | {"PKG_CONFIG_PATH": str(file.parent)}
+        flags = run("pkg-config", "--cflags", "--libs", "vpmm", environment=environment).split()
+        program = self.scratch / "by_pkg_config"
+        run("cc", "-std=c11", ROOT / "tests/install/c_client/main.c", "-o", program, *flags, environment=environment)
+        said = run(program, environment=environment | {"LD_LIBRARY_PATH": str(file.parent.parent)})
+        self.assertEqual(said, f"vpmm {run('pkg-config', '--modversion', 'vpmm', environment=environment)}")
+        self.assertIn("-lzstd", run("pkg-config", "--static", "--libs", "vpmm", environment=environment))
 
     def test_another_minor_version_is_refused(self) -> None:
         source = self.scratch / "version"
@@ -93,10 +111,15 @@ class Install(unittest.TestCase):
         mapped = load + "print(open('/proc/self/maps').read())"
         self.assertNotIn("libcuda", run(sys.executable, "-c", mapped, environment=environment))
 
-    def test_the_installed_headers_are_the_public_ones(self) -> None:
-        installed = {str(path.relative_to(self.prefix / "include")) for path in self.prefix.glob("include/**/*.h*")}
+    def test_the_public_headers_are_installed_and_nothing_else_beside_them(self) -> None:
+        paths = [path for path in (self.prefix / "include").rglob("*") if path.is_file()]
+        installed = {str(path.relative_to(self.prefix / "include")) for path in paths}
         public = {str(path.relative_to(ROOT / "include")) for path in ROOT.glob("include/vpmm/**/*.h*")}
         self.assertEqual(installed, public)
+
+    def test_the_licence_is_installed(self) -> None:
+        (licence,) = self.prefix.glob("share/doc/vpmm/LICENSE")
+        self.assertEqual(licence.read_text(), (ROOT / "LICENSE").read_text())
 
     def test_the_command_line_is_installed_and_says_its_version(self) -> None:
         said = run(self.prefix / "bin/vpmm", "--version", environment=NO_GPU)

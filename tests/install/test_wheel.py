@@ -1,7 +1,7 @@
-"""tests: the wheel holds the package, the module and the library, and is all that a program needs.
+"""tests: the wheel holds the package, the module and the library, and is all that a program or an extension needs.
 
-Built from what `cmake --install` leaves behind, so that the library is not compiled again. VPMM_PACKAGE_PYTHON names
-the interpreter that has nanobind and scikit-build-core.
+Built from the source distribution and what `cmake --install` leaves behind, with the objects of the build but for one,
+so that little is compiled again. VPMM_PACKAGE_PYTHON names the interpreter that has nanobind and scikit-build-core.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 import zipfile
 from pathlib import Path
 
+from test_sdist import unpacked_sdist
+
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import wheels  # noqa: E402  found there
+
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev"))
+LAUNCHER = ROOT / "tests/install/take_object.sh"
 PYTHON = os.environ.get("VPMM_PACKAGE_PYTHON", "")
 
 
@@ -38,18 +46,16 @@ class Wheel(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         scratch = Path(folder.name)
         run("cmake", "--install", BUILD, "--prefix", scratch / "prefix")
-        settings = {
-            "cmake.source-dir": "python",
-            "cmake.define.CMAKE_PREFIX_PATH": scratch / "prefix",
-            "build-dir": scratch / "build",
-            "build.targets": "vpmm_python",
-        }
-        options = [f"--config-settings={name}={value}" for name, value in settings.items()]
-        offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
-        run(PYTHON, "-m", "pip", "wheel", *offline, *options, "-w", scratch / "wheels", ROOT)
+        options = wheels.wheel_options(scratch / "prefix", scratch / "build")
+        offline = ["--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+        tree = unpacked_sdist(scratch)
+        options.append(f"--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER={LAUNCHER}")
+        taking = {"VPMM_BUILT": f"{BUILD}/python", "VPMM_SOURCE": str(tree), "VPMM_COMPILED": "python/src/events.cpp"}
+        run(PYTHON, "-m", "pip", "wheel", *offline, *options, "-w", scratch / "wheels", tree, **taking)
         (cls.wheel,) = (scratch / "wheels").glob("*.whl")
+        cls.scratch = scratch
         cls.site = scratch / "site"
-        run(PYTHON, "-m", "pip", "install", *offline[:2], "--target", cls.site, cls.wheel)
+        run(PYTHON, "-m", "pip", "install", "--no-deps", *offline, "--target", cls.site, cls.wheel)
 
     def python(self, code: str) -> str:
         return run(PYTHON, "-c", code, PYTHONPATH=str(self.site), VPMM_DRIVER="sim")
@@ -63,7 +69,7 @@ class Wheel(unittest.TestCase):
         )
         self.assertEqual(said.split(), [project[1]] * 2)
 
-    def test_it_holds_the_package_the_module_and_the_library_and_nothing_else(self) -> None:
+    def test_it_holds_the_package_the_module_the_library_and_what_extensions_need_and_nothing_else(self) -> None:
         names = {name for name in zipfile.ZipFile(self.wheel).namelist() if ".dist-info/" not in name}
         packages = [ROOT / "python/vpmm", ROOT / "python/vpmm_autoload"]
         paths = [
@@ -74,9 +80,9 @@ class Wheel(unittest.TestCase):
         paths += (ROOT / "python/vpmm/reporting/web").iterdir()
         sources = {str(path.relative_to(ROOT / "python")) for path in paths}
         sources = {name for name in sources if "__pycache__" not in name}
-        sources |= {f"vpmm/include/vpmm/{name}" for name in ("vpmm.h", "vpmm.hpp", "cuda_mr.hpp", "rmm_mr.hpp")} | {
-            "vpmm_autoload.pth"
-        }
+        headers = {str(path.relative_to(ROOT)) for path in ROOT.glob("include/vpmm/**/*.h*")}
+        sources |= {f"vpmm/{name}" for name in headers} | {"vpmm_autoload.pth"}
+        sources |= {f"vpmm/cmake/vpmmConfig{part}.cmake" for part in ("", "Version")}
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)
         self.assertEqual(len(compiled), 3, compiled)
@@ -96,6 +102,31 @@ class Wheel(unittest.TestCase):
         code = f"import site; site.addsitedir({str(self.site)!r}); import warnings; warnings.simplefilter('default')"
         said = run(PYTHON, "-c", f"{code}; import cupy", PYTHONPATH=folder.name, VPMM_USE="cupy", stderr=True)
         self.assertIn("VPMM_USE is set, but CuPy keeps its own CUDA allocator: CuPy 1.0 is not supported", said)
+
+    def test_what_is_compiled_in_it_is_stripped(self) -> None:
+        for file in (*self.site.glob("vpmm/*.so*"), self.site / "vpmm/bin/vpmm-native"):
+            self.assertNotIn(".symtab", run("readelf", "-S", "--wide", file), file)
+
+    def test_an_extension_in_cpp_is_built_against_it_and_shares_its_pool(self) -> None:
+        """`import vpmm` has loaded the library by then: the extension needs no path to it."""
+        build = self.scratch / "extension"
+        # What scikit-build-core makes of the entry point.
+        options = [
+            f"-DCMAKE_PREFIX_PATH={self.site / 'vpmm'}",
+            f"-DPython_EXECUTABLE={PYTHON}",
+            "-DCMAKE_SKIP_RPATH=ON",
+        ]
+        run("cmake", "-S", ROOT / "tests/install/extension", "-B", build, "-G", "Ninja", *options)
+        run("cmake", "--build", build)
+        code = f"import sys; sys.path.append({str(build)!r}); import vpmm, extension"
+        said = self.python(f"{code}; print(extension.hold(5 << 20) % 256, vpmm.stats()['live_allocations'])")
+        self.assertEqual(said, "0 1\n")
+
+    def test_scikit_build_core_is_told_where_its_package_of_cmake_is(self) -> None:
+        code = (
+            "import importlib.metadata as m; print([p.load().__path__ for p in m.entry_points(group='cmake.prefix')])"
+        )
+        self.assertEqual(self.python(code), f"[[{str(self.site / 'vpmm')!r}]]\n")
 
     def test_the_module_finds_the_library_beside_itself(self) -> None:
         (module,) = self.site.glob("vpmm/_vpmm.*.so")

@@ -173,6 +173,17 @@ if len(sys.argv) == 1:
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"^vpmm: VPMM_DRIVER=nonsense.*\n$")
 
+    def test_options_print_the_version_and_the_folders_for_extensions(self) -> None:
+        for option, expected in {
+            "--version": f"vpmm {vpmm.__version__}\n",
+            "--cmake-dir": f"{vpmm.cmake_dir()}\n",
+            "--include-dir": f"{vpmm.include_dir()}\n",
+        }.items():
+            done = run("-m", "vpmm", option)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""))
+        self.assertTrue(Path(vpmm.cmake_dir(), "vpmmConfig.cmake").is_file())
+        self.assertTrue(Path(vpmm.include_dir(), "vpmm", "vpmm.hpp").is_file())
+
     def test_without_a_verb_it_says_how_it_is_used(self) -> None:
         done = run("-m", "vpmm")
         self.assertEqual(done.returncode, 2)

@@ -35,7 +35,7 @@ def unsupported(message: str) -> Error:
 def fingerprint(files: Iterable[Path], facts: object) -> str:
     """Of all that a library is made from: these files, this module, and what `facts` says when it is printed."""
     digest = hashlib.sha256()
-    for path in (*sorted(files), *sorted(HEADERS.iterdir()), Path(__file__)):
+    for path in (*sorted(files), *sorted(HEADERS.rglob("*.h*")), Path(__file__)):
         digest.update(path.read_bytes())
     digest.update(repr((facts, PACKAGE)).encode())
     return digest.hexdigest()[:16]

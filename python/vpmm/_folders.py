@@ -1,0 +1,17 @@
+# vpmm: what a C++ extension that is built against the package asks for.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def cmake_dir() -> str:
+    """The folder of the CMake package, for ``-Dvpmm_DIR``; its target ``vpmm::vpmm`` is this package's library."""
+    return str(_PACKAGE / "cmake")
+
+
+def include_dir() -> str:
+    """The folder to include ``vpmm/vpmm.hpp`` from."""
+    return str(_PACKAGE / "include")

@@ -1,0 +1,18 @@
+#!/bin/sh
+# A compiler launcher that takes an object from $VPMM_BUILT, the build folder of the same CMakeLists.txt, where it was built
+# with other options; it compiles what that folder lacks, and the sources in $VPMM_SOURCE that $VPMM_COMPILED lists.
+previous= output= depends= source=
+for word; do
+  case "$previous" in
+    -o) output=$word ;;
+    -MF) depends=$word ;;
+    -c) source=$word ;;
+  esac
+  previous=$word
+done
+built=$VPMM_BUILT/CMakeFiles/${output##*CMakeFiles/}
+case " $VPMM_COMPILED " in *" ${source#"$VPMM_SOURCE/"} "*) built= ;; esac
+if [ -n "$output" ] && [ -e "$built" ]; then
+  echo "$output:" >"$depends" && exec cp "$built" "$output"
+fi
+exec "$@"

@@ -1,0 +1,54 @@
+"""tests: which interpreters tools/wheels.py builds wheels with; tests/install/test_wheel.py builds one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import wheels  # noqa: E402  found there
+from wheels import Interpreter  # noqa: E402
+
+
+class Wheels(unittest.TestCase):
+    def test_versions_with_the_stable_abi_share_the_wheel_of_the_oldest(self) -> None:
+        given = [Interpreter(f"python3.{minor}", (3, minor)) for minor in (14, 9, 12, 10, 13, 11)]
+        chosen = [each.path for each in wheels.one_for_each_wheel(given)]
+        self.assertEqual(chosen, ["python3.10", "python3.11", "python3.12"])
+
+    def test_a_version_that_is_here_twice_is_built_once(self) -> None:
+        given = [Interpreter("python3.11", (3, 11)), Interpreter("python3", (3, 11))]
+        self.assertEqual(wheels.one_for_each_wheel(given), given[:1])
+
+    def test_a_launcher_without_its_python_is_passed_over(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            shim = Path(folder, "python3.12")
+            shim.write_text("#!/bin/sh\necho 'not installed' >&2\nexit 127\n")
+            shim.chmod(0o755)
+            self.assertIsNone(wheels.interpreter(str(shim)))
+        self.assertIsNone(wheels.interpreter("/no/such/python"))
+        found = wheels.interpreter(sys.executable)
+        self.assertEqual(found, Interpreter(sys.executable, sys.version_info[:2]))
+
+    def test_the_page_on_installing_names_every_extra_of_the_package(self) -> None:
+        table = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1].split("\n[")[0]
+        extras = re.findall(r"^([\w-]+) = ", table, re.MULTILINE)
+        page = (ROOT / "docs/install.md").read_text()
+        self.assertEqual(sorted(re.findall(r"^\| `vpmm\[([\w-]+)\]`", page, re.MULTILINE)), sorted(extras))
+
+    def test_a_name_that_is_no_python_is_refused_before_anything_is_built(self) -> None:
+        options = ["--prefix", "/none", "--tools", "/none", "--out", "/none", "/no/such/python"]
+        done = subprocess.run(
+            [sys.executable, ROOT / "tools/wheels.py", *options], capture_output=True, text=True, check=False
+        )
+        self.assertEqual((done.returncode, done.stderr), (1, "wheels: /no/such/python is no Python that runs\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
