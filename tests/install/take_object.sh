@@ -10,7 +10,9 @@ for word; do
   esac
   previous=$word
 done
-built=$VPMM_BUILT/CMakeFiles/${output##*CMakeFiles/}
+target=${output##*CMakeFiles/}
+# By name within its target: where the source lies outside the project, the path differs.
+built=$(find "$VPMM_BUILT/CMakeFiles/${target%%/*}" -name "${output##*/}" 2>/dev/null)
 case " $VPMM_COMPILED " in *" ${source#"$VPMM_SOURCE/"} "*) built= ;; esac
 if [ -n "$output" ] && [ -e "$built" ]; then
   echo "$output:" >"$depends" && exec cp "$built" "$output"
