@@ -231,6 +231,12 @@ unmapped) or "in flight".)")
 
 using PoolClass = nb::class_<Pool>;
 
+// Of a pool that is opened all but the device are settings, and these have names.
+void require_names(const nb::args& others) {
+  if (others.size() != 0)
+    raise_type_error(shown(others[0]) + " has no name: settings are keywords, as in capacity=\"16GiB\"");
+}
+
 void add_life(PoolClass& type) {
   // Read when they are bound, and copied then.
   const std::string parameters = Settings::parameters();
@@ -246,22 +252,33 @@ What is not named comes from the variables, whose names are those of the keyword
 ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for a keyword that
 does not exist or a value of a wrong type.)";
   type.def(
-          "__init__", [](Pool* self, nb::handle device, const nb::kwargs& given) { new (self) Pool(device, given); },
-          "device"_a = 0, "settings"_a, nb::sig(init.c_str()),
+          "__init__",
+          [](Pool* self, nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            new (self) Pool(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(init.c_str()),
           ("Opens a private pool on `device`, an ordinal." + settings).c_str())
-      .def_static("default", &Pool::open_default, "device"_a = 0, nb::sig("def default(device: int = 0) -> Pool"),
+      .def_static("default", &Pool::open_default, "device"_a.none() = 0,
+                  nb::sig("def default(device: int = 0) -> Pool"),
                   R"(The process-wide pool of `device`, opened from the environment at the first call.
 
 All that the process does with VPMM uses it, C and C++ too. It is never closed. Raises vpmm.Error where the
 device or the driver is missing, or a variable has a value that is not allowed.)")
-      .def_static("configure", &Pool::configure_default, "device"_a = 0, "settings"_a, nb::sig(configure.c_str()),
-                  R"(Opens the process-wide pool of `device` with settings, which are those of Pool, and returns it.
+      .def_static(
+          "configure",
+          [](nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            return Pool::configure_default(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(configure.c_str()),
+          R"(Opens the process-wide pool of `device` with settings, which are those of Pool, and returns it.
 
 Call it before anything else opens the pool: where it is open with other settings, vpmm.Error names the
 difference.)")
       .def(
           "close", [](Pool& pool, nb::handle discard) { pool.close(switch_of(discard, "discard")); },
-          "discard"_a = false, nb::sig("def close(self, discard: bool = False) -> None"),
+          "discard"_a.none() = false, nb::sig("def close(self, discard: bool = False) -> None"),
           R"(Waits for the GPU and gives all memory of a private pool back. A second call does nothing.
 
 Raises vpmm.Error, and the pool stays open, while allocations live in it (`discard` True gives them back, too:
@@ -356,7 +373,7 @@ Asks the driver.)")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
            "The figures of the pool by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.")
       .def("reset_peaks", &simply<vpmm_reset_peaks>, "The ``peak_`` figures begin anew with what is there now.")
-      .def("dump", &dump, "json"_a = false, nb::sig("def dump(self, json: bool = False) -> str"),
+      .def("dump", &dump, "json"_a.none() = false, nb::sig("def dump(self, json: bool = False) -> str"),
            "Figures and every region, as text or as one JSON object.")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
 }

@@ -102,6 +102,11 @@ if len(sys.argv) == 1:
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stderr, "vpmm: can't open file 'nope.py': No such file or directory\n")
 
+    def test_run_without_a_program_asks_for_one_and_not_for_its_arguments(self) -> None:
+        done = run("-m", "vpmm", "run")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("vpmm run: error: the following arguments are required: script\n", done.stderr)
+
     def test_info_names_version_and_devices(self) -> None:
         done = run("-m", "vpmm", "info")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
