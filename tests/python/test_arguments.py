@@ -78,6 +78,8 @@ class Sizes(ArgumentTest):
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
             (lambda: pool.allocate(-1, 0), vpmm.Error, "bytes is -1: must not be negative"),
             (lambda: pool.allocate(1 << 70, 0), vpmm.Error, "bytes is 1180591620717411303424: more than 64 bits hold"),
+            (lambda: pool.allocate(1 << 62, 0), vpmm.Error, "4611686018427387904 bytes is more than any address space"),
+            (lambda: pool.allocate(1, 0, 1 << 62), vpmm.Error, "alignment 4611686018427387904 is more than any"),
             (lambda: pool.allocate("4Gib", 0), vpmm.Error, "bytes: '4Gib' is not a size"),
             (lambda: pool.allocate(4e9, 0), TypeError, "bytes is 4000000000.0: must be a whole number of bytes, or a"),
             (lambda: pool.allocate(True, 0), TypeError, "bytes is True"),
@@ -135,8 +137,12 @@ class Streams(ArgumentTest):
     def test_one_stream_waits_for_another(self) -> None:
         self.pool.stream_wait(Protocol(), first=1)
         self.pool.stream_wait(None, 2)
-        with self.assertRaises(vpmm.Error):
-            self.pool.stream_wait(2, 0x4200)
+        for streams, words in (
+            ((2, 0x4200), "`first` 0x4200 is no stream"),
+            ((0x4200, 2), "`waiting` 0x4200 is no stream"),
+        ):
+            with self.error(vpmm.Error, words):
+                self.pool.stream_wait(*streams)
 
 
 class Settings(ArgumentTest):
