@@ -118,7 +118,7 @@ class CommandLine(unittest.TestCase):
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
             self.assertIn(
-                "`explode` is no command: convert, emm-check, fit, info, replay, report, top or try",
+                "`explode` is no command: convert, emm-check, fit, info, replay, report, run, top or try",
                 vpmm(*words).stderr,
                 words,
             )
@@ -437,7 +437,7 @@ class CommandLine(unittest.TestCase):
         (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n")
         done = vpmm("try", "a file", "--json", PYTHONPATH=str(self.folder))
         self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
-        for verb in ("convert", "report", "top", "try"):
+        for verb in ("convert", "report", "run", "top", "try"):
             done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
             if "python3 does not have" not in done.stderr:
                 self.skipTest("python3 has the package vpmm")
