@@ -89,7 +89,7 @@ class Data(Sharing):
     def test_the_example_runs(self) -> None:
         example = Path(__file__).resolve().parents[2] / "examples/multi_process.py"
         done = run(str(example))
-        expected = "the copy outlives the opening: 1\nthe other process made it 1 to 1000\n"
+        expected = "the copy is valid after closing: 1\nafter the other process added 1: 1 to 1000\n"
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""))
 
 
