@@ -86,10 +86,10 @@ def value(formula: str, known: set[float]) -> float:
 
     def of(node: ast.expr) -> float:
         if isinstance(node, ast.BinOp):
-            return OPERATORS[type(node.op)](of(node.left), of(node.right))
-        assert isinstance(node, ast.Constant), formula
+            return float(OPERATORS[type(node.op)](of(node.left), of(node.right)))
+        assert isinstance(node, ast.Constant) and isinstance(node.value, int | float), formula
         number = float(node.value)
-        assert number in known | CONSTANTS, f"{node.value} is not in the row"
+        assert number in known | CONSTANTS, f"{number} is not in the row"
         return number
 
     return of(ast.parse(formula, mode="eval").body)
@@ -228,11 +228,11 @@ class Simulator(unittest.TestCase):
         traces = ["gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"]
         peaks = {trace: self.rounded_peak(trace) for trace in traces}
         for label, setting in (("`vpmm`", "balanced"), ("`footprint`", "footprint"), ("`vpmm-page`", "page")):
-            cells = []
-            for trace in traces:
-                line = golden[trace, setting, "recorded"]
-                mapped, time = (int(re.search(rf"{key}=(\d+)", line)[1]) for key in ("mapped", "driver_us"))  # type: ignore[index]
-                cells.append(f"{mapped / peaks[trace]:.3f}, {time / 1000:.0f} ms")
+            figures = [dict(re.findall(r"(\w+)=(\d+)", golden[trace, setting, "recorded"])) for trace in traces]
+            cells = [
+                f"{int(figure['mapped']) / peaks[trace]:.3f}, {int(figure['driver_us']) / 1000:.0f} ms"
+                for trace, figure in zip(traces, figures, strict=True)
+            ]
             self.assertIn(f"| {label} | {' | '.join(cells)} |", read("docs/where-it-loses.md"))
 
 
