@@ -134,6 +134,10 @@ class Handles(Sharing):
         with self.assertRaisesRegex(ValueError, "kind 9"):
             vpmm.IpcHandle((9, handle.token, 80, 0, bytes(16))).open()
 
+    def test_what_is_no_handle_is_an_error_that_names_it(self) -> None:
+        with self.assertRaisesRegex(TypeError, "handle is 3: must be an IpcHandle, as vpmm.ipc_export"):
+            vpmm.ipc_open(3)  # type: ignore[arg-type]  # wrong on purpose
+
     def test_a_handle_of_a_process_that_is_gone_is_refused(self) -> None:
         code = """
 import pickle, vpmm
