@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "vpmm/vpmm.h"
 
@@ -24,6 +25,8 @@ std::uint64_t whole_number_of(nanobind::handle value, const char* name, vpmm_sta
 int device_of(nanobind::handle value);
 // A CUstream: an int, None for the legacy default stream, or any library's stream object.
 std::uintptr_t stream_of(nanobind::handle value);
+// Of any iterable but a text.
+std::vector<nanobind::object> items_of(nanobind::handle values, const char* name);
 bool switch_of(nanobind::handle value, const char* name);
 // Raises UnicodeEncodeError for half a surrogate pair.
 std::string text_of(nanobind::handle value, const char* name);

@@ -231,6 +231,12 @@ unmapped) or "in flight".)")
 
 using PoolClass = nb::class_<Pool>;
 
+// Of a pool that is opened all but the device are settings, and these have names.
+void require_names(const nb::args& others) {
+  if (others.size() != 0)
+    raise_type_error(shown(others[0]) + " has no name: settings are keywords, as in capacity=\"16GiB\"");
+}
+
 void add_life(PoolClass& type) {
   // Read when they are bound, and copied then.
   const std::string parameters = Settings::parameters();
@@ -246,22 +252,33 @@ Settings that are not given come from environment variables: ``VPMM_`` and the k
 ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for an unknown keyword or a
 value of a wrong type.)";
   type.def(
-          "__init__", [](Pool* self, nb::handle device, const nb::kwargs& given) { new (self) Pool(device, given); },
-          "device"_a = 0, "settings"_a, nb::sig(init.c_str()),
+          "__init__",
+          [](Pool* self, nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            new (self) Pool(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(init.c_str()),
           ("Opens a private pool on the device with ordinal `device`." + settings).c_str())
-      .def_static("default", &Pool::open_default, "device"_a = 0, nb::sig("def default(device: int = 0) -> Pool"),
+      .def_static("default", &Pool::open_default, "device"_a.none() = 0,
+                  nb::sig("def default(device: int = 0) -> Pool"),
                   R"(The process-wide pool of `device`. The first call opens it with the settings of the environment.
 
 All users of VPMM in the process share it, including C and C++ code. It is never closed. Raises vpmm.Error if
 the device or the driver is missing, or a variable has a value that is not allowed.)")
-      .def_static("configure", &Pool::configure_default, "device"_a = 0, "settings"_a, nb::sig(configure.c_str()),
-                  R"(Opens the process-wide pool of `device` with the settings of Pool and returns it.
+      .def_static(
+          "configure",
+          [](nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            return Pool::configure_default(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(configure.c_str()),
+          R"(Opens the process-wide pool of `device` with the settings of Pool and returns it.
 
 Call it before anything else opens the pool. If the pool is open with other settings, vpmm.Error names the
 difference.)")
       .def(
           "close", [](Pool& pool, nb::handle discard) { pool.close(switch_of(discard, "discard")); },
-          "discard"_a = false, nb::sig("def close(self, discard: bool = False) -> None"),
+          "discard"_a.none() = false, nb::sig("def close(self, discard: bool = False) -> None"),
           R"(Closes a private pool: waits for the GPU and releases all memory. A second call does nothing.
 
 Raises vpmm.Error, and leaves the pool open, while the pool has live allocations, while other threads are
@@ -359,7 +376,7 @@ Asks the driver.)")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
            "The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.")
       .def("reset_peaks", &simply<vpmm_reset_peaks>, "Resets the ``peak_`` statistics to the current values.")
-      .def("dump", &dump, "json"_a = false, nb::sig("def dump(self, json: bool = False) -> str"),
+      .def("dump", &dump, "json"_a.none() = false, nb::sig("def dump(self, json: bool = False) -> str"),
            "Statistics and every region, as text or as one JSON object.")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
 }

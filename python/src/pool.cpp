@@ -46,14 +46,6 @@ int ask_python(void* argument, int device, std::uint64_t bytes) {
   }
 }
 
-// What a caller may pass for a list: any iterable but a text.
-std::vector<nb::object> items_of(nb::handle values, const char* name) {
-  std::vector<nb::object> items;
-  if (nb::isinstance<nb::str>(values)) raise_type_error(std::string(name) + " is a text: must be a sequence");
-  for (const nb::handle value : nb::iter(values)) items.push_back(nb::borrow(value));
-  return items;
-}
-
 }  // namespace
 
 // --- the life of a pool ---

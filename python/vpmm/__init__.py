@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
+import numbers
 import os
 from collections.abc import Iterator
 from types import TracebackType
@@ -114,6 +116,7 @@ class Recording:
         window_ns: int,
     ) -> None:
         self._pool = Pool.default(device)
+        self._path = path
         self._is_running = False
         self._pool.record_start(path, stacks, sample, limit, window_ns)
         self._is_running = True
@@ -123,6 +126,10 @@ class Recording:
         if self._is_running:
             self._is_running = False
             self._pool.record_stop()
+
+    def __repr__(self) -> str:
+        state = "" if self._is_running else ", stopped"
+        return f"<vpmm.Recording of device {self._pool.device} to {os.fspath(self._path)}{state}>"
 
     def __enter__(self) -> Recording:
         return self
@@ -152,8 +159,20 @@ def record(
     stopped is finished when the process exits. A device has at most one recording at a time. Raises vpmm.Error if the
     file cannot be created or an option is invalid.
     """
+    if not isinstance(stacks, bool | str):
+        raise TypeError(f'stacks is {stacks!r}: must be True, False, "native" or "python"')
     kinds: Stacks = stacks if isinstance(stacks, str) else "both" if stacks else "none"
-    return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
+    return Recording(path, device, kinds, sample, 0 if limit is None else limit, _nanoseconds(window, "window"))
+
+
+def _nanoseconds(seconds: float | None, name: str) -> int:
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+        raise TypeError(f"{name} is {seconds!r}: must be a number of seconds, or None")
+    if not 0 <= seconds < math.inf:
+        raise Error(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
+    return round(seconds * 1e9)
 
 
 def record_mark(text: str) -> None:

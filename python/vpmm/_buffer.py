@@ -37,6 +37,8 @@ class Buffer:
         device: int | None = None,
         alignment: int | str = 0,
     ) -> None:
+        if pool is not None and not hasattr(pool, "allocate"):
+            raise TypeError(f"pool is {pool!r}: must be a vpmm.Pool, or None")
         if pool is not None and device not in (None, pool.device):
             raise TypeError(f"device is {device}, and the pool is of device {pool.device}: give one of both")
         self._pool = Pool.default(device or 0) if pool is None else pool

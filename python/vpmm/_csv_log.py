@@ -47,6 +47,8 @@ class CsvLog:
     """Logs allocations and frees made through the Python package until it is stopped; see vpmm.csv_log()."""
 
     def __init__(self, path_or_file: str | os.PathLike[str] | TextIO, locations: bool, memory: bool) -> None:
+        if not isinstance(path_or_file, (str, os.PathLike)) and not hasattr(path_or_file, "write"):
+            raise TypeError(f"path_or_file is {path_or_file!r}: must be a path, or a file that can be written to")
         self._owns_file = isinstance(path_or_file, (str, os.PathLike))
         if isinstance(path_or_file, (str, os.PathLike)):
             self._file: TextIO = open(path_or_file, "w", encoding="utf-8")  # noqa: SIM115  closed by stop()

@@ -329,4 +329,6 @@ def ipc_export(obj: Any, size: int | None = None) -> IpcHandle:  # noqa: ANN401 
 
 def ipc_open(handle: IpcHandle, device: int | None = None) -> OpenedMemory:
     """Returns handle.open(device)."""
+    if not isinstance(handle, IpcHandle):
+        raise TypeError(f"handle is {handle!r}: must be an IpcHandle, as vpmm.ipc_export() makes them")
     return handle.open(device)

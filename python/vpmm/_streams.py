@@ -48,7 +48,7 @@ def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keep
 
 def _integer(value: Any) -> int | None:  # noqa: ANN401  NumPy's integers, too
     try:
-        return operator.index(value)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
 

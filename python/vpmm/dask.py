@@ -11,10 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from distributed import WorkerPlugin
-
 import vpmm
 from vpmm._vpmm import Pool
+from vpmm.errors import MissingPackageError
+
+try:
+    from distributed import WorkerPlugin
+except ModuleNotFoundError as error:
+    raise MissingPackageError("vpmm.dask", "distributed", error) from error
 
 __all__ = ["PoolPlugin", "spill_oldest"]
 
@@ -57,7 +61,7 @@ class PoolPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         device: int = 0,
         rmm: bool | None = None,
         spill: Callable[[Any, int], bool] | None = spill_oldest,
-        **settings: vpmm.Setting,
+        **settings: Any,
     ) -> None:
         """`device` is the ordinal of the worker's GPU in its process: 0 under dask-cuda.
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/message.hpp"
@@ -38,6 +40,19 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), text) != words.end();
 }
 
+bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
+
+// Of words behind commas, with blanks around them and in any case, as Python's part takes them.
+bool are_all_of(std::string_view text, std::initializer_list<std::string_view> words) {
+  std::string word;
+  const auto is_known = [&] { return word.empty() || is_one_of(std::exchange(word, {}), words); };
+  for (const char letter : text) {
+    if (letter == ',' && !is_known()) return false;
+    if (letter != ',' && !is_blank(letter)) word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return is_known();
+}
+
 bool is_anything(std::string_view /*text*/) { return true; }
 bool is_switch(std::string_view text) { return is_one_of(text, {"0", "1"}); }
 bool is_number(std::string_view text) { return parse_count(text).has_value(); }
@@ -57,11 +72,12 @@ constexpr ProcessVariable kIpcFolder{
     "folder of the sockets through which processes share memory",
     [](std::string_view text) { return text.front() == '/' && text.size() <= kLongestFolder; }};
 constexpr ProcessVariable kIpcTimeout{"VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
-                                      "longest wait for one answer of another process",
+                                      "longest wait for one answer of another process, in milliseconds",
                                       [](std::string_view text) { return is_count_in(text, 1, kLongestMs); }};
-constexpr ProcessVariable kIpcGrace{"VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
-                                    "how long memory stays open for a process that is gone and cannot be watched",
-                                    [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
+constexpr ProcessVariable kIpcGrace{
+    "VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
+    "milliseconds that memory stays open for a process that is gone and cannot be watched",
+    [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
 constexpr ProcessVariable kMemoryManager{
     "VPMM_MEMORY_MANAGER", "vpmm", "\"vpmm\", \"stream_ordered\", \"default\" or the path of a library",
     "memory manager of programs that use the interface for memory managers", is_anything};
@@ -110,7 +126,10 @@ constexpr ProcessVariable kVariables[] = {
     {"VPMM_RMM", "0", "1, true, yes or on; anything else is no",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_USE", "none", "names of libraries, by comma: torch, cupy, rmm, numba",
-     "Python: these libraries take their GPU memory from the pools", is_anything},
+     "Python: these libraries take their GPU memory from the pools",
+     [](std::string_view text) {
+       return are_all_of(text, {"torch", "cupy", "rmm", "numba"});
+     }},
     {"VPMM_NUMBA_KERNEL_ARGUMENTS", "on", "\"on\" or \"off\"",
      "Python: whether Numba's plugin passes arrays to kernels in its own, faster way",
      [](std::string_view text) {

@@ -102,11 +102,26 @@ if len(sys.argv) == 1:
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stderr, "vpmm: can't open file 'nope.py': No such file or directory\n")
 
+    def test_run_without_a_program_asks_for_one_and_not_for_its_arguments(self) -> None:
+        done = run("-m", "vpmm", "run")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("vpmm run: error: the following arguments are required: script\n", done.stderr)
+
     def test_info_names_version_and_devices(self) -> None:
         done = run("-m", "vpmm", "info")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"^vpmm \d+\.\d+\.\d+, /.*_vpmm.*\.so\n")
-        self.assertRegex(done.stdout, r"device 0: \d+ of \d+ bytes are free")
+        self.assertRegex(done.stdout, r"device 0: [0-9.]+ GiB of [0-9.]+ GiB are free")
+
+    def test_info_names_the_libraries_that_are_installed_and_their_versions(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder, "cupy_of_a_test-7.8.9.dist-info")
+            package.mkdir()
+            (package / "METADATA").write_text("Metadata-Version: 2.1\nName: cupy-of-a-test\nVersion: 7.8.9\n")
+            (package / "top_level.txt").write_text("cupy\n")
+            path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+            done = run("-m", "vpmm", "info", PYTHONPATH=path)
+        self.assertRegex(done.stdout, r"(?m)^installed: .*cupy-of-a-test 7\.8\.9")
 
     def test_no_verb_records_what_it_does_itself(self) -> None:
         recording = self.folder / "run.vpmm"

@@ -31,7 +31,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--stacks", choices=("none", "native", "python", "both"), help="of allocations (default: VPMM_RECORD_STACKS)"
     )
     parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER).required = False  # argparse would name it as missing
     parser.set_defaults(run=run)
 
 
