@@ -222,9 +222,9 @@ int info(const Options& options) {
 }  // namespace
 
 void add_info(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("info", "Devices, what they can do, and the settings in force");
+  CLI::App* verb = app.add_subcommand("info", "Devices, their capabilities, and the settings in force");
   auto options = std::make_shared<Options>();
-  verb->add_option("--driver", options->driver, "Which driver to ask (default: VPMM_DRIVER, else auto: a CUDA driver)")
+  verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_flag("--json", options->json, "One JSON object");

@@ -125,7 +125,7 @@ constexpr ProcessVariable kVariables[] = {
      "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_RMM", "0", "1, true, yes or on; anything else is no",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
-    {"VPMM_USE", "none", "names of libraries, by comma: torch, cupy, rmm, numba",
+    {"VPMM_USE", "none", "names of libraries, separated by commas: torch, cupy, rmm, numba",
      "Python: these libraries take their GPU memory from the pools",
      [](std::string_view text) {
        return are_all_of(text, {"torch", "cupy", "rmm", "numba"});
