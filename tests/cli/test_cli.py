@@ -406,6 +406,23 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, COULD_NOT, words)
             self.assertRegex(done.stderr, r"^(vpmm: .*: No space left on device\n)+$")
 
+    def test_a_reader_that_has_enough_ends_it_without_a_word(self) -> None:
+        for words in (["--help"], ["info"], ["info", "--json"], ["replay", self.trace()], ["fit", self.trace()]):
+            for are_restored in (True, False):  # not restored: SIGPIPE is ignored, as where a Python program started it
+                reading, writing = os.pipe()
+                os.close(reading)
+                done = subprocess.run(
+                    [str(VPMM), *map(str, words)],
+                    stdout=writing,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    env=SIMULATED,
+                    restore_signals=are_restored,
+                )
+                os.close(writing)
+                self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""), words)
+
     def test_fit_finds_the_smallest_gpu_for_each_setting(self) -> None:
         done = vpmm("fit", self.trace(), "--json")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
