@@ -247,6 +247,11 @@ class CommandLine(unittest.TestCase):
         info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_PAGE_SZE="4MiB").stdout)
         self.assertEqual(info["misspelt"], [sentence])
 
+    def test_info_warns_of_stacks_that_no_file_is_there_for(self) -> None:
+        done = vpmm("info", "--driver", "sim", VPMM_RECORD_STACKS="python")
+        sentence = "VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"
+        self.assertEqual((done.returncode, done.stderr), (OK, f"vpmm: warning: {sentence}\n"))
+
     def test_info_that_cannot_be_written_is_an_error(self) -> None:
         for words in ([], ["--json"]):
             with open("/dev/full", "w") as full:

@@ -97,6 +97,11 @@ if len(sys.argv) == 1:
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertEqual(done.stderr, "vpmm: --record /no/such/folder/run.vpmm: there is no such folder\n")
 
+    def test_stacks_without_a_recording_are_an_error(self) -> None:
+        done = run("-m", "vpmm", "run", "--stacks", "python", str(self.program), "0")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "vpmm: --stacks says how to record: --record FILE is missing\n")
+
     def test_a_program_that_is_not_there_is_named_in_one_line(self) -> None:
         done = run("-m", "vpmm", "run", "nope.py")
         self.assertEqual(done.returncode, 2)
