@@ -36,8 +36,9 @@ class Dev(unittest.TestCase):
         (self.folder / "bin").mkdir()
         for tool in TOOLS:
             (self.folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
-        for present in ["clang-format", "clang++", "run-clang-tidy", "ccache", "g++", "cmake", "ninja"]:
+        for present in ["clang-format", "clang++", "run-clang-tidy", "ccache", "cmake", "ninja"]:
             self.stub(present, "exit 0")
+        self.stub("g++", "cat >/dev/null")  # finds every header
         self.stub("apt-get", "exit 1")
         self.stub("python3", 'case "$*" in "-m venv"*) exit 1 ;; esac')
         return str(self.folder / "bin")
