@@ -1,4 +1,4 @@
-// python: what callers pass: sizes, streams, switches, texts.
+// python: conversion of arguments: sizes, streams, switches, texts.
 #include "arguments.hpp"
 
 #include <limits>

@@ -15,13 +15,13 @@ namespace nb = nanobind;
 namespace {
 
 constexpr std::uint64_t kNone = UINT64_MAX;
-// What a setting's keyword takes, how the type checker sees it, and what it is for.
+// A setting's keyword, its type for type checkers, and its meaning.
 struct About {
   const char* name;
   const char* type;
   const char* meaning;
 };
-// A size, and the word that stands for one of its values, as in the environment; None is "none".
+// A size, and the word for one of its values, as in the environment; None is "none".
 struct Size {
   About about;
   std::uint64_t vpmm_config::*field;
@@ -110,7 +110,7 @@ std::uint64_t size_of(const Size& setting, nb::handle value) {
   raise_type_error(message);
 }
 
-// Where `word` stands in `text`, not as a part of a longer one.
+// The position of `word` in `text` as a whole word.
 std::size_t find_word(const std::string& text, const std::string& word) {
   const auto goes_on = [&](std::size_t at) {
     return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');

@@ -125,7 +125,7 @@ constexpr ProcessVariable kVariables[] = {
      "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_RMM", "0", "1, true, yes or on; anything else is no",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
-    {"VPMM_USE", "none", "names of libraries, by comma: torch, cupy, rmm, numba",
+    {"VPMM_USE", "none", "names of libraries, separated by commas: torch, cupy, rmm, numba",
      "Python: these libraries take their GPU memory from the pools",
      [](std::string_view text) {
        return are_all_of(text, {"torch", "cupy", "rmm", "numba"});
@@ -281,10 +281,23 @@ Vector<std::string> misspelt_variables() {
   return sentences;
 }
 
-void warn_of_misspelt_variables() {
+Vector<std::string> idle_variables() {
+  Vector<std::string> sentences;
+  const std::string_view file = value_of(kRecord.name);
+  if (!file.empty() && file != kRecord.fallback) return sentences;
+  for (const ProcessVariable* how : {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
+    const std::string_view text = value_of(how->name);
+    if (!text.empty() && text != how->fallback)
+      sentences.push_back(message_of("{} has no effect without {}, {}", how->name, kRecord.name, kRecord.allowed));
+  }
+  return sentences;
+}
+
+void warn_of_variables() {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
-  for (const std::string& sentence : misspelt_variables()) observe::log(observe::LogLevel::warning, "{}", sentence);
+  for (const auto& sentences : {misspelt_variables(), idle_variables()})
+    for (const std::string& sentence : sentences) observe::log(observe::LogLevel::warning, "{}", sentence);
 }
 
 }  // namespace vpmm::context

@@ -221,7 +221,7 @@ def _release(holder: int, device: int) -> MemoryResource | None:
             return None
         del _installed[device]
         current = exchange_resource(place.device, place.replaced)
-        if current is not place.resource:  # the program has set one of its own since
+        if current is not place.resource:  # the program has set its own since
             exchange_resource(place.device, current)
         return place.resource
 

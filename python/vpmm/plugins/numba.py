@@ -65,7 +65,7 @@ class _Manager:
         self._ledger = Ledger(self._target, context)
         self._weak_context = None if context is None else weakref.proxy(context)
         self._ready = False
-        self._starting = threading.RLock()  # the collector may run somebody's __del__ inside, which uses CUDA
+        self._starting = threading.RLock()  # the collector may run a __del__ inside, which uses CUDA
         self._core_device: Any = None  # the cuda.core Device whose memory resource we hold
 
     # --- lifecycle ---

@@ -196,7 +196,7 @@ def _through_python(device: int) -> Any:
         pool = Pool.default(device)
         try:
             pool.deallocate(pointer, stream_handle(stream))
-        except Error:  # nothing changed, and nobody would be told
+        except Error:  # nothing changed, and there is no caller to report to
             pool.deallocate_deferred(pointer)
 
     return _callback_class()(allocate, deallocate)
