@@ -68,7 +68,9 @@ class Allocator final : public cca::CUDAAllocator {
                      const std::vector<std::string>& skipped) override;
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override;
   void pushCompileContext(std::string& name) override { compile_contexts.push_back(name); }
-  void popCompileContext() override { compile_contexts.pop_back(); }
+  void popCompileContext() override {
+    if (!compile_contexts.empty()) compile_contexts.pop_back();
+  }
   void setUserMetadata(const std::string& text) override { history_.set_metadata(text); }
   std::string getUserMetadata() override { return history_.metadata(); }
   void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
