@@ -18,7 +18,9 @@ if not ABSENT:
 FOREIGN = """
 #include <cuda_runtime_api.h>
 #include <stddef.h>
-extern "C" int made = 0, given_back = 0;
+extern "C" {
+int made = 0, given_back = 0;
+}
 extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
   void* ptr = nullptr;
   if (cudaMalloc(&ptr, size) != cudaSuccess) return nullptr;
@@ -213,6 +215,16 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(self.counts(), (1, 0))
         del tensor
         torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (1, 1))
+
+    def test_memory_of_a_pool_that_is_over_is_no_reason_to_run_out(self) -> None:
+        most = torch.cuda.mem_get_info()[0] // 10 * 6
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.empty(most, dtype=torch.uint8, device="cuda")
+        del pool, tensor  # in this order, and nothing empties the cache
+        self.assertEqual(self.counts(), (1, 0))
+        self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
 
     def test_each_piece_is_a_segment_and_emptying_the_cache_leaves_a_living_pool_alone(self) -> None:

@@ -223,7 +223,8 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
 }
 
 // Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
-// other processes, and MemPools that may serve everybody. Null: it does not help.
+// other processes, memory of other allocators in MemPools that are over, and MemPools that may serve everybody. Null:
+// it does not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status, std::string& reason) {
   TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
@@ -234,7 +235,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
   bool has_freed = false;
   for (const std::string& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
-  end_all_over(device);
+  has_freed |= end_all_over(device);
   void* ptr = nullptr;
   if (has_freed) {
     status = request(device, arena.get(), bytes, stream, &ptr);

@@ -119,8 +119,8 @@ class Allocator final : public cca::CUDAAllocator {
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
   static std::shared_ptr<vpmm_arena> handle_of(Device& device, const Arena& arena);
-  void end_if_over(Device& device, const ArenaPtr& arena);
-  void end_all_over(Device& device);
+  bool end_if_over(Device& device, const ArenaPtr& arena);
+  bool end_all_over(Device& device);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);

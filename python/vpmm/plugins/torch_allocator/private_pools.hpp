@@ -112,18 +112,18 @@ void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
 }
 
 // Memory of another allocator goes back to it when nobody uses the pool any more and nothing in it lives, and not while
-// a stream is captured: then the next call that empties caches does it.
-void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
+// a stream is captured: then the next call that empties caches does it. Whether anything went back.
+bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   std::shared_ptr<vpmm_arena> over;
   std::unordered_map<void*, std::size_t> pieces;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->users != 0 || !arena->live.empty()) return;
+    if (arena->users != 0 || !arena->live.empty()) return false;
   }
-  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return;
+  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return false;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return;
+    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return false;
     over = std::move(arena->handle);
     pieces = std::move(arena->pieces);
   }
@@ -132,22 +132,25 @@ void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
     history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id);
     arena->source->raw_delete(memory);
   }
+  return !pieces.empty();
 }
 
-// Called by destructors, too, so what an allocator throws is a warning.
-void Allocator::end_all_over(Device& device) {
+// Called by destructors, too, so what an allocator throws is a warning. Whether anything went back.
+bool Allocator::end_all_over(Device& device) {
   std::vector<ArenaPtr> ending;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ending.assign(device.ending.begin(), device.ending.end());
   }
+  bool has_freed = false;
   for (const ArenaPtr& arena : ending) {
     try {
-      end_if_over(device, arena);
+      has_freed |= end_if_over(device, arena);
     } catch (const std::exception& error) {
       TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
     }
   }
+  return has_freed;
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
