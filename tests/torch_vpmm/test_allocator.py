@@ -248,6 +248,29 @@ class Snapshots(VpmmCase):
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
+    def test_metadata_is_the_threads(self) -> None:
+        seen: list[str] = []
+
+        def work() -> None:
+            seen.append(torch.cuda.memory._get_memory_metadata())
+            torch.cuda.memory._set_memory_metadata("its")
+            empty(2000)
+
+        torch.cuda.memory._record_memory_history(max_entries=1000)
+        torch.cuda.memory._set_memory_metadata("mine")
+        try:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            empty(3000)
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+            self.assertEqual((seen, torch.cuda.memory._get_memory_metadata()), ([""], "mine"))
+        finally:
+            torch.cuda.memory._set_memory_metadata("")
+            torch.cuda.memory._record_memory_history(enabled=None)
+        labels = {event["size"]: event["user_metadata"] for event in events if event["action"] == "alloc"}
+        self.assertEqual(labels, {2000: "its", 3000: "mine"})
+
     def test_a_dump_opens_in_pytorchs_own_viewer(self) -> None:
         from torch.cuda import _memory_viz
 

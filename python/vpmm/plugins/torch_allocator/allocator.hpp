@@ -71,8 +71,8 @@ class Allocator final : public cca::CUDAAllocator {
   void popCompileContext() override {
     if (!compile_contexts.empty()) compile_contexts.pop_back();
   }
-  void setUserMetadata(const std::string& text) override { history_.set_metadata(text); }
-  std::string getUserMetadata() override { return history_.metadata(); }
+  void setUserMetadata(const std::string& text) override { user_metadata = text; }
+  std::string getUserMetadata() override { return user_metadata; }
   void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
   void enablePeerAccess(DeviceIndex device, DeviceIndex owner) override;
