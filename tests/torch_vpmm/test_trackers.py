@@ -1,16 +1,22 @@
 """tests: what libraries add to PyTorch's allocator in C++, on VPMM: trackers of its events, callbacks for shortages.
 
-A tracker is never taken away, so this file comes last in its process.
+What is attached here stays for the rest of the process, so this file comes last in it.
 """
 
 from __future__ import annotations
 
 import unittest
 
-from vpmm_case import ABSENT, VpmmCase
+from vpmm_case import ABSENT, MIB, VpmmCase
 
 if not ABSENT:
     import probe
+    import torch
+    from torch.cuda import _gpu_trace
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 class ProbeCase(VpmmCase):
@@ -23,6 +29,30 @@ class ProbeCase(VpmmCase):
 class Compiling(ProbeCase):
     def test_the_end_of_a_context_that_never_began_does_nothing(self) -> None:
         self.probe.pop_compile_context()
+
+
+class Traces(VpmmCase):
+    def test_they_hear_of_every_way_to_allocate(self) -> None:
+        heard: list[tuple[str, int]] = []
+        _gpu_trace.register_callback_for_memory_allocation(lambda pointer: heard.append(("allocate", pointer)))
+        _gpu_trace.register_callback_for_memory_deallocation(lambda pointer: heard.append(("free", pointer)))
+        self.addCleanup(_gpu_trace.MemoryAllocationCallbacks.callback_list.clear)
+        self.addCleanup(_gpu_trace.MemoryDeallocationCallbacks.callback_list.clear)
+        torch._C._activate_gpu_trace()
+        raw = [torch.cuda.caching_allocator_alloc(MIB), torch.cuda.caching_allocator_alloc(MIB, 0, torch.cuda.Stream())]
+        tensor = empty(MIB)
+        torch.cuda.caching_allocator_enable(False)
+        try:
+            uncached = empty(MIB)
+            made = [*raw, tensor.data_ptr(), uncached.data_ptr()]
+            del uncached
+        finally:
+            torch.cuda.caching_allocator_enable(True)
+        del tensor
+        for pointer in raw:
+            torch.cuda.caching_allocator_delete(pointer)
+        self.assertEqual([pointer for what, pointer in heard if what == "allocate"], made)
+        self.assertEqual(sorted(pointer for what, pointer in heard if what == "free"), sorted(made))
 
 
 if __name__ == "__main__":

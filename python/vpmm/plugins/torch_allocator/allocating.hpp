@@ -1,8 +1,6 @@
 // torch_allocator: opening a device's pool, allocating and freeing. Part of allocator.cpp.
 #pragma once
 
-#include <c10/core/impl/GPUTrace.h>
-#include <c10/core/impl/PyInterpreter.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -114,9 +112,8 @@ c10::DataPtr Allocator::allocate(std::size_t bytes) {
     ptr = allocate_on(device, bytes, Stream::current(device));
   } else {
     C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
+    trace_allocation(ptr);
   }
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   return {ptr, ptr, raw_deleter(), where};
 }
 
@@ -153,6 +150,7 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
   }
   note_allocated(device, ptr, bytes, stream, std::move(arena), std::move(stack));
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
+  trace_allocation(ptr);
   return ptr;
 }
 
@@ -343,8 +341,7 @@ void Allocator::free(void* ptr) {
     history_.record(Action::FREE_REQUESTED, device.index, ptr, block.requested, block.stream, id, stack);
     history_.record(Action::FREE_COMPLETED, device.index, ptr, block.requested, block.stream, id, stack);
   }
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  trace_deallocation(ptr);
   if (freed.exported) vpmm_ipc_export_end(&*freed.exported);
   give_back(device, ptr, block);
   report(device, ptr, -static_cast<std::int64_t>(block.bytes));

@@ -1,6 +1,8 @@
 // torch_allocator: PyTorch's CUDA allocator, every method of it.
 #pragma once
 
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/PyInterpreter.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
@@ -150,7 +152,20 @@ inline Allocator& instance() {
   return *allocator;
 }
 
+// What Python's observers of GPU memory are told, such as the sanitizer; they do not throw.
+inline void trace_allocation(void* ptr) {
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+}
+inline void trace_deallocation(void* ptr) {
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+}
+
 inline void delete_memory(void* ptr) { instance().free(ptr); }
-inline void delete_uncached(void* ptr) { C10_CUDA_CHECK_WARN(cudaFree(ptr)); }
+inline void delete_uncached(void* ptr) {
+  trace_deallocation(ptr);
+  C10_CUDA_CHECK_WARN(cudaFree(ptr));
+}
 
 }  // namespace vpmm::torch_plugin
