@@ -1,11 +1,13 @@
 // tests: what libraries add to PyTorch's allocator in C++: trackers of its events, and callbacks for shortages.
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -37,6 +39,13 @@ void track(const TraceEntry& entry) {
   throw std::runtime_error("the tracker refuses it");
 }
 
+class KeepsTheLast final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text = warning.msg(); }
+  std::string text;
+};
+
+KeepsTheLast warnings;
 void* hostage = nullptr;
 int shortages = 0;
 
@@ -59,7 +68,10 @@ REGISTER_FREE_MEMORY_CALLBACK("vpmm_probe", GivesHostageBack)
 #define PROBE extern "C" __attribute__((visibility("default")))
 
 // There is no way to take a tracker away: this one is silent unless it is told to listen.
-PROBE void probe_attach() { cca::get()->attachAllocatorTraceTracker(&track); }
+PROBE void probe_attach() {
+  cca::get()->attachAllocatorTraceTracker(&track);
+  c10::WarningUtils::set_warning_handler(&warnings);
+}
 
 PROBE void probe_listen(int is_on) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -78,6 +90,7 @@ PROBE void probe_refuse(int action) {
   refused = action;
 }
 
+PROBE const char* probe_warning() { return warnings.text.c_str(); }
 PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
 PROBE int probe_shortages() { return shortages; }
 PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }

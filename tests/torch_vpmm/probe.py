@@ -43,6 +43,7 @@ class Probe:
         self.library = library
         library.probe_events.restype = ctypes.c_size_t
         library.probe_hold.argtypes = [ctypes.c_size_t]
+        library.probe_warning.restype = ctypes.c_char_p
         library.probe_attach()
 
     def listen(self) -> None:
@@ -62,6 +63,10 @@ class Probe:
 
     def refuse_nothing(self) -> None:
         self.library.probe_refuse(-1)
+
+    def warning(self) -> str:
+        """What PyTorch's C++ warned of last, on this thread and outside of its calls from Python."""
+        return bytes(self.library.probe_warning()).decode()
 
     def hold(self, size: int) -> None:
         """Allocates `size` bytes, which its callback frees in the next shortage."""

@@ -5,9 +5,12 @@ What is attached here stays for the rest of the process, so this file comes last
 
 from __future__ import annotations
 
+import contextlib
 import unittest
 
 from vpmm_case import ABSENT, MIB, VpmmCase
+
+import vpmm
 
 if not ABSENT:
     import probe
@@ -29,6 +32,49 @@ class ProbeCase(VpmmCase):
 class Compiling(ProbeCase):
     def test_the_end_of_a_context_that_never_began_does_nothing(self) -> None:
         self.probe.pop_compile_context()
+
+
+class Trackers(ProbeCase):
+    def test_an_exception_at_a_segment_reaches_the_program_and_the_memory_goes_back(self) -> None:
+        pool = torch.cuda.MemPool()
+        for action, where in (
+            ("segment_map", contextlib.nullcontext()),
+            ("segment_alloc", torch.cuda.use_mem_pool(pool)),
+        ):
+            self.probe.refuse(action)
+            with where, self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+                empty(48 * MIB)
+            self.assertEqual(self.allocated(), 0)
+            torch.cuda.empty_cache()
+            self.assertEqual(torch.cuda.memory_reserved(), 0, action)
+
+    def test_an_exception_at_an_allocation_reaches_the_program_and_the_memory_goes_back(self) -> None:
+        self.probe.refuse("alloc")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            empty(48 * MIB)
+        torch.cuda.empty_cache()
+        self.assertEqual((self.allocated(), torch.cuda.memory_reserved()), (0, 0))
+
+    def test_an_exception_at_a_free_is_a_warning_where_it_cannot_reach_the_program(self) -> None:
+        tensor = empty(48 * MIB)
+        self.probe.refuse("free_requested")
+        del tensor  # a destructor
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
+        raw = torch.cuda.caching_allocator_alloc(48 * MIB)
+        self.probe.refuse("free_completed")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch.cuda.caching_allocator_delete(raw)
+        self.assertEqual(self.allocated(), 0)
+        self.probe.refuse("segment_unmap")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_an_exception_in_another_librarys_call_is_a_warning(self) -> None:
+        self.probe.refuse("segment_map")
+        pool = vpmm.Pool.default(0)
+        pool.deallocate(pool.allocate(48 * MIB, 0), 0)
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
 
 
 class Traces(VpmmCase):

@@ -56,8 +56,20 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   else
     device.mapped.fetch_sub(event->bytes, std::memory_order_relaxed);
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
-  instance().history_.record(is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, device.index, event->ptr,
-                             event->bytes, nullptr, kCommonPool);
+  instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
+}
+
+// What trackers throw does not pass through the pool. The ring does not have stretches of private pools: they lie in
+// memory that it has already.
+void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id) {
+  try {
+    if (event.arena == 0)
+      history_.record(action, device.index, event.ptr, event.bytes, nullptr, id);
+    else
+      history_.tell(action, device.index, event.ptr, event.bytes, id);
+  } catch (...) {
+    Call::note_exception();
+  }
 }
 
 // Who registers memory wants to know of every stretch, with the pool that it belongs to.
@@ -75,7 +87,7 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
       device.order_of_stretches.erase(event.ptr);
   }
   const Action action = has_grown ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
-  instance().history_.tell(action, device.index, event.ptr, event.bytes, id);
+  instance().tell_of_segment(device, action, event, id);
 }
 
 double Allocator::getMemoryFraction(DeviceIndex index) {
@@ -138,7 +150,7 @@ void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 
 void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
   Device& device = device_of(index);
-  Context stack = history_.is_listening() ? history_.stack(RecordContext::STATE) : nullptr;
+  const Call call(history_, RecordContext::STATE);
   ArenaPtr arena;
   if (device.has_routes.load(std::memory_order_acquire)) arena = route(device, stream.handle);
   void* ptr = nullptr;
@@ -146,9 +158,12 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
   if (C10_UNLIKELY(status != VPMM_OK)) {
     std::string reason = vpmm_last_error();
     ptr = allocate_short(device, arena, bytes, stream.handle, status, reason);
-    if (ptr == nullptr) fail(device, bytes, stack, reason);
+    if (ptr == nullptr) {
+      call.rethrow();
+      fail(device, bytes, call.stack(), reason);
+    }
   }
-  note_allocated(device, ptr, bytes, stream, std::move(arena), std::move(stack));
+  note_allocated(device, ptr, bytes, stream, std::move(arena), call);
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
   trace_allocation(ptr);
   return ptr;
@@ -296,22 +311,32 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
 }
 
 void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena,
-                               Context stack) {
-  const MempoolId_t id = arena == nullptr ? kCommonPool : arena->id;
-  if (C10_UNLIKELY(history_.is_listening()))
-    history_.record(Action::ALLOC, device.index, ptr, bytes, stream.handle, id, stack);
+                               const Call& call) {
   Block block;
   block.requested = bytes;
   block.bytes = round_up(bytes, kGrain);
   block.stream = stream.handle;
   block.may_outlive_stream = stream.is_foreign;
   block.is_small = arena == nullptr && bytes <= kLargestSmall;
-  block.stack = std::move(stack);
+  block.stack = call.stack();
+  block.arena = std::move(arena);
+  if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(device, ptr, block, call);
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.counts.add(block);
-  if (arena != nullptr) arena->live.insert(ptr);
-  block.arena = std::move(arena);
+  if (block.arena != nullptr) block.arena->live.insert(ptr);
   device.blocks.insert_or_assign(ptr, std::move(block));
+}
+
+// What a tracker refuses goes back to the pool, also if it refused the segment, and the program has its exception.
+void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call) {
+  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+  try {
+    call.rethrow();
+    history_.record(Action::ALLOC, device.index, ptr, block.requested, block.stream, id, block.stack);
+  } catch (...) {
+    give_back(device, ptr, block);
+    throw;
+  }
 }
 
 void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
@@ -327,24 +352,34 @@ void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
 
 // --- freeing --------------------------------------------------------------------------------------------------------
 
-void Allocator::raw_delete(void* ptr) { free(ptr); }
+void Allocator::raw_delete(void* ptr) {
+  if (const std::exception_ptr thrown = free(ptr); thrown != nullptr) std::rethrow_exception(thrown);
+}
 
-void Allocator::free(void* ptr) {
-  if (ptr == nullptr) return;
-  const Context stack = history_.is_listening() ? history_.stack(RecordContext::ALL) : nullptr;
+std::exception_ptr Allocator::free(void* ptr) {
+  if (ptr == nullptr) return nullptr;
+  const Call call(history_, RecordContext::ALL);
   Freed freed = forget(ptr);
   TORCH_CHECK(freed.device != nullptr, "invalid device pointer: ", ptr);
   Device& device = *freed.device;
   const Block& block = freed.block;
-  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
-  if (C10_UNLIKELY(history_.is_listening())) {
-    history_.record(Action::FREE_REQUESTED, device.index, ptr, block.requested, block.stream, id, stack);
-    history_.record(Action::FREE_COMPLETED, device.index, ptr, block.requested, block.stream, id, stack);
-  }
+  if (C10_UNLIKELY(history_.is_listening())) tell_of_free(device, ptr, block, call);
   trace_deallocation(ptr);
   if (freed.exported) vpmm_ipc_export_end(&*freed.exported);
   give_back(device, ptr, block);
   report(device, ptr, -static_cast<std::int64_t>(block.bytes));
+  return call.thrown();
+}
+
+// A tracker may throw, and the memory is freed all the same.
+void Allocator::tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call) {
+  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+  try {
+    for (const Action action : {Action::FREE_REQUESTED, Action::FREE_COMPLETED})
+      history_.record(action, device.index, ptr, block.requested, block.stream, id, call.stack());
+  } catch (...) {
+    Call::note_exception();
+  }
 }
 
 // Looks on the device of the last free first: most programs use one.
@@ -410,8 +445,10 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
 }
 
-// Of one memory pool: what is over, and what is idle in it; called by destructors, so nothing is waited for or thrown.
+// Of one memory pool: what is over, and what is idle in it. The destructors of memory pools call that, so it throws
+// nothing.
 void Allocator::emptyCache(MempoolId_t id) {
+  const Call call(history_, RecordContext::ALL);
   const int count = device_count_.load();
   for (int i = 0; i < count; ++i) {
     Device& device = devices_[static_cast<std::size_t>(i)];
@@ -433,6 +470,10 @@ void Allocator::emptyCache(MempoolId_t id) {
     if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
   }
+  if (id == kCommonPool)
+    call.rethrow();
+  else
+    Call::warn_of(call.thrown());
 }
 
 void Allocator::copy_data(void* to, const void* from, std::size_t bytes) const {

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "call.hpp"
 #include "device.hpp"
 #include "history.hpp"
 #include "vpmm/vpmm.h"
@@ -96,7 +98,8 @@ class Allocator final : public cca::CUDAAllocator {
   void annotateMemory(const void* ptr, const std::string& text) override;
 #endif
 
-  void free(void* ptr);
+  // Returns what a tracker threw; the memory is freed all the same.
+  std::exception_ptr free(void* ptr);
 
  private:
   struct Checkpoint;
@@ -116,7 +119,9 @@ class Allocator final : public cca::CUDAAllocator {
   void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream, vpmm_status status,
                        std::string& reason);
   [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason);
-  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, Context stack);
+  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, const Call& call);
+  void tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call);
+  void tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call);
   Freed forget(void* ptr);
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
@@ -133,6 +138,7 @@ class Allocator final : public cca::CUDAAllocator {
   void count_segments(Device& device, std::uint64_t cut_bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);
+  void tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id);
 
   static constexpr std::size_t kMostDevices = 128;
   std::array<Device, kMostDevices> devices_;
@@ -162,7 +168,8 @@ inline void trace_deallocation(void* ptr) {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 }
 
-inline void delete_memory(void* ptr) { instance().free(ptr); }
+// Destructors call it: what a tracker throws is a warning.
+inline void delete_memory(void* ptr) { Call::warn_of(instance().free(ptr)); }
 inline void delete_uncached(void* ptr) {
   trace_deallocation(ptr);
   C10_CUDA_CHECK_WARN(cudaFree(ptr));

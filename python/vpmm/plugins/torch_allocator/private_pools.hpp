@@ -189,11 +189,12 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
   Device& device = device_of(index);
   const Stream stream = Stream::current(index);
+  const Call call(history_, RecordContext::STATE);
   ArenaPtr arena = route(device, stream.handle);
   const std::shared_ptr<vpmm_arena> handle = arena == nullptr ? nullptr : handle_of(device, *arena);
   TORCH_CHECK(handle != nullptr, "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
   check(vpmm_arena_allocate_at(handle.get(), at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
-  note_allocated(device, at, bytes, stream, std::move(arena), history_.stack(RecordContext::STATE));
+  note_allocated(device, at, bytes, stream, std::move(arena), call);
   return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
 }
 #endif
@@ -241,15 +242,16 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::s
   }
   const std::shared_ptr<vpmm_arena> handle = handle_of(device, *arena);
   TORCH_CHECK(handle != nullptr || wanted->live.empty(), "the memory pool of the checkpoint is over");
+  const Call call(history_, RecordContext::STATE);
   cca::CheckpointDelta delta;
   for (void* const ptr : live) {
-    free(ptr);
+    delete_memory(ptr);
     delta.ptrs_freed.push_back(ptr);
   }
   for (const Checkpoint::Live& block : wanted->live) {
     check(vpmm_arena_allocate_at(handle.get(), block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
           "a checkpoint could not be restored");
-    note_allocated(device, block.ptr, block.bytes, block.stream, arena, history_.stack(RecordContext::STATE));
+    note_allocated(device, block.ptr, block.bytes, block.stream, arena, call);
     delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
   }
   return delta;
