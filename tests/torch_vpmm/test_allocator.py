@@ -428,6 +428,43 @@ class PrivatePools(VpmmCase):
         torch._C._cuda_releasePool(0, pool_id)
         self.assertEqual(self.allocated(), 0)
 
+    def test_a_checkpoint_is_restored_although_the_cache_was_emptied(self) -> None:
+        pool_id, kept = self.open_pool([8 * MIB, 8 * MIB, 100])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        addresses = {t.data_ptr() for t in kept}
+        kept.clear()
+        torch.cuda.empty_cache()
+        torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, addresses))
+        for address in addresses:
+            torch.cuda.caching_allocator_delete(address)
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def test_a_restore_that_fails_leaves_all_as_it_was(self) -> None:
+        pool_id, kept = self.open_pool([8 * MIB, 8 * MIB])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
+        _, others = self.open_pool([8 * MIB, 1000], pool_id)  # another pool of that name, where the first one was
+        addresses = {t.data_ptr() for t in others}
+        with self.assertRaisesRegex(RuntimeError, "a checkpoint could not be restored"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, addresses))
+        self.assertEqual(self.allocated(), 8 * MIB + 1024)
+        others.clear()
+        self.assertEqual(self.allocated(), 0)
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def open_pool(
+        self, sizes: list[int], pool_id: tuple[int, int] | None = None
+    ) -> tuple[tuple[int, int], list[torch.Tensor]]:
+        """A pool without a capture, as graph trees use it for what they record first, and tensors in it."""
+        pool_id = pool_id or torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        tensors = [empty(size) for size in sizes]
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        return pool_id, tensors
+
     def test_each_chunk_of_a_pool_is_a_segment(self) -> None:
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):

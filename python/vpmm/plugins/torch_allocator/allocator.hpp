@@ -128,6 +128,8 @@ class Allocator final : public cca::CUDAAllocator {
   static std::shared_ptr<vpmm_arena> handle_of(Device& device, const Arena& arena);
   bool end_if_over(Device& device, const ArenaPtr& arena);
   bool end_all_over(Device& device);
+  static std::shared_ptr<Checkpoint> checkpoint_of(Device& device, const ArenaPtr& arena);
+  void place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);

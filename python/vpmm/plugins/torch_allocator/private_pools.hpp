@@ -216,45 +216,72 @@ void Allocator::annotateMemory(const void* ptr, const std::string& text) {
 }
 #endif
 
-std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
-  Device& device = device_of(index);
-  const std::lock_guard<std::mutex> lock(device.mutex);
+std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device, const ArenaPtr& arena) {
   auto state = std::make_shared<Checkpoint>();
-  state->id = id;
-  for (void* const ptr : arena_of(device, id, "getCheckpointState")->live) {
+  state->id = arena->id;
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  for (void* const ptr : arena->live) {
     const Block& block = device.blocks.at(ptr);
-    state->live.push_back({ptr, block.requested, {block.stream, false}});
+    state->live.push_back({ptr, block.requested, {block.stream, block.may_outlive_stream}});
   }
   return state;
 }
 
-// The pool's live allocations become those of the state, at the same addresses.
+// The pool's memory stays where it is from now on, for a restore brings back the same addresses.
+std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  ArenaPtr arena;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena = arena_of(device, id, "getCheckpointState");
+  }
+  if (const auto handle = handle_of(device, *arena); handle != nullptr)
+    check(vpmm_arena_pin(handle.get()), "a checkpoint");
+  return checkpoint_of(device, arena);
+}
+
+// The pool's live allocations become those of the state, at the same addresses; where that fails they are as before.
 cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::shared_ptr<cca::AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const Checkpoint*>(state.get());
   TORCH_CHECK(wanted != nullptr, "the checkpoint is another allocator's");
   Device& device = device_of(index);
   ArenaPtr arena;
-  std::vector<void*> live;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     arena = arena_of(device, wanted->id, "setCheckpointPoolState");
-    live.assign(arena->live.begin(), arena->live.end());
   }
   const std::shared_ptr<vpmm_arena> handle = handle_of(device, *arena);
   TORCH_CHECK(handle != nullptr || wanted->live.empty(), "the memory pool of the checkpoint is over");
-  const Call call(history_, RecordContext::STATE);
+  if (handle != nullptr) check(vpmm_arena_pin(handle.get()), "a checkpoint");  // what is freed here stays for now
+  const std::shared_ptr<Checkpoint> before = checkpoint_of(device, arena);
+  for (const Checkpoint::Live& block : before->live) delete_memory(block.ptr);
+  try {
+    place(device, arena, handle.get(), *wanted);
+  } catch (...) {
+    place(device, arena, handle.get(), *before);
+    throw;
+  }
   cca::CheckpointDelta delta;
-  for (void* const ptr : live) {
-    delete_memory(ptr);
-    delta.ptrs_freed.push_back(ptr);
-  }
-  for (const Checkpoint::Live& block : wanted->live) {
-    check(vpmm_arena_allocate_at(handle.get(), block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
-          "a checkpoint could not be restored");
-    note_allocated(device, block.ptr, block.bytes, block.stream, arena, call);
+  for (const Checkpoint::Live& block : before->live) delta.ptrs_freed.push_back(block.ptr);
+  for (const Checkpoint::Live& block : wanted->live)
     delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
-  }
   return delta;
+}
+
+// All of them, or none.
+void Allocator::place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted) {
+  const Call call(history_, RecordContext::STATE);
+  auto next = wanted.live.begin();
+  try {
+    for (; next != wanted.live.end(); ++next) {
+      check(vpmm_arena_allocate_at(handle, next->ptr, round_up(next->bytes, kGrain), next->stream.handle),
+            "a checkpoint could not be restored");
+      note_allocated(device, next->ptr, next->bytes, next->stream, arena, call);
+    }
+  } catch (...) {
+    while (next != wanted.live.begin()) delete_memory((--next)->ptr);
+    throw;
+  }
 }
 
 }  // namespace vpmm::torch_plugin
