@@ -248,6 +248,37 @@ class Snapshots(VpmmCase):
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
+    def test_segments_and_their_events_have_the_stack_of_the_call_that_grew_the_pool(self) -> None:
+        def names_of(entry: dict[str, Any]) -> set[str]:
+            return {frame["name"] for frame in entry["frames"]}
+
+        def grow() -> torch.Tensor:
+            return empty(48 * MIB)
+
+        def give_back() -> None:
+            torch.cuda.empty_cache()
+
+        pool = torch.cuda.MemPool()
+        torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=1000)
+        try:
+            tensor = grow()
+            with torch.cuda.use_mem_pool(pool):
+                inside = grow()
+            segments = torch.cuda.memory._snapshot()["segments"]
+            del tensor, inside
+            give_back()
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self.assertEqual({tuple(segment["segment_pool_id"]) for segment in segments}, {(0, 0), pool.id})
+        for segment in segments:
+            self.assertIn("grow", names_of(segment))
+        for action, function in (("segment_map", "grow"), ("segment_unmap", "give_back")):
+            of_kind = [event for event in events if event["action"] == action]
+            self.assertGreater(len(of_kind), 0)
+            for event in of_kind:
+                self.assertIn(function, names_of(event))
+
     def test_metadata_is_the_threads(self) -> None:
         seen: list[str] = []
 

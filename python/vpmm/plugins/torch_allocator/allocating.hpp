@@ -59,14 +59,26 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
 }
 
+// A stretch of a private pool has the stack of the call that made it its own, and keeps it when it goes back.
+void Allocator::note_growth(Device& device, const vpmm_event& event, Context stack) {
+  const auto begin = reinterpret_cast<std::size_t>(event.ptr);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  if (event.kind == VPMM_EVENT_UNMAP)
+    device.growths.remove(begin, event.bytes);
+  else if (event.kind != VPMM_EVENT_ARENA_SHRINK)
+    device.growths.add(begin, event.bytes, std::move(stack));
+}
+
 // What trackers throw does not pass through the pool. The ring does not have stretches of private pools: they lie in
 // memory that it has already.
 void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id) {
+  const Context stack = Call::current_stack();
   try {
+    note_growth(device, event, stack);
     if (event.arena == 0)
-      history_.record(action, device.index, event.ptr, event.bytes, nullptr, id);
+      history_.record(action, device.index, event.ptr, event.bytes, nullptr, id, stack);
     else
-      history_.tell(action, device.index, event.ptr, event.bytes, id);
+      history_.tell(action, device.index, event.ptr, event.bytes, id, stack);
   } catch (...) {
     Call::note_exception();
   }
@@ -224,7 +236,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   }
   const vpmm_status status = vpmm_arena_add_memory(handle, memory, piece);
   if (status == VPMM_OK) {
-    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id);
+    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id, Call::current_stack());
     return status;
   }
   {

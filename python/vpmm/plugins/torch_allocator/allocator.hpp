@@ -140,6 +140,7 @@ class Allocator final : public cca::CUDAAllocator {
   void count_segments(Device& device, std::uint64_t cut_bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);
+  static void note_growth(Device& device, const vpmm_event& event, Context stack);
   void tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id);
 
   static constexpr std::size_t kMostDevices = 128;

@@ -81,16 +81,16 @@ class History {
     keep(std::move(entry));
   }
   // To trackers alone: what lies in memory that the ring has already.
-  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
-    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   }
   // Into the ring alone: what trackers were told.
-  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
-    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     keep(std::move(entry));
   }

@@ -129,7 +129,7 @@ bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   }
   over.reset();
   for (const auto& [memory, bytes] : pieces) {
-    history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id);
+    history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id, Call::current_stack());
     arena->source->raw_delete(memory);
   }
   return !pieces.empty();
