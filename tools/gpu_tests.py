@@ -51,6 +51,7 @@ PYTHON_SUITES = {"stress": ["numba_cuda"], "ipc": ["numba_cuda"], "cupy": ["cupy
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
     "torch_vpmm/test_programs.py": (["torch"], True),
+    "torch_vpmm/test_trackers.py": (["torch"], True),
     "gpu_torch/run.py": (["torch", "transformers", "torchvision", "torch_geometric"], False),
 }
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
