@@ -227,6 +227,18 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
 
+    def test_pieces_without_tensors_go_back_although_others_of_the_pool_are_used(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]
+        kept = tensors.pop()
+        del pool, tensors
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (4, 3))
+        del kept
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (4, 4))
+
     def test_each_piece_is_a_segment_and_emptying_the_cache_leaves_a_living_pool_alone(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())
         with torch.cuda.use_mem_pool(pool):
