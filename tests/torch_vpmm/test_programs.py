@@ -65,6 +65,17 @@ class Switch(VpmmCase):
         )
         self.assertIn("PyTorch has initialized CUDA already", self.output_of(code, VPMM_TORCH="0"))
 
+    def test_an_allocator_that_the_program_chose_is_not_replaced(self) -> None:
+        code = (
+            "import torch, vpmm\nfrom torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator\n"
+            "change_current_allocator(CUDAPluggableAllocator('libc.so.6', 'malloc', 'free'))\n"
+            "try:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print(error)\n"
+            "print(torch.cuda.get_allocator_backend())"
+        )
+        self.assertRegex(
+            self.output_of(code, VPMM_TORCH="0"), "another allocator already, 'pluggable': leave out.*\npluggable\n"
+        )
+
     def test_without_a_compiler_there_is_a_warning_and_the_native_allocator(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             code = "import torch\nprint(torch.cuda.get_allocator_backend())"

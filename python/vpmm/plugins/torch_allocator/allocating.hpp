@@ -40,7 +40,9 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
   vpmm_statistics figures{};
   figures.size = sizeof figures;
-  check(vpmm_get_statistics(pool, &figures), "statistics");
+  const vpmm_status status = vpmm_get_statistics(pool, &figures);
+  if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
+  check(status, "statistics");
   device.mapped = figures.mapped_bytes;
   device.pool.store(pool, std::memory_order_release);
   return pool;
@@ -276,7 +278,9 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
       if (other->serves_others_when_short && other != arena) others.push_back(other);
   }
   for (const ArenaPtr& other : others) {
-    if (request_in(device, *other, bytes, stream, &ptr) != VPMM_OK) continue;
+    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or over since
+    if (handle == nullptr) continue;
+    if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK) continue;
     arena = other;
     return ptr;
   }
