@@ -118,21 +118,28 @@ class Switch(VpmmCase):
             [(each.function, each.line) for each in recording.stacks[stack][:2]], [("train", 3), ("<module>", 4)]
         )
 
-    def test_processes_that_are_spawned_have_it(self) -> None:
-        code = (
-            "import torch, torch.multiprocessing as mp\n"
-            "def child(queue):\n    torch.empty(1, device='cuda')\n    queue.put(torch.cuda.get_allocator_backend())\n"
-            "if __name__ == '__main__':\n    context = mp.get_context('spawn')\n    queue = context.Queue()\n"
-            "    process = context.Process(target=child, args=(queue,))\n    process.start()\n"
-            "    print(queue.get(timeout=120))\n    process.join()"
-        )
+    def test_every_process_of_torchrun_has_it(self) -> None:
+        code = "import os, torch\ntorch.empty(1, device='cuda')\nbackend = torch.cuda.get_allocator_backend()\n"
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
-            program.write_text(code)
-            done = subprocess.run(
-                [sys.executable, str(program)], capture_output=True, text=True, timeout=240, check=False
-            )
-        self.assertEqual((done.returncode, done.stdout), (0, "vpmm\n"), done.stderr)
+            program.write_text(code + "print(os.environ['RANK'], backend, flush=True)")
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node=2",
+                str(program),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())), (0, ["0 vpmm", "1 vpmm"]), done.stderr)
+
+    def test_a_library_for_another_version_is_refused(self) -> None:
+        import vpmm
+        from vpmm.plugins import torch as plugin
+
+        with self.assertRaisesRegex(vpmm.Error, r"is for PyTorch 2\.\d+, and this is 2\.\d+: remove it"):
+            plugin._load(plugin.build(), plugin._minor_of(torch) + 1)
 
     def test_the_verb_runs_a_program_with_it_and_records_it(self) -> None:
         from vpmm import recordings
@@ -265,6 +272,20 @@ class ForeignAllocators(VpmmCase):
 
 
 class Sharing(VpmmCase):
+    def test_a_spawned_process_reads_and_changes_tensors_that_are_sent_to_it(self) -> None:
+        program = str(Path(__file__).resolve().with_name("sharing_program.py"))
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        wanted = [
+            "vpmm [0, 1] [4999999] changed [7, 1]",
+            "vpmm [300, 301] [309] changed [7, 301]",
+            "vpmm [100, 101] [5000099] changed [7, 101]",  # of a memory pool
+            "vpmm [200, 201] [249] changed [7, 201]",
+            "vpmm [1000, 1001] [4999999] changed [7, 1001]",  # a view
+            "left 0 0 0",
+        ]
+        self.assertEqual(done.stdout.splitlines(), wanted)
+
     def test_a_handle_names_the_allocation_and_is_the_same_each_time(self) -> None:
         tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
         first, again = (tensor.untyped_storage()._share_cuda_() for _ in range(2))
