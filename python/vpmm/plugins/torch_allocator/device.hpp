@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "growths.hpp"
 #include "history.hpp"
 #include "vpmm/vpmm.h"
 
@@ -135,6 +136,7 @@ struct Device {
   // Where stretches of private pools begin, by the order in which they came: NCCL registers them in it on every rank.
   std::unordered_map<const void*, std::int32_t> order_of_stretches;
   std::int32_t stretches_made = 0;
+  Growths growths;
   std::unordered_map<void*, Export> exports;
 };
 

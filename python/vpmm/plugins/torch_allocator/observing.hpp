@@ -81,6 +81,7 @@ std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optio
     segment.total_size = run.bytes;
     segment.is_large = !run.is_small;
     segment.is_expandable = run.arena == 0;
+    segment.context_when_allocated = device.growths.stack_in(run.begin, run.bytes);
     const auto name = device.arena_names.find(run.arena);
     if (run.arena != 0 && name != device.arena_names.end()) segment.owner_private_pool_id = name->second;
     const auto order = device.order_of_stretches.find(reinterpret_cast<const void*>(run.begin));
