@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from vpmm_case import ABSENT, MIB, VpmmCase
+from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
 
 if not ABSENT:
     import torch
@@ -156,6 +156,30 @@ class Switch(VpmmCase):
             done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
             self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
             self.assertIn(20 * MIB, [event.bytes for event in recordings.read(trace).events])
+
+
+class Settings(VpmmCase):
+    """One program with six GPUs, for a pool's settings hold for its life."""
+
+    @unittest.skipUnless(sim_gpu.is_here(), "needs six GPUs")
+    def test_figures_limits_and_errors_follow_the_settings_of_each_pool(self) -> None:
+        program = str(Path(__file__).with_name("settings_program.py"))
+        done = subprocess.run(
+            [sys.executable, program],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            env=os.environ | {"VPMM_SIM_GPU_DEVICES": "6"},
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        *agreeing, refusal, limits, looking = done.stdout.splitlines()
+        self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
+        self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
+        self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
+        within, below, above, again = (True, False), (False, False), (True, False), (True, False)
+        self.assertEqual(limits, str([*within, *below, *above, *again]))
+        self.assertEqual(looking, "(False, 0)")  # no context, and all zero
 
 
 class Examples(VpmmCase):

@@ -44,6 +44,7 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
   check(status, "statistics");
   device.mapped = figures.mapped_bytes;
+  device.largest_small = Layout(pool)->largest_small;
   device.pool.store(pool, std::memory_order_release);
   return pool;
 }
@@ -110,19 +111,34 @@ double Allocator::getMemoryFraction(DeviceIndex index) {
   return device.fraction;
 }
 
-// A fraction of all that the device has; 1: no limit.
+// Of all that the device has, and at most what the pool may map without it (VPMM_CAPACITY). 1: as if never set.
 void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
   Device& device = device_of(index);
+  if (fraction == 1) {
+    std::optional<std::uint64_t> before;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      device.fraction = 1;
+      std::swap(before, device.capacity);
+    }
+    if (before) check(vpmm_set_capacity(pool_of(device), *before), "the memory fraction");
+    return;
+  }
   const c10::cuda::CUDAGuard guard(index);
   std::size_t free = 0;
   std::size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const auto limit = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
-  check(vpmm_set_capacity(pool_of(device), fraction == 1 ? UINT64_MAX : std::max<std::uint64_t>(limit, 1)),
-        "the memory fraction");
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  device.fraction = fraction;
+  std::uint64_t capacity = 0;
+  check(vpmm_get_capacity(pool_of(device), &capacity), "the memory fraction");
+  auto limit = std::max<std::uint64_t>(static_cast<std::uint64_t>(fraction * static_cast<double>(total)), 1);
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    device.fraction = fraction;
+    if (!device.capacity) device.capacity = capacity;
+    limit = std::min(limit, *device.capacity);
+  }
+  check(vpmm_set_capacity(pool_of(device), limit), "the memory fraction");
 }
 
 // --- allocating -----------------------------------------------------------------------------------------------------
@@ -221,7 +237,7 @@ vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<
 // Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it. It is not
 // ours, and may take locks of its program's, so none of ours is held.
 vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes) {
-  const std::size_t piece = arena.splits && bytes <= kPage / 2 ? kPage : round_up(bytes, kPage);
+  const std::size_t piece = arena.splits && bytes <= kPiece / 2 ? kPiece : round_up(bytes, kPiece);
   void* memory = nullptr;
   try {
     memory = arena.source->raw_alloc(piece);
@@ -254,7 +270,8 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
 // it does not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status, std::string& reason) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses,
+              "VPMM: ", arena == nullptr ? "" : "in a memory pool (MemPool or CUDA graph): ", reason);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.retries;
@@ -295,28 +312,27 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   std::size_t allocated = 0;
   std::size_t in_arenas = 0;
-  double fraction = 1;
+  std::uint64_t allowed = 0;
+  check(vpmm_get_capacity(pool_of(device), &allowed), "the limit");
+  allowed = std::min<std::uint64_t>(allowed, total);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.failures;
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
-    fraction = device.fraction;
     for (const auto& [id, arena] : device.arenas)
       for (void* const ptr : arena->live) in_arenas += device.blocks.at(ptr).bytes;
   }
   const std::size_t reserved = std::max<std::size_t>(device.mapped.load(), allocated);
-  const auto allowed = static_cast<std::size_t>(fraction * static_cast<double>(total));
   history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr, kCommonPool, stack);
   std::vector<cca::OutOfMemoryObserver> observers;
   {
     const std::lock_guard<std::mutex> lock(observers_mutex_);
     observers = observers_;
   }
-  for (const cca::OutOfMemoryObserver& observer : observers)
-    observer(device.index, bytes, fraction < 1 ? allowed : total, free);
+  for (const cca::OutOfMemoryObserver& observer : observers) observer(device.index, bytes, allowed, free);
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated, reserved,
                                    c10::Device(c10::DeviceType::CUDA, device.index));
-  const std::string limit = fraction < 1 ? format_size(allowed) + " allowed; " : "";
+  const std::string limit = allowed < total ? format_size(allowed) + " allowed; " : "";
   const std::string graphs =
       in_arenas != 0 ? ", with " + format_size(in_arenas) + " allocated in private pools (e.g., CUDA Graphs)" : "";
   TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(bytes), ". GPU ",
@@ -333,7 +349,7 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   block.bytes = round_up(bytes, kGrain);
   block.stream = stream.handle;
   block.may_outlive_stream = stream.is_foreign;
-  block.is_small = arena == nullptr && bytes <= kLargestSmall;
+  block.is_small = arena == nullptr && bytes <= device.largest_small;
   block.stack = call.stack();
   block.arena = std::move(arena);
   if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(device, ptr, block, call);
