@@ -106,8 +106,7 @@ class Pool {
   Result<bool> sweep_all(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Note [Chunks are made anew]. True: there is room for one new chunk.
   Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
-  // For one chunk, which idle chunks cannot become: what would be grown beyond early growth is given back of them first.
-  // True: something was.
+  // Idle chunks cannot become one chunk: those beyond early growth go back before one is created. True: some did.
   Result<bool> give_way(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // Address space, and what the GPU has room for, before anybody asks for memory.
