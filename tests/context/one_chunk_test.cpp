@@ -6,7 +6,7 @@
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -204,4 +204,4 @@ TEST(OneChunkWithoutPool, needs_the_virtual_memory_pool) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -5,7 +5,7 @@
 
 #include "context/hooked_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -230,11 +230,11 @@ TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
   EXPECT_TRUE(second.ok()) << message_of(second);
 }
 
-std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
+std::string name_of_limit(const ::testing::TestParamInfo<Limit>& tested) {
   return tested.param == Limit::capacity ? "capacity" : "others";
 }
-INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(Limit::capacity, Limit::others), name_of);
-INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(Limit::capacity, Limit::others), name_of);
+INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(Limit::capacity, Limit::others), name_of_limit);
+INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(Limit::capacity, Limit::others), name_of_limit);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test
