@@ -89,7 +89,7 @@ void add_emm_check(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   verb->add_option("MANAGER", options->manager, "A library with a plugin, or one of: vpmm, stream_ordered, default")
       ->required();
-  verb->add_option("--driver", options->driver, "Where to run (default: VPMM_DRIVER, else auto: a CUDA driver)")
+  verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_option("--device", options->device, "Ordinal of the device")

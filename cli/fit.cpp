@@ -155,7 +155,7 @@ void add_fit(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false);
   verb->add_option("--capacity", options->capacity, "The largest GPU that is tried (default 139GiB)")
       ->transform(size_with_unit());
-  verb->add_option("--lag-us", options->lag_us, "How far the simulated GPU runs behind the host")
+  verb->add_option("--lag-us", options->lag_us, "How far the simulated GPU lags behind the host, in us")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
   verb->add_flag("--json", options->json, "One JSON object per line for each trace and setting");

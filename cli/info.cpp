@@ -215,6 +215,7 @@ int info(const Options& options) {
   const auto print = options.json ? print_json : print_text;
   print(answer);
   for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
+  for (const std::string& sentence : context::idle_variables()) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
   return answer.problems.empty() ? kSuccess : kCouldNot;
 }
@@ -222,9 +223,9 @@ int info(const Options& options) {
 }  // namespace
 
 void add_info(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("info", "Devices, what they can do, and the settings in force");
+  CLI::App* verb = app.add_subcommand("info", "Devices, their capabilities, and the settings in force");
   auto options = std::make_shared<Options>();
-  verb->add_option("--driver", options->driver, "Which driver to ask (default: VPMM_DRIVER, else auto: a CUDA driver)")
+  verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_flag("--json", options->json, "One JSON object");

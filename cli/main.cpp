@@ -1,5 +1,6 @@
 // cli: the command line: `vpmm VERB ...`, one file per verb.
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -18,12 +19,12 @@ int fail(std::string_view message) {
 
 namespace {
 
-constexpr char kVerbs[] = "convert, emm-check, fit, info, replay, report, top or try";
+constexpr char kVerbs[] = "convert, emm-check, fit, info, replay, report, run, top or try";
 
 int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
-  app.footer("The Python package has more: convert, report, top and try.");
+  app.footer("The Python package has more: convert, report, run, top and try.");
   app.set_version_flag("--version", "vpmm " VPMM_VERSION);
   app.require_subcommand(0, 1);
   add_info(app, exit_code);
@@ -49,6 +50,9 @@ int run(int argc, char** argv) {
 }  // namespace vpmm::cli
 
 int main(int argc, char** argv) {
+  // A reader that has enough, as `| head`, ends the program without a word, also where Python started it, which ignores
+  // the signal and hands that on.
+  std::signal(SIGPIPE, SIG_DFL);
   try {
     if (argc > 1 && vpmm::cli::is_python_verb(argv[1])) return vpmm::cli::run_in_python(argv);
     const int exit_code = vpmm::cli::run(argc, argv);

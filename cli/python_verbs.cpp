@@ -17,7 +17,7 @@ extern char** environ;
 namespace vpmm::cli {
 namespace {
 
-constexpr std::array<std::string_view, 4> kVerbs = {"convert", "report", "top", "try"};
+constexpr std::array<std::string_view, 5> kVerbs = {"convert", "report", "run", "top", "try"};
 
 // Without importing it, which loads the library.
 bool python_has_package() {

@@ -263,37 +263,36 @@ void add_options(CLI::App& verb, Options& options) {
           "TRACE", options.traces,
           "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or plain; -: standard input")
       ->required();
-  verb.add_option(
-          "--driver", options.driver,
-          "Where to run; auto: the GPU where there is one, else the simulator (default: VPMM_DRIVER, else auto)")
+  verb.add_option("--driver", options.driver,
+                  "The driver; auto: the GPU if there is one, else the simulator (default: VPMM_DRIVER, else auto)")
       ->transform(driver_names())
       ->type_name("NAME");
-  verb.add_option("--allocator", options.allocators, "What to run through (default: vpmm); may be given several times")
+  verb.add_option("--allocator", options.allocators, "Allocator to test (default: vpmm); may be given several times")
       ->transform(allocator_names())
       ->type_name("NAME")
       ->take_all()
       ->allow_extra_args(false);
   verb.add_option("--capacity", options.capacity,
                   "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map. recorded: "
-                  "what the recorded pool had, the default on the simulator where requests failed")
+                  "the recorded pool's, the default on the simulator if requests failed")
       ->transform(size_or_recorded());
   verb.add_flag("--fit", options.fit,
                 "On the simulator: also find the smallest GPU, up to --capacity, on which no allocation fails");
-  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU runs behind the host")
+  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU lags behind the host, in us")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
   verb.add_option("--costs", options.costs,
-                  "What the simulator's driver calls take: as in a process that computes meanwhile (busy, the default) "
+                  "Costs of the simulator's driver calls: as in a process that computes meanwhile (busy, the default) "
                   "or in one that does nothing else (idle)")
       ->transform(names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
       ->type_name("NAME");
   verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
-  verb.add_option("--seed", options.seed, "Of the simulator and of what is written")
+  verb.add_option("--seed", options.seed, "Seed of the simulator and of the test writes")
       ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   verb.add_flag("--calls", options.calls,
-                "Also print what each kind of driver call took; JSON has that always, as driver_calls_by_kind");
-  verb.add_flag("--fail-on-oom", options.fail_on_oom, "Exit with 1 where an allocation fails");
+                "Also print the time of each kind of driver call; JSON always has it, as driver_calls_by_kind");
+  verb.add_flag("--fail-on-oom", options.fail_on_oom, "Exit with 1 if an allocation fails");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 

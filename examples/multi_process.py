@@ -1,7 +1,7 @@
-"""An array of the pool that two processes work on: the first shares it, the second adds to it, nothing is copied.
+"""Shares an array of the pool between two processes without a copy: the first exports it, the second adds to it.
 
-Runs on a simulated GPU as it is, where device memory can be read by anybody: VPMM_DRIVER=sim python multi_process.py
-On a real one, a library such as CuPy would do the work: array = cupy.asarray(memory).
+Runs on the simulated GPU, where the host can read device memory: VPMM_DRIVER=sim python examples/multi_process.py
+On a real GPU, use a library such as CuPy instead of ctypes: array = cupy.asarray(memory).
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ def numbers(memory: vpmm.OpenedMemory | vpmm.StagedMemory) -> ctypes.Array[ctype
 
 
 def work(handle: vpmm.IpcHandle) -> None:
-    """In the other process."""
+    """Runs in the other process."""
     with handle as memory:
         array = numbers(memory)
         for i in range(COUNT):
             array[i] += 1
         copy = handle.open_staged()
-    print("the copy outlives the opening:", numbers(copy)[0])
+    print("the copy is valid after closing:", numbers(copy)[0])
 
 
 def main() -> None:
     if os.environ.get("VPMM_DRIVER") != "sim":
-        raise SystemExit("this example reads device memory as if it were the host's: set VPMM_DRIVER=sim")
+        raise SystemExit(
+            "this example reads device memory on the host, which only the simulated GPU allows: set VPMM_DRIVER=sim"
+        )
     pool = vpmm.Pool.default()
     ptr = pool.allocate_any_stream(8 * COUNT)
     array = (ctypes.c_int64 * COUNT).from_address(ptr)
@@ -40,7 +42,7 @@ def main() -> None:
     process = multiprocessing.get_context("spawn").Process(target=work, args=(handle,))
     process.start()
     process.join()
-    print("the other process made it", array[0], "to", array[COUNT - 1])
+    print("after the other process added 1:", array[0], "to", array[COUNT - 1])
     handle.end_export()
     pool.deallocate_any_stream(ptr)
 

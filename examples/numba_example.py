@@ -1,4 +1,4 @@
-"""Numba on the pool, with a log of what it allocates: the example of NBEP 7. Needs a GPU and numba-cuda.
+"""NBEP 7's example: Numba on the pool, with a log of its allocations. Needs a GPU and numba-cuda.
 
 python examples/numba_example.py
 """
@@ -7,7 +7,7 @@ import sys
 
 import vpmm
 
-vpmm.use_for_numba()  # before the imports that follow, it says what is missing where numba-cuda is not installed
+vpmm.use_for_numba()  # before the imports below: without numba-cuda, it raises an error that says what to install
 
 import numpy as np  # noqa: E402
 from numba import cuda  # noqa: E402

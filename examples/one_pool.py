@@ -1,10 +1,10 @@
-"""PyTorch, CuPy, Numba and RMM in one process, each with its own pool and then all on one. Needs a GPU.
+"""Runs PyTorch, CuPy, Numba and RMM in one process, first with a pool each, then on one pool. Needs a GPU.
 
 python examples/one_pool.py [--gib 4]
 
-Each library in turn works on arrays of that many GiB and lets go of them, as the stages of a pipeline do; then arrays
-are handed from one to the other. Every result is checked. What the process holds in the end, and the time, are printed
-for both ways. Libraries that are not installed are left out.
+Each library in turn works on arrays of that many GiB and frees them, like the stages of a pipeline. Then the libraries
+exchange arrays. Every result is checked. For both runs the program prints the most memory that the process held, and
+the time. Libraries that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(name: str) -> bool:
         return False
 
 
-# --- a stage of each library: makes arrays of `count` floats, computes, checks, lets go -------------------------------
+# --- a stage of each library: makes arrays of `count` floats, computes, checks, frees them ----------------------------
 
 
 def torch_stage(count: int) -> None:
@@ -74,11 +74,11 @@ def rmm_stage(count: int) -> None:
     del buffers
 
 
-# --- from one to the other --------------------------------------------------------------------------------------------
+# --- exchange ---------------------------------------------------------------------------------------------------------
 
 
 def hand_over(count: int) -> None:
-    """DLPack and `__cuda_array_interface__` order the streams; no copy, and the host waits for nobody."""
+    """DLPack and `__cuda_array_interface__` order the streams, without a copy and without a wait of the host."""
     import cupy
     import torch
 
@@ -103,7 +103,7 @@ def hand_over(count: int) -> None:
 
 
 def reuse_without_a_wait(count: int) -> bool:
-    """What PyTorch frees on a stream serves CuPy on that stream at once, behind the work that is queued there."""
+    """Whether memory that PyTorch frees on a stream serves CuPy on that stream at once, behind its queued work."""
     import cupy
     import torch
 
@@ -111,7 +111,7 @@ def reuse_without_a_wait(count: int) -> bool:
     with torch.cuda.stream(stream), cupy.cuda.ExternalStream(stream.cuda_stream):
         tensor = torch.zeros(count, device="cuda")
         for _ in range(50):
-            tensor += 1  # still under way when the memory is given to CuPy
+            tensor += 1  # still running when CuPy gets the memory
         address, kept = tensor.data_ptr(), tensor[:1000].clone()
         del tensor
         array = cupy.full(count, 7, dtype=cupy.float32)
@@ -128,12 +128,12 @@ def work(here: list[str], gib: float) -> dict[str, object]:
     from cuda.bindings import runtime
 
     def used() -> int:
-        """Of the GPU, as the driver sees it."""
+        """Bytes of the GPU in use, as the driver reports."""
         _, free, total = runtime.cudaMemGetInfo()
         return int(total) - int(free)
 
     count = int(gib * GIB / 2 / 4)
-    for name in here:  # contexts, kernels and libraries
+    for name in here:  # warm-up: contexts, kernels and libraries
         STAGES[name](1 << 16)
     torch.cuda.synchronize()
     before, start, held = used(), time.perf_counter(), 0
@@ -161,7 +161,7 @@ def child(here: list[str], gib: float, on_one_pool: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gib", type=float, default=4, help="of the arrays of a stage, together (default: 4)")
+    parser.add_argument("--gib", type=float, default=4, help="total size of the arrays of a stage (default: 4)")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     here = [name for name in STAGES if find(name)]
@@ -170,11 +170,11 @@ def main() -> None:
         return
     for name in STAGES:
         if name not in here:
-            print(f"{name} is not installed: left out")
+            print(f"{name} is not installed: skipped")
     if "torch" not in here:
         sys.exit("this example measures with PyTorch, which is not installed")
     print(f"{', '.join(here)}: stages of {options.gib:g} GiB each, three times\n")
-    print(f"{'':<20}{'held, GiB':>12}{'seconds':>10}   memory of PyTorch serves CuPy at once")
+    print(f"{'':<20}{'held, GiB':>12}{'seconds':>10}   memory that PyTorch freed serves CuPy at once")
     for way in ("a pool each", "one pool"):
         command = [sys.executable, __file__, "--gib", str(options.gib), "--only", way]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

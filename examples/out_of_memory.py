@@ -1,4 +1,4 @@
-"""A program that runs out of memory, for docs/guides/debugging-oom.md. With VPMM_DRIVER=sim it needs no GPU."""
+"""Runs out of memory, for docs/guides/debugging-oom.md. Needs no GPU with VPMM_DRIVER=sim."""
 
 import vpmm
 

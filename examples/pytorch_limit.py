@@ -1,7 +1,7 @@
-"""A program that runs out of memory with PyTorch's own allocator and not with VPMM. Needs a GPU and PyTorch 2.11.
+"""Runs out of memory with PyTorch's own allocator and completes with VPMM. Needs a GPU and PyTorch 2.11.
 
 python examples/pytorch_limit.py                 # out of memory, with memory reserved but unallocated
-VPMM_TORCH=1 python examples/pytorch_limit.py    # runs
+VPMM_TORCH=1 python examples/pytorch_limit.py    # completes
 """
 
 import sys
@@ -16,15 +16,15 @@ torch.cuda.set_per_process_memory_fraction(LIMIT / total)
 
 
 def batch(size_mib: int) -> list[torch.Tensor]:
-    """The activations of one batch: 16 tensors, as long as its longest sequence makes them."""
+    """The activations of one batch: 16 tensors, sized by its longest sequence."""
     return [torch.empty(size_mib << 20, dtype=torch.uint8, device="cuda") for _ in range(16)]
 
 
 weights = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]  # 512 MiB
 results = []
 try:
-    # At most 3.75 GiB live at a time. PyTorch's allocator cuts the result of a batch from a piece of that batch, and
-    # the rest of the piece is too small for the next batch and for its result: it stays idle.
+    # At most 3.75 GiB are live at a time. PyTorch's allocator cuts the result of a batch from a freed activation of
+    # that batch. The remainder is too small for the next batch and its result, so it stays idle.
     for longest in (100, 110, 120, 131, 142, 153, 164, 176):
         activations = batch(longest)
         del activations

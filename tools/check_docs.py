@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that what the documents name exists: files, headings, ./dev verbs, presets, settings, vpmm verbs and options,
-`Type::member`, Note [titles]; and that constants which they cite have the value they say.
+"""Checks that what the documents name exists: files, ./dev verbs, presets, settings, vpmm verbs and options,
+`Type::member`, Note [titles]; and that constants which they cite have the value they say. Links are for ./dev docs.
 
 A document cannot go stale silently: rename a file or a setting, or change a constant, and this fails until the page
 follows. A constant is cited as `kSlackOfRoom = 100`, one of a class, or the value that a field begins with, as
@@ -17,7 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DOCUMENTS = ["*.md", "docs/**/*.md", "src/**/*.md", "bench/*.md", "examples/**/*.md", "tests/**/*.md"]
+DOCUMENTS = [
+    "*.md",
+    ".github/**/*.md",
+    ".github/ISSUE_TEMPLATE/*.yml",
+    "docs/**/*.md",
+    "src/**/*.md",
+    "bench/*.md",
+    "examples/**/*.md",
+    "tests/**/*.md",
+]
 SETTINGS_PAGE = "docs/reference/settings.md"
 CONFIGS = ["src/context/config.cpp", "src/context/variables.cpp"]
 KNOWN_SUFFIXES = (
@@ -27,7 +36,6 @@ SOURCES = ["src/**/*.[chd]*", "include/**/*.h*", "cli/*", "bench/**/*.[chp]*", "
 # Roots a path in a document may be relative to, besides the document's own folder.
 ROOTS = ["", "src", "include", "python"]
 
-LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 SETTING = re.compile(r"\bVPMM_[A-Z0-9_]*[A-Z0-9]\b")
@@ -150,24 +158,6 @@ def code_parts(text: str) -> Iterator[tuple[int, str, bool]]:
         yield match.start(2), match.group(2), True
 
 
-def anchors(text: str) -> set[str]:
-    """Heading anchors as Git hosts make them: lower case, punctuation dropped, spaces to hyphens."""
-    headings = re.findall(r"^#{1,6} +(.+?) *#*$", FENCE.sub(blank, text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def check_link(known: Known, page: Path, target: str) -> str | None:
-    if re.match(r"[a-z][a-z+.-]*:", target):
-        return None
-    name, _, anchor = target.partition("#")
-    file = (page.parent / name) if name else page
-    if not file.exists():
-        return f"link to {target}: no such file"
-    if anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
-        return f"link to {target}: no such heading"
-    return None
-
-
 def is_path(known: Known, text: str) -> bool:
     """Whether a code span claims to be a file or folder of this tree."""
     if not PATH.fullmatch(text) or text.startswith(("/", "-", "..")):
@@ -265,10 +255,6 @@ def check_page(known: Known, page: Path) -> Iterator[str]:
     for offset, code, is_span in code_parts(text):
         found.extend((offset, problem) for problem in code_problems(known, page, code, is_span))
     prose = CODE_SPAN.sub(blank, FENCE.sub(blank, text))
-    for match in LINK.finditer(prose):
-        problem = check_link(known, page, match.group(1) or match.group(2))
-        if problem:
-            found.append((match.start(), problem))
     for match in NOTE.finditer(prose):
         if " ".join(match.group(1).split()) not in known.notes:
             found.append((match.start(), f"{' '.join(match.group().split())}: no such note in the sources"))

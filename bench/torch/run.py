@@ -91,13 +91,14 @@ def run(program: str, allocator: str, options: argparse.Namespace, seconds: floa
 
 
 def smallest_limit(program: str, allocator: str, row: Figures, options: argparse.Namespace, clock: Clock) -> Figures:
-    """Bisects between what lives, below which nothing can run, and what the allocator held with no limit.
+    """Bisects between what lives, below which nothing can run, and what the allocator took with no limit.
 
+    A fraction limits what the allocator reserves; ballast limits what the process holds, loaded kernels included.
     A run that takes four times as long as without a limit counts as one that does not run.
     """
     figures = row[allocator]
     fails = row["native"]["live_bytes"]
-    runs = max(figures["held_bytes"], figures.get("reserved_bytes", 0))
+    runs = figures["reserved_bytes" if options.limit_by == "fraction" else "held_bytes"]
     tries: list[dict[str, Any]] = []
     for _ in range(options.limit_steps):
         limit = (fails + runs) // 2

@@ -1,8 +1,8 @@
-// examples: one program on every memory manager: the three that come with vpmm, and a plugin if its path is given.
+// examples: runs one program on every memory manager: the three of vpmm, and a plugin if its path is given.
 //
-// Each runs the same steps of something like a training loop, and is measured from outside: the time in its calls, and
-// how much less memory the driver has than before. No kernels run here, so waiting for the GPU costs next to nothing: a
-// manager that waits looks better than it is in a program that keeps the GPU busy.
+// Each manager runs the same steps, which resemble a training loop. The program measures the time in its calls and how
+// much the driver's free memory shrinks. No kernels run here, so waiting for the GPU costs almost nothing: a manager
+// that waits looks better here than in a program that keeps the GPU busy.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -29,15 +29,15 @@ constexpr std::size_t kMostCheckpoints = 16;
 
 struct Buffer {
   vpmm::emm::MemoryPointer memory;
-  std::uint64_t mark = 0;  // is at the beginning and at the end of the memory
+  std::uint64_t mark = 0;  // written at the beginning and at the end of the memory
 };
 
 class Workload {
  public:
   explicit Workload(const vpmm::emm::Context& context) : context_(context), free_before_(driver_.mem_get_info().free) {}
 
-  // Activations of a batch, whose size varies, layer by layer, each with scratch of its own; then they go, the last one
-  // first. Of every third step something stays, and then the oldest of that goes.
+  // Allocates the activations of a batch of random size, layer by layer, each with its own scratch, and frees them in
+  // reverse order. Every third step keeps a checkpoint; beyond kMostCheckpoints the oldest one is freed.
   void step(int index) {
     const std::size_t batch = between(1, 8);
     std::vector<Buffer> activations;
@@ -53,16 +53,16 @@ class Workload {
     }
     for (; !activations.empty(); activations.pop_back()) drop(activations.back());
   }
-  // What is left at the end is as it was written, too.
+  // Checks and frees the remaining checkpoints.
   void finish() {
     for (Buffer& buffer : checkpoints_) drop(buffer);
-    if (live_ != 0) throw std::runtime_error(std::to_string(live_) + " bytes were never dropped");
+    if (live_ != 0) throw std::runtime_error(std::to_string(live_) + " bytes were never freed");
   }
   void restart_clock() { in_calls_ = {}; }
 
   Clock::duration in_calls() const { return in_calls_; }
-  std::uint64_t peak_live() const { return peak_live_; }  // bytes, as asked for
-  std::uint64_t peak_held() const { return peak_held_; }  // bytes of the driver's
+  std::uint64_t peak_live() const { return peak_live_; }  // requested bytes
+  std::uint64_t peak_held() const { return peak_held_; }  // bytes taken from the driver
 
  private:
   Buffer allocate(std::size_t bytes) {
@@ -81,7 +81,7 @@ class Workload {
     for (const vpmm::emm::MemoryPointer& place : ends(buffer)) {
       std::uint64_t found = 0;
       driver_.memcpy_device_to_host(&found, place.device_pointer(), sizeof(found));
-      if (found != buffer.mark) throw std::runtime_error("memory holds what was never written to it");
+      if (found != buffer.mark) throw std::runtime_error("memory does not hold what was written to it");
     }
     live_ -= buffer.memory.size();
     timed([&] { buffer.memory.reset(); });
@@ -131,10 +131,10 @@ int main(int argc, char** argv) {
     if (argc > 1) plugins.push_back(vpmm::emm::load_plugin(argv[1]));
 
     const bool is_simulated = std::strcmp(vpmm::settings_from_environment().driver, "sim") == 0;
-    std::printf("driver: %s\n", is_simulated ? "simulator, whose times say nothing about a GPU" : "CUDA");
+    std::printf("driver: %s\n", is_simulated ? "simulator; its times say nothing about a GPU" : "CUDA");
     std::printf("%-16s %12s %16s %16s\n", "manager", "us per step", "peak live MiB", "peak held MiB");
     for (const vpmm_emm_plugin* const plugin : plugins) measure(plugin);
-    std::printf("all contents were as written\n");
+    std::printf("all memory held its contents as written\n");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

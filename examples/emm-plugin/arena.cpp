@@ -1,7 +1,7 @@
-// examples: a memory manager of a third party: an arena that cuts device memory from large slabs, built as a plugin.
+// examples: a third-party memory manager as a plugin: an arena that cuts device memory from large slabs.
 //
-// Host memory (pinned, mapped, registered) comes from the base class. No IPC, no managed memory: callers see that in
-// capabilities().
+// Host memory (pinned, mapped, registered) comes from the base class. There is no IPC and no managed memory, as
+// capabilities() tells callers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,22 +18,22 @@ using vpmm::emm::Block;
 using vpmm::emm::Capabilities;
 using vpmm::emm::MemoryInfo;
 
-constexpr std::size_t kAlignment = 256;  // the least that emm.h allows
+constexpr std::size_t kAlignment = 256;  // the minimum of emm.h
 constexpr std::size_t kSlabUnit = std::size_t{2} << 20;
 constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Memory that is released may still be in use by queued work, so it is not used again before the GPU has been waited
-// for: a piece goes free -> used -> released -> settling -> free. That wait comes when a request finds no free piece,
-// one for all that was released by then.
+// Queued work may still use memory that is released, so the arena waits for the GPU before it reuses it: a piece goes
+// free -> used -> released -> settling -> free. The arena waits when a request finds no free piece, once for all pieces
+// released so far.
 //
-// While cleanup is deferred the arena grows instead of waiting, until memory runs out; slabs are given back only then,
-// at reset() and at the end, so there is no more to defer.
+// While cleanup is deferred the arena grows instead of waiting, until memory runs out. It gives slabs back only then,
+// at reset() and at the end, so nothing else needs deferring.
 class Arena final : public vpmm::emm::HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
-  // Without a reset() before. HostOnlyMemoryManager does the same for host memory.
+  // For a manager without a reset() before. HostOnlyMemoryManager does the same for host memory.
   ~Arena() override {
     if (pieces_.empty() || driver().process_is_ending()) return;
     const vpmm::emm::CurrentContext current(driver(), cuda_context(), std::nothrow);
@@ -50,14 +50,14 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     free,
     used,
     released,  // the GPU may still use it
-    settling,  // the same, but released before the wait began that now runs
+    settling,  // the same, but released before the current wait began
   };
   struct Piece {
     std::size_t bytes;
     State state;
-    bool begins_slab;  // never merged into the piece before it, which is of another slab
+    bool begins_slab;  // never merged into the piece before it, which is part of another slab
   };
-  // All slabs, cut into pieces without gaps.
+  // All slabs, divided into pieces without gaps.
   using Pieces = std::map<unsigned char*, Piece>;
 
   Block do_allocate(std::size_t bytes) override {
@@ -70,13 +70,13 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     return block;
   }
 
-  // Any thread, any context: no call of the driver, and nothing here needs memory, so nothing can fail.
+  // Any thread, any context. Calls no driver and allocates nothing, so it cannot fail.
   void do_release_device(const Block& block) noexcept override {
     const std::lock_guard<std::mutex> lock(mutex_);
     pieces_.find(static_cast<unsigned char*>(block.pointer))->second.state = State::released;
   }
 
-  // What is released counts as free: the next request can have it.
+  // Released memory counts as free: the next request can use it.
   MemoryInfo do_get_memory_info() override {
     MemoryInfo info = driver().mem_get_info();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -96,8 +96,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     give_slabs_back(all);
   }
 
-  // The first free piece that is large enough; null: none is. First fit looks at every piece, which is good enough for
-  // an example; a manager for programs with many would keep an index by size.
+  // The first free piece that is large enough, or null. First fit looks at every piece, which is enough for an example;
+  // a manager for programs with many pieces would keep an index by size.
   void* take(std::size_t size) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto place = pieces_.begin(); place != pieces_.end(); ++place) {
@@ -109,7 +109,7 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
   // Holds: mutex_.
   void* cut(Pieces::iterator place, std::size_t size) {
     auto& [begin, piece] = *place;
-    if (piece.bytes > size)  // first, for it may throw
+    if (piece.bytes > size)  // first, because it may throw
       pieces_.emplace_hint(std::next(place), begin + size, Piece{piece.bytes - size, State::free, false});
     piece.bytes = size;
     piece.state = State::used;
@@ -118,7 +118,7 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
 
   void* make_room_and_take(std::size_t size) {
     const std::lock_guard<std::mutex> slow(slow_mutex_);
-    if (void* const found = take(size)) return found;  // another thread has just made room
+    if (void* const found = take(size)) return found;  // another thread made room meanwhile
     if (!pending().is_deferred()) {
       settle();
       if (void* const found = take(size)) return found;
@@ -131,7 +131,7 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
       if (void* const found = take(size)) return found;
       give_empty_slabs_back();
     }
-    // Frees of host memory that wait are carried out if this fails, and then it is tried once more.
+    // If this fails, attempt() carries out pending frees of host memory and tries again.
     return deallocations().attempt([&] { return grow_and_take(least, size); });
   }
 
@@ -148,11 +148,11 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     return cut(place, size);
   }
 
-  // Waits for the GPU, and makes free what was released before. Holds slow_mutex_, but not mutex_ while it waits: a
-  // callback of the GPU that the wait is for may be about to release memory.
+  // Waits for the GPU, then makes the memory free that was released before. Holds slow_mutex_, but not mutex_ during
+  // the wait: the wait may be for a GPU callback that releases memory.
   void settle() {
     if (!replace(State::released, State::settling)) return;
-    driver().ctx_synchronize();  // when it throws, those pieces wait for the next time
+    driver().ctx_synchronize();  // when it throws, a later call settles these pieces
     replace(State::settling, State::free);
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto place = pieces_.begin(); place != pieces_.end(); ++place) {
@@ -196,8 +196,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     }
   }
 
-  std::mutex slow_mutex_;  // one thread at a time waits for the GPU or grows; comes before mutex_
-  std::mutex mutex_;       // guards what follows; never held while the driver is called
+  std::mutex slow_mutex_;  // one thread at a time waits for the GPU or grows; locked before mutex_
+  std::mutex mutex_;       // guards pieces_; never held during a driver call
   Pieces pieces_;
 };
 

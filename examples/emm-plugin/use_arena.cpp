@@ -1,4 +1,4 @@
-// examples: a program that gets all its GPU memory from a plugin: the one named as argument, or by VPMM_MEMORY_MANAGER.
+// examples: takes all GPU memory from a plugin, named by the argument or by VPMM_MEMORY_MANAGER.
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -16,15 +16,15 @@ void run(const vpmm_emm_plugin* plugin) {
   const vpmm::emm::MemoryPointer numbers = context.memalloc(6 * kMiB);
   const vpmm::emm::PinnedMemory staging = context.allocate_pinned(kMiB);
   std::memset(staging.host_pointer(), 7, kMiB);
-  // A part of the memory, which keeps the whole alive.
+  // A view keeps the whole memory alive.
   const vpmm::emm::MemoryPointer part = numbers.view(2 * kMiB, kMiB);
-  // Memory knows its CUDA context, copies do not: as with CUDA itself, one must be current.
+  // Memory knows its CUDA context. Copies do not: as with CUDA itself, a context must be current.
   const vpmm::emm::Driver driver = vpmm::emm::Driver::of_process();
   const vpmm::emm::CurrentContext current(driver, context.cuda_context());
   driver.memcpy_host_to_device(part.device_pointer(), staging.host_pointer(), kMiB);
   std::vector<unsigned char> back(kMiB);
   driver.memcpy_device_to_host(back.data(), part.device_pointer(), back.size());
-  std::printf("numbers at %p, the part's first and last byte: %d and %d\n", numbers.device_pointer(), back.front(),
+  std::printf("numbers at %p, the view's first and last byte: %d and %d\n", numbers.device_pointer(), back.front(),
               back.back());
 
   try {

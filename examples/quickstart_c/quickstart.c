@@ -1,11 +1,11 @@
-/* examples: a pool from C: allocate, free, and a callback that makes room when memory runs out. */
+/* examples: uses a pool from C: allocate, free, and make room in a callback when memory runs out. */
 #include <stdio.h>
 #include <string.h>
 #include <vpmm/vpmm.h>
 
 #define MIB ((size_t)1 << 20)
 
-/* Ends main with the reason when a call fails. */
+/* Prints the reason and returns from main when a call fails. */
 #define TRY(call)                                 \
   do {                                            \
     if ((call) != VPMM_OK) {                      \
@@ -16,14 +16,14 @@
 
 struct cache {
   vpmm_pool* pool;
-  void* data; /* null: nothing to give up */
+  void* data; /* null: nothing to free */
 };
 
-/* Asked before an allocation fails. No lock is held: it may call anything. */
-static int give_up_cache(void* argument, int device, uint64_t bytes) {
+/* Called before an allocation fails. Holds no lock, so it may call any function. */
+static int free_cache(void* argument, int device, uint64_t bytes) {
   struct cache* cache = argument;
   if (cache->data == NULL) return 0;
-  printf("device %d needs %llu MiB: giving up the cache\n", device, (unsigned long long)(bytes / MIB));
+  printf("device %d needs %llu MiB: freeing the cache\n", device, (unsigned long long)(bytes / MIB));
   vpmm_deallocate(cache->pool, cache->data, NULL);
   cache->data = NULL;
   return 1;
@@ -38,14 +38,14 @@ int main(void) {
   char* dump = NULL;
 
   memset(&config, 0, sizeof config);
-  config.size = sizeof config; /* says which version of the struct this program was compiled with */
+  config.size = sizeof config; /* tells the library which version of the struct the program was compiled with */
   TRY(vpmm_config_from_environment(&config));
   config.capacity = 64 * MIB;
   TRY(vpmm_pool_create(0, &config, &pool));
 
   cache.pool = pool;
   cache.data = NULL;
-  TRY(vpmm_set_out_of_memory_callback(pool, give_up_cache, &cache));
+  TRY(vpmm_set_out_of_memory_callback(pool, free_cache, &cache));
   TRY(vpmm_allocate(pool, 48 * MIB, NULL, &cache.data)); /* NULL: the default stream */
   TRY(vpmm_allocate(pool, 32 * MIB, NULL, &batch));
 

@@ -1,7 +1,7 @@
 // vpmm: header-only C++17: a pool as a memory resource of cuda::mr, for CCCL's containers, RMM, Thrust and CUB.
 //
-// Needs CCCL 3.1 or newer. Of 3.1 it is an experimental part: there include this header before any of CCCL, or define
-// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE. docs/guides/cuda-mr.md is the guide.
+// Needs CCCL 3.1 or newer. In CCCL 3.1 memory resources are experimental: include this header before any CCCL header,
+// or define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE. The guide is docs/guides/cuda-mr.md.
 #ifndef VPMM_CUDA_MR_HPP
 #define VPMM_CUDA_MR_HPP
 
@@ -26,8 +26,8 @@
 
 namespace vpmm {
 
-// Which stream the handle 0 names is decided when a file is compiled. Files compiled in both ways have two classes, so
-// that they can be linked into one program.
+// The compilation of a file decides which stream the handle 0 means. Each choice has its own class, so that files of
+// both kinds can be linked into one program.
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 inline namespace per_thread_default_stream {
 inline constexpr std::uintptr_t default_stream = 2;  // CU_STREAM_PER_THREAD
@@ -36,36 +36,36 @@ inline namespace legacy_default_stream {
 inline constexpr std::uintptr_t default_stream = 1;  // CU_STREAM_LEGACY
 #endif
 
-// Memory of a pool as cuda::mr asks for it, for work of the pool's device. A value of the size of a pointer: copies
-// name the same pool, do not own it, and must not be used after it; process-wide pools are never destroyed. Any thread
-// may make any call, whichever CUDA device is current.
+// A memory resource of cuda::mr that draws from a pool, for work on the pool's device. A value of the size of a
+// pointer: copies refer to the same pool, do not own it, and must not be used after its destruction; process-wide pools
+// are never destroyed. Any thread may make any call, whichever CUDA device is current.
 class memory_resource {
  public:
-  // The process-wide pool of a device, opened from the environment when nobody has opened it; throws as default_pool.
+  // The process-wide pool of a device; opens it from the environment if necessary. Throws as default_pool does.
   explicit memory_resource(int device = 0) : pool_(default_pool(device)) {}
   explicit memory_resource(pool_ref pool) noexcept : pool_(pool) {}
 
-  // Memory that work queued on `stream` after the call may use. `alignment`: a power of two; there are 256 bytes in any
-  // case. Zero bytes give null. Throws vpmm::out_of_memory, which is a std::bad_alloc, and vpmm::failure, which is a
-  // std::runtime_error, for an alignment or a stream that is not allowed and for a device that has failed.
+  // Memory for work queued on `stream` after the call. `alignment`: a power of two; the address is always aligned to
+  // 256 bytes at least. Zero bytes give null. Throws vpmm::out_of_memory, which is a std::bad_alloc. Throws
+  // vpmm::failure, which is a std::runtime_error, for an invalid alignment or stream and for a failed device.
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = default_alignment) {
     return pool_.allocate(possible(bytes), handle_of(stream), alignment);
   }
 
-  // Work queued on `stream` before the call is the last to use the memory; it may be another stream than that of the
-  // allocation. Size and alignment are not looked at. Where that cannot be kept, because the process is out of memory
-  // or the driver fails, the memory is used again when all work that is queued by now is over. A pointer that is not
-  // the pool's is counted as a caller's mistake. Null does nothing.
+  // Frees memory; work queued on `stream` before the call is the last to use it. `stream` may differ from the stream of
+  // the allocation. Size and alignment are ignored. If the process is out of memory or the driver fails, the memory is
+  // reused only after all work queued so far is over. A pointer that is not the pool's is counted as a caller's
+  // mistake. Null does nothing.
   void deallocate(cuda::stream_ref stream, void* ptr, std::size_t, std::size_t = default_alignment) noexcept {
     finish(vpmm_deallocate(pool_.handle(), ptr, handle_of(stream)), ptr);
   }
 
-  // Memory that any work queued on any stream after the call may use.
+  // Memory for any work queued on any stream after the call.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     return pool_.allocate(possible(bytes), any_stream, alignment);
   }
 
-  // Does not wait: work queued on any stream before the call may be the last to use the memory.
+  // Frees memory without a wait; work queued on any stream before the call may be the last to use it.
   void deallocate_sync(void* ptr, std::size_t, std::size_t = default_alignment) noexcept {
     finish(vpmm_deallocate_any_stream(pool_.handle(), ptr), ptr);
   }
@@ -83,7 +83,7 @@ class memory_resource {
 #if CCCL_VERSION >= 3002000
   using default_queries = cuda::mr::properties_list<cuda::mr::device_accessible>;
 #endif
-  // An execution environment that contains the resource answers with it when it is asked for one.
+  // An execution environment that contains the resource returns it when queried for a memory resource.
   const memory_resource& query(const cuda::std::decay_t<decltype(cuda::mr::get_memory_resource)>&) const noexcept {
     return *this;
   }
@@ -96,7 +96,7 @@ class memory_resource {
     return stream.get() != nullptr ? stream.get() : reinterpret_cast<vpmm_stream>(default_stream);
   }
 
-  // Of a size that no pool takes CUDA's users expect that memory runs out.
+  // CUDA's users expect an out-of-memory error for a size that no pool accepts.
   static std::size_t possible(std::size_t bytes) {
     constexpr std::size_t most = std::size_t{1} << 47;
     if (bytes <= most) return bytes;

@@ -9,15 +9,15 @@
 
 namespace vpmm {
 
-// As vpmm_record_options has them.
+// The options of vpmm_record_options.
 struct record_options {
   std::string stacks = "none";  // "native", "python" or "both"
-  std::uint64_t sample = 1;     // one allocation in so many
-  std::uint64_t limit = 0;      // bytes of the file; 0: none
-  std::uint64_t window_ns = 0;  // how far back the file must reach; 0: to the beginning
+  std::uint64_t sample = 1;     // records one allocation in so many
+  std::uint64_t limit = 0;      // bytes of the file; 0: no limit
+  std::uint64_t window_ns = 0;  // how far back the file must reach; 0: keep all
 };
 
-// From construction to the end of the scope. The pool must outlive it.
+// Records a pool from construction to the end of the scope. The pool must outlive the object.
 class recording {
  public:
   recording(pool_ref pool, const std::string& path, const record_options& options = {}) : pool_(pool) {
@@ -30,14 +30,14 @@ class recording {
     asked.window_ns = options.window_ns;
     check(vpmm_record_start_with(pool.handle(), &asked));
   }
-  // Errors of the file are lost; stop() reports them.
+  // Ignores errors of the file; stop() reports them.
   ~recording() {
     if (!is_over_) static_cast<void>(vpmm_record_stop(pool_.handle()));
   }
   recording(const recording&) = delete;
   recording& operator=(const recording&) = delete;
 
-  // A text between the calls before and after it.
+  // Adds a text between the calls before and after it.
   void mark(const std::string& text) const { check(vpmm_record_mark(pool_.handle(), text.c_str())); }
   void stop() {
     is_over_ = true;
@@ -49,7 +49,7 @@ class recording {
   bool is_over_ = false;
 };
 
-// The same in the recording of each pool of the process, as vpmm_record_mark says for a null pool.
+// Adds a text to the recording of each pool of the process, as vpmm_record_mark does for a null pool.
 inline void record_mark(const std::string& text) { check(vpmm_record_mark(nullptr, text.c_str())); }
 
 }  // namespace vpmm

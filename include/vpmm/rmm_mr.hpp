@@ -9,8 +9,8 @@
 
 namespace vpmm {
 
-// A resource whose out-of-memory exception is rmm::out_of_memory, a std::bad_alloc, with the same text: RMM's
-// failure_callback_resource_adaptor, for example, asks again after that one only.
+// A resource that throws rmm::out_of_memory, a std::bad_alloc, with the same text when memory runs out. RMM's
+// failure_callback_resource_adaptor, for example, retries only after that exception.
 template <typename Resource>
 class with_rmm_errors : public Resource {
  public:
@@ -36,7 +36,7 @@ class with_rmm_errors : public Resource {
   }
 };
 
-// A pool for rmm::mr::set_per_device_resource, rmm::device_uvector and all that takes a device_async_resource_ref.
+// A pool for rmm::mr::set_per_device_resource, rmm::device_uvector and whatever takes a device_async_resource_ref.
 using rmm_memory_resource = with_rmm_errors<memory_resource>;
 
 }  // namespace vpmm

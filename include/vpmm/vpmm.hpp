@@ -1,129 +1,30 @@
 // vpmm: header-only C++17 over the C ABI: pools, buffers, and two forms of every call that can fail.
 //
-// allocate(...) throws, try_allocate(...) returns a vpmm::result. Exceptions are vpmm::error; those about memory are
-// std::bad_alloc too. What vpmm.h says about streams, sizes and threads holds here; see docs/reference/cpp.md.
+// allocate(...) throws, try_allocate(...) returns a vpmm::result. Every exception is a vpmm::error; those about memory
+// are also std::bad_alloc. The rules of vpmm.h for streams, sizes and threads apply; see docs/reference/cpp.md.
 #ifndef VPMM_VPMM_HPP
 #define VPMM_VPMM_HPP
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "vpmm/result.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm {
 
-// What every exception of this library is, beside a standard exception: catch it to get the status. It is no
-// std::exception itself, so that catching std::exception or std::bad_alloc is never ambiguous.
-class error {
- public:
-  virtual ~error() = default;
-  virtual const char* what() const noexcept = 0;
-  vpmm_status status() const noexcept { return status_; }
-
- protected:
-  explicit error(vpmm_status status) noexcept : status_(status) {}
-  error(const error&) = default;
-  error& operator=(const error&) = default;
-
- private:
-  vpmm_status status_;
-};
-
-// VPMM_ERROR_OUT_OF_MEMORY and VPMM_ERROR_HOST_OUT_OF_MEMORY.
-class out_of_memory : public std::bad_alloc, public error {
- public:
-  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is a member
-  out_of_memory(vpmm_status status, const std::string& message) : error(status), message_(message) {}
-  const char* what() const noexcept override { return message_.what(); }
-
- private:
-  std::runtime_error message_;  // its copy cannot throw, a string's can
-};
-
-// Everything else.
-class failure : public std::runtime_error, public error {
- public:
-  failure(vpmm_status status, const std::string& message) : std::runtime_error(message), error(status) {}
-  const char* what() const noexcept override { return std::runtime_error::what(); }
-};
-
-[[noreturn]] inline void throw_error(vpmm_status status, const std::string& message) {
-  if (status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
-    throw out_of_memory(status, message);
-  }
-  throw failure(status, message);
-}
-
-// For calls into the C ABI: throws what went wrong.
-inline void check(vpmm_status status) {
-  if (status != VPMM_OK) throw_error(status, vpmm_last_error());
-}
-
-// A value, or a status and a message.
-template <typename T>
-class [[nodiscard]] result {
- public:
-  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return value;`
-  result(T value) : value_(std::move(value)) {}
-  // The calling thread's last error.
-  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
-
-  bool ok() const noexcept { return status_ == VPMM_OK; }
-  explicit operator bool() const noexcept { return ok(); }
-  vpmm_status status() const noexcept { return status_; }
-  const std::string& message() const noexcept { return message_; }
-
-  // Throws what went wrong when there is no value.
-  T& value() & { return require(), *value_; }
-  const T& value() const& { return require(), *value_; }
-  T&& value() && { return require(), std::move(*value_); }
-
- private:
-  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
-  void require() const {
-    if (!ok()) throw_error(status_, message_);
-  }
-
-  std::optional<T> value_;
-  vpmm_status status_ = VPMM_OK;
-  std::string message_;
-};
-
-template <>
-class [[nodiscard]] result<void> {
- public:
-  result() = default;
-  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
-
-  bool ok() const noexcept { return status_ == VPMM_OK; }
-  explicit operator bool() const noexcept { return ok(); }
-  vpmm_status status() const noexcept { return status_; }
-  const std::string& message() const noexcept { return message_; }
-  void value() const {
-    if (!ok()) throw_error(status_, message_);
-  }
-
- private:
-  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
-
-  vpmm_status status_ = VPMM_OK;
-  std::string message_;
-};
-
-// In place of a stream: memory whose users name no stream.
+// Takes the place of a stream argument: memory for any stream.
 struct any_stream_t {
   explicit constexpr any_stream_t() = default;
 };
 inline constexpr any_stream_t any_stream{};
 
 struct memory_information {
-  std::uint64_t free_bytes = 0;   // free for the pool: the driver's and the pool's own
+  std::uint64_t free_bytes = 0;   // available to the pool: free in the driver and in the pool
   std::uint64_t total_bytes = 0;  // of the device
 };
 
@@ -135,7 +36,7 @@ inline vpmm_config default_settings() {
   return settings;
 }
 
-// The defaults and what the VPMM_ variables change.
+// The defaults, changed by the VPMM_ variables.
 inline vpmm_config settings_from_environment() {
   vpmm_config settings{};
   settings.size = sizeof(settings);
@@ -149,21 +50,21 @@ inline int device_count() {
   return count;
 }
 
-// Blocks and chunks of a pool, by address, as they were when it was taken.
+// A snapshot of the blocks and chunks of a pool, by address.
 struct pool_layout {
   std::vector<vpmm_block> blocks;
   std::vector<vpmm_chunk> chunks;
 };
 
-// A pool owned by somebody else: a value to pass around. All methods are thread-safe.
+// A reference to a pool, passed by value; does not own the pool. All methods are thread-safe.
 class pool_ref {
  public:
   explicit pool_ref(vpmm_pool* handle) noexcept : handle_(handle) {}
   vpmm_pool* handle() const noexcept { return handle_; }
 
   // --- allocating ---
-  // Memory that work queued on `stream` after the call may use. `alignment` 0: 256 bytes, from one page up a
-  // page. Zero bytes: null.
+  // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes below a page, a page from one page up.
+  // Zero bytes: null.
   void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));
@@ -192,10 +93,18 @@ class pool_ref {
     return finish(status, ptr);
   }
 
-  // Null: not possible without a driver call or a wait, or not at all; allocate() does it or says why not.
+  // The same without a driver call or a wait for a lock; null, false: that is not possible, or the request is wrong.
+  // allocate() and deallocate() then do it or report the error. With a stream: what that stream freed itself.
+  void* allocate_if_ready(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const noexcept {
+    void* ptr = nullptr;
+    return vpmm_try_allocate(handle_, bytes, alignment, stream, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
   void* allocate_if_ready(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const noexcept {
     void* ptr = nullptr;
     return vpmm_try_allocate_any_stream(handle_, bytes, alignment, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
+  bool deallocate_if_ready(void* ptr, vpmm_stream stream) const noexcept {
+    return vpmm_try_deallocate(handle_, ptr, stream) == VPMM_OK;
   }
 
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
@@ -207,20 +116,22 @@ class pool_ref {
   result<void> try_deallocate(void* ptr, any_stream_t) const {
     return finish(vpmm_deallocate_any_stream(handle_, ptr));
   }
-  // For finalizers: no lock, no driver call, no wait. Mistakes are counted, not reported.
+  // For finalizers: takes no lock, makes no driver call, does not wait. Errors are counted, not reported.
   void deallocate_deferred(void* ptr) const noexcept { vpmm_deallocate_deferred(handle_, ptr); }
-  // One pointer for each size; all or none. The stream is looked up once.
+  // One pointer for each size; all succeed or none. The stream is looked up once.
   std::vector<void*> allocate_many(const std::vector<std::size_t>& bytes, vpmm_stream stream) const {
     std::vector<void*> ptrs(bytes.size());
     check(vpmm_allocate_many(handle_, bytes.data(), bytes.size(), stream, ptrs.data()));
     return ptrs;
   }
-  // Frees all that are live; throws when some are not.
+  // Frees all live pointers; throws if some are not live.
   void deallocate_many(const std::vector<void*>& ptrs, vpmm_stream stream) const {
     check(vpmm_deallocate_many(handle_, ptrs.data(), ptrs.size(), stream));
   }
   // Work on `stream` uses the memory too.
   void record_use(void* ptr, vpmm_stream stream) const { check(vpmm_record_use(handle_, ptr, stream)); }
+  // Work queued on `waiting` after the call waits, on the GPU, for the work queued on `first` so far.
+  void stream_wait(vpmm_stream waiting, vpmm_stream first) const { check(vpmm_stream_wait(handle_, waiting, first)); }
 
   // The allocation around any address inside it.
   vpmm_allocation_info query(const void* ptr) const {
@@ -236,7 +147,7 @@ class pool_ref {
   }
 
   // --- limits ---
-  // Returns the bytes given back.
+  // Releases idle memory; returns the bytes released.
   std::size_t trim(std::size_t bytes_to_keep = 0) const {
     std::size_t released = 0;
     check(vpmm_trim(handle_, bytes_to_keep, &released));
@@ -244,29 +155,29 @@ class pool_ref {
   }
   void preallocate(std::size_t bytes) const { check(vpmm_preallocate(handle_, bytes)); }
   result<void> try_preallocate(std::size_t bytes) const { return finish(vpmm_preallocate(handle_, bytes)); }
-  // None: no limit of ours.
+  // None: no limit besides the GPU's.
   void set_capacity(std::optional<std::uint64_t> bytes) const {
     check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
   }
-  // A plain function and its argument, which must live as long as they are set; null takes it away.
+  // The function and its argument must stay valid while they are set; null removes the callback.
   void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
     check(vpmm_set_out_of_memory_callback(handle_, callback, argument));
   }
-  // Any number of others, asked after it; the number is for taking one away, which waits until it is not running.
+  // Adds a further callback, called after that one. Returns its id; removing waits until it is not running.
   std::uint64_t add_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
     std::uint64_t id = 0;
     check(vpmm_add_out_of_memory_callback(handle_, callback, argument, &id));
     return id;
   }
   void remove_out_of_memory_callback(std::uint64_t id) const { check(vpmm_remove_out_of_memory_callback(handle_, id)); }
-  // Waits for the device's context, and for those of peers.
+  // Waits for the contexts of the device and of its peers.
   void synchronize() const { check(vpmm_synchronize(handle_)); }
   // Resets the device's primary context; allocations survive, streams and events do not.
   void reset() const { check(vpmm_reset(handle_)); }
   void capture_release(std::uint64_t capture_id) const { check(vpmm_capture_release(handle_, capture_id)); }
 
   // --- other devices ---
-  // Lets work on another GPU use all memory of the pool, present and future.
+  // Gives work on another GPU access to all present and future memory of the pool.
   void set_peer_access(int device) const { check(vpmm_set_peer_access(handle_, device)); }
   result<void> try_set_peer_access(int device) const { return finish(vpmm_set_peer_access(handle_, device)); }
 
@@ -288,14 +199,14 @@ class pool_ref {
     return statistics;
   }
   void reset_peaks() const { check(vpmm_reset_peaks(handle_)); }
-  // `kinds`: a bit (1u << kind) for each kind of event. The callback is short and calls nothing of this library.
+  // `kinds`: a bit (1u << kind) for each kind of event. The callback must be short and not call this library.
   std::uint64_t add_event_callback(std::uint32_t kinds, vpmm_event_callback callback, void* argument = nullptr) const {
     std::uint64_t id = 0;
     check(vpmm_add_event_callback(handle_, kinds, callback, argument, &id));
     return id;
   }
   void remove_event_callback(std::uint64_t id) const { check(vpmm_remove_event_callback(handle_, id)); }
-  // What lies where at this moment.
+  // All blocks and chunks at this moment.
   pool_layout layout() const;
   // Every region in ascending address order.
   std::vector<vpmm_region> snapshot() const;
@@ -327,7 +238,7 @@ inline pool_layout pool_ref::layout() const {
           {owner.layout.chunks, owner.layout.chunks + owner.layout.chunk_count}};
 }
 
-// Asks again while the pool grows between the two calls.
+// Repeats the call while the pool grows between the two calls.
 inline std::vector<vpmm_region> pool_ref::snapshot() const {
   std::vector<vpmm_region> regions(64);
   for (;;) {
@@ -348,21 +259,21 @@ inline std::string pool_ref::dump(vpmm_status (*render)(vpmm_pool*, char**)) con
   return owner.text;
 }
 
-// The process-wide pool of a device, opened from the environment at the first call; never destroyed.
+// The process-wide pool of a device; the first call opens it from the environment. Never destroyed.
 inline pool_ref default_pool(int device = 0) {
   vpmm_pool* handle = nullptr;
   check(vpmm_default_pool(device, &handle));
   return pool_ref(handle);
 }
 
-// The same pool with settings of your own. Throws when it is open already with others.
+// The same pool with your settings. Throws when it is already open with other settings.
 inline pool_ref open_default_pool(int device, const vpmm_config& settings) {
   vpmm_pool* handle = nullptr;
   check(vpmm_default_pool_open(device, &settings, &handle));
   return pool_ref(handle);
 }
 
-// A private pool. Its destructor waits for the GPU and gives all memory back, live allocations included.
+// A private pool. Its destructor waits for the GPU and releases all memory, live allocations included.
 class memory_pool : public pool_ref {
  public:
   explicit memory_pool(int device = 0) : pool_ref(create(device, nullptr)) {}  // settings from the environment
@@ -373,7 +284,7 @@ class memory_pool : public pool_ref {
     std::swap(static_cast<pool_ref&>(*this), static_cast<pool_ref&>(other));
     return *this;
   }
-  // Only a process-wide pool is refused, and this is none.
+  // Only a process-wide pool is refused, and this is a private one.
   ~memory_pool() { (void)vpmm_pool_destroy(handle()); }
 
  private:
@@ -384,8 +295,8 @@ class memory_pool : public pool_ref {
   }
 };
 
-// A stream that the pool knows by this object: the fastest way in (vpmm_stream_bind has the rules). Movable; any thread
-// may allocate and deallocate through it.
+// A stream bound to the pool: the fastest way in (see vpmm_stream_bind for the rules). Movable; any thread may allocate
+// and deallocate through it.
 class bound_stream {
  public:
   bound_stream(pool_ref pool, vpmm_stream stream) { check(vpmm_stream_bind(pool.handle(), stream, &handle_)); }
@@ -417,7 +328,7 @@ class bound_stream {
   vpmm_bound_stream* handle_ = nullptr;
 };
 
-// An allocation that gives itself back, on the stream it remembers. Movable; one thread at a time, as any value.
+// Owns an allocation and frees it on the stream that it remembers. Movable; use it from one thread at a time.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -425,7 +336,7 @@ class buffer {
       : pool_(pool), data_(pool.allocate(bytes, stream, alignment)), size_(bytes), stream_(stream) {}
   buffer(pool_ref pool, std::size_t bytes, any_stream_t, std::size_t alignment = 0)
       : pool_(pool), data_(pool.allocate(bytes, any_stream, alignment)), size_(bytes) {}
-  // Takes over memory that was allocated from `pool`.
+  // Takes ownership of memory that was allocated from `pool`.
   static buffer adopt(pool_ref pool, void* data, std::size_t bytes, std::optional<vpmm_stream> stream) noexcept {
     buffer adopted;
     adopted.pool_ = pool;
@@ -442,25 +353,25 @@ class buffer {
   ~buffer() { reset(); }
 
   void* data() const noexcept { return data_; }
-  std::size_t size() const noexcept { return size_; }  // bytes, as asked for
+  std::size_t size() const noexcept { return size_; }  // bytes requested
   bool empty() const noexcept { return size_ == 0; }
   std::optional<vpmm_stream> stream() const noexcept { return stream_; }  // none: any stream
   pool_ref pool() const noexcept { return pool_; }
 
-  // Where the memory will be given back; does not order one stream behind the other: have `stream` wait for what the
-  // old one still does with the memory, or name the old one with record_use.
+  // Sets the stream of the later free. It does not order the streams: make `stream` wait for work that still uses the
+  // memory on the old one, or name the old one with record_use.
   void set_stream(vpmm_stream stream) noexcept { stream_ = stream; }
   void set_stream(any_stream_t) noexcept { stream_.reset(); }
   void record_use(vpmm_stream stream) const { pool_.record_use(data_, stream); }
 
-  // Gives the memory back now. A destructor cannot report, and nothing of the caller's can make this fail.
+  // Frees the memory now. A destructor cannot report an error, and no action of the caller can cause one here.
   void reset() noexcept {
     if (data_ != nullptr && stream_) (void)vpmm_deallocate(pool_.handle(), data_, *stream_);
     if (data_ != nullptr && !stream_) (void)vpmm_deallocate_any_stream(pool_.handle(), data_);
     data_ = nullptr;
     size_ = 0;
   }
-  // The memory is the caller's from now on.
+  // Passes ownership of the memory to the caller.
   [[nodiscard]] void* release() noexcept {
     size_ = 0;
     return std::exchange(data_, nullptr);
@@ -489,7 +400,7 @@ inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_str
 class capture_guard {
  public:
   explicit capture_guard(pool_ref pool) : pool_(pool) { check(vpmm_capture_begin(pool_.handle())); }
-  // Fails only without a begin, and without it the constructor threw.
+  // Fails only without a begin; without a begin, the constructor threw.
   ~capture_guard() { (void)vpmm_capture_end(pool_.handle()); }
   capture_guard(const capture_guard&) = delete;
   capture_guard& operator=(const capture_guard&) = delete;
@@ -498,12 +409,12 @@ class capture_guard {
   pool_ref pool_;
 };
 
-// Puts off, for a scope, what the pool would do by itself and what takes time: unmapping, releasing, waiting on the
-// host.
+// Defers, for a scope, the slow work that the pool does on its own account: unmapping and releasing memory, and waiting
+// on the host.
 class defer_cleanup_guard {
  public:
   explicit defer_cleanup_guard(pool_ref pool) : pool_(pool) { check(vpmm_defer_cleanup_begin(pool_.handle())); }
-  // Fails only without a begin, and without it the constructor threw.
+  // Fails only without a begin; without a begin, the constructor threw.
   ~defer_cleanup_guard() { (void)vpmm_defer_cleanup_end(pool_.handle()); }
   defer_cleanup_guard(const defer_cleanup_guard&) = delete;
   defer_cleanup_guard& operator=(const defer_cleanup_guard&) = delete;
@@ -512,15 +423,15 @@ class defer_cleanup_guard {
   pool_ref pool_;
 };
 
-// Names memory to other processes: in the one that exported it the export, which ends with the object, and elsewhere
-// what opens it, which closes with the object. What crosses between them is value(), plain bytes. Movable; one thread
-// at a time, as any value. Errors are those of vpmm_ipc_open, and VPMM_ERROR_INVALID_ARGUMENT for opening what is open,
-// for closing what is not, and for opening in the process that exported it.
+// Names memory to another process. In the exporting process it is the export, and its destruction ends the export. In
+// another process it opens the memory, and its destruction closes it. Send value(), plain bytes. Movable; use it from
+// one thread at a time. Throws the errors of vpmm_ipc_open, and VPMM_ERROR_INVALID_ARGUMENT for opening it twice, for
+// closing it when it is not open, and for opening it in the exporting process.
 class ipc_handle {
  public:
-  // What another process sent.
+  // From the bytes that another process sent.
   explicit ipc_handle(const vpmm_ipc_handle& value) noexcept : value_(value) {}
-  // The same from a token alone, which is all that some interfaces carry.
+  // From a token alone, for interfaces that carry no more.
   static ipc_handle from_token(const unsigned char token[64]) {
     vpmm_ipc_handle value{};
     check(vpmm_ipc_read_token(token, &value));
@@ -531,7 +442,7 @@ class ipc_handle {
     ipc_handle(std::move(other)).swap(*this);
     return *this;
   }
-  // A destructor cannot report; close() and end_export() can.
+  // A destructor cannot report errors; close() and end_export() can.
   ~ipc_handle() {
     if (opened_ != nullptr) vpmm_ipc_close_deferred(opened_);
     if (is_export_) (void)vpmm_ipc_export_end(&value_);
@@ -539,10 +450,10 @@ class ipc_handle {
 
   const vpmm_ipc_handle& value() const noexcept { return value_; }
   std::size_t size() const noexcept { return static_cast<std::size_t>(value_.bytes); }  // bytes
-  // Where the memory is while it is open; null: it is not.
+  // The address while the memory is open, otherwise null.
   void* data() const noexcept { return opened_; }
 
-  // Maps the memory for work on `device`; none: the one that it is on.
+  // Maps the memory for work on `device`; none: the device that holds it.
   void* open(std::optional<int> device = std::nullopt) {
     require(opened_ == nullptr, "the IPC handle is already open");
     require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
@@ -555,14 +466,14 @@ class ipc_handle {
     check(vpmm_ipc_close(opened_));
     opened_ = nullptr;
   }
-  // A copy in `pool`, on any device; the memory itself is closed again, and the copy is no business of the handle's.
+  // Copies the memory into `pool`, on any device, and closes it again. The handle does not own the copy.
   buffer open_staged(pool_ref pool) const {
     require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
     void* copy = nullptr;
     check(vpmm_ipc_open_staged(&value_, pool.handle(), &copy));
     return buffer::adopt(pool, copy, size(), std::nullopt);
   }
-  // Does nothing for what another process exported.
+  // Does nothing for a handle from another process.
   void end_export() {
     if (is_export_) check(vpmm_ipc_export_end(&value_));
     is_export_ = false;
@@ -584,9 +495,9 @@ class ipc_handle {
   bool is_export_ = false;
 };
 
-// A handle for `bytes` bytes at `ptr`, of any pool of this process, at the begin of an allocation or inside, or of
-// plain driver memory. As long as it lives, and as long as another process has the memory open, the memory is not used
-// again, even when it is freed.
+// A handle for `bytes` bytes at `ptr`: an allocation of any pool of this process, a part of one, or plain driver
+// memory. While the handle exists, or another process has the memory open, the memory is not reused, even after it is
+// freed.
 inline ipc_handle export_memory(const void* ptr, std::size_t bytes) {
   vpmm_ipc_handle value{};
   check(vpmm_ipc_export(ptr, bytes, &value));

@@ -1,4 +1,4 @@
-// python: what callers pass: sizes, streams, switches, texts.
+// python: conversion of arguments: sizes, streams, switches, texts.
 #include "arguments.hpp"
 
 #include <limits>
@@ -72,6 +72,14 @@ std::uintptr_t stream_of(nb::handle value) {
   return nb::cast<std::uintptr_t>(nb::module_::import_("vpmm._streams").attr("stream_handle")(value));
 }
 
+std::vector<nb::object> items_of(nb::handle values, const char* name) {
+  if (PyUnicode_Check(values.ptr()) || !nb::hasattr(values, "__iter__"))
+    raise_wrong_type(values, name, "a list, or anything else to iterate over");
+  std::vector<nb::object> items;
+  for (const nb::handle value : nb::iter(values)) items.push_back(nb::borrow(value));
+  return items;
+}
+
 bool switch_of(nb::handle value, const char* name) {
   if (!PyBool_Check(value.ptr())) raise_wrong_type(value, name, "True or False");
   return value.ptr() == Py_True;
@@ -86,6 +94,8 @@ std::string text_of(nb::handle value, const char* name) {
 }
 
 std::string path_of(nb::handle value, const char* name) {
+  if (!PyUnicode_Check(value.ptr()) && !nb::hasattr(value, "__fspath__"))
+    raise_wrong_type(value, name, "a text or an os.PathLike");
   const nb::object path = nb::steal(PyOS_FSPath(value.ptr()));
   if (!path.is_valid()) throw nb::python_error();
   return text_of(path, name);

@@ -1,9 +1,8 @@
-// python: what Python sees of pools: the classes Pool, Allocation and Region, with their documentation.
+// python: the Python classes Pool, Allocation and Region, with their documentation.
 //
 // Note [Signatures are texts]
-// Arguments come as objects, and arguments.hpp turns them into what the library takes, so that it words what is wrong
-// with them. What help(), editors and type checkers are told of them are therefore the texts in nb::sig, and _vpmm.pyi
-// is made from these.
+// Arguments arrive as Python objects. arguments.hpp converts them, so that its own messages describe invalid ones. The
+// texts in nb::sig are therefore what help(), editors and type checkers see, and _vpmm.pyi is generated from them.
 #include "bind_pool.hpp"
 
 #include <nanobind/operators.h>
@@ -83,7 +82,7 @@ std::string dump(const Pool& pool, nb::handle json) {
   return text;
 }
 
-// Asks again while the pool grows between the two calls.
+// Repeats the call while the pool grows between the two calls.
 std::vector<Region> snapshot(const Pool& pool) {
   std::vector<vpmm_region> regions(64);
   for (std::size_t count = 0;; regions.resize(count)) {
@@ -201,10 +200,10 @@ std::string hexadecimal(std::uintptr_t address) {
 }
 
 void bind_allocation(nb::module_& module) {
-  nb::class_<Allocation> type(module, "Allocation", nb::is_final(), "An allocation, as ``Pool.query`` found it.");
-  type.def_ro("begin", &Allocation::begin, "The address where it starts, which is the one that frees take.")
-      .def_ro("requested", &Allocation::requested, "Bytes that were asked for.")
-      .def_ro("usable", &Allocation::usable, "Bytes that may be used: the request rounded up.")
+  nb::class_<Allocation> type(module, "Allocation", nb::is_final(), "An allocation found by ``Pool.query``.");
+  type.def_ro("begin", &Allocation::begin, "The start address, which frees take.")
+      .def_ro("requested", &Allocation::requested, "Bytes requested.")
+      .def_ro("usable", &Allocation::usable, "Usable bytes: the request, rounded up.")
       .def("__repr__", [](const Allocation& a) {
         return "<vpmm.Allocation at " + hexadecimal(a.begin) + ": requested=" + std::to_string(a.requested) +
                ", usable=" + std::to_string(a.usable) + ">";
@@ -214,14 +213,15 @@ void bind_allocation(nb::module_& module) {
 
 void bind_region(nb::module_& module) {
   nb::class_<Region> type(module, "Region", nb::is_final(),
-                          "A stretch of a pool's address space in one state, as ``Pool.snapshot`` lists them.");
-  type.def_ro("begin", &Region::begin, "The address where it starts.")
+                          "A range of a pool's address space in one state, as ``Pool.snapshot`` lists them.");
+  type.def_ro("begin", &Region::begin, "The start address.")
       .def_ro("bytes", &Region::bytes, "Its length in bytes.")
-      .def_ro("requested", &Region::requested, "Bytes that were asked for; 0 where nothing is allocated.")
+      .def_ro("requested", &Region::requested, "Bytes requested; 0 if the region is not allocated.")
       .def_ro("state", &Region::state,
-              R"("allocated", "free", "hole" (nothing is mapped), "zombie" (left by memory that moved, not yet
+              R"("allocated", "free", "hole" (nothing is mapped), "zombie" (an old mapping of moved memory, not yet
 unmapped) or "in flight".)")
-      .def_ro("is_complete", &Region::is_complete, "Whether all work on what was there last is known to be done.")
+      .def_ro("is_complete", &Region::is_complete,
+              "Whether all work on the previous allocation there is known to be done.")
       .def("__repr__", [](const Region& r) {
         return "<vpmm.Region at " + hexadecimal(r.begin) + ": bytes=" + std::to_string(r.bytes) +
                ", requested=" + std::to_string(r.requested) + ", " + r.state + (r.is_complete ? ", complete>" : ">");
@@ -231,6 +231,12 @@ unmapped) or "in flight".)")
 
 using PoolClass = nb::class_<Pool>;
 
+// Of a pool that is opened all but the device are settings, and these have names.
+void require_names(const nb::args& others) {
+  if (others.size() != 0)
+    raise_type_error(shown(others[0]) + " has no name: settings are keywords, as in capacity=\"16GiB\"");
+}
+
 void add_life(PoolClass& type) {
   // Read when they are bound, and copied then.
   const std::string parameters = Settings::parameters();
@@ -239,52 +245,65 @@ void add_life(PoolClass& type) {
   const std::string settings =
       R"(
 
-What is not named comes from the variables, whose names are those of the keywords in capitals behind ``VPMM_``:
+Settings that are not given come from environment variables: ``VPMM_`` and the keyword in capitals.
 
 )" + Settings::described() +
-      R"(Sizes are bytes as an int, or texts such as ``"16GiB"``. Raises vpmm.Error
-("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for a keyword that
-does not exist or a value of a wrong type.)";
+      R"(
+Sizes are bytes, as an int or a text such as ``"16GiB"``. Raises vpmm.Error
+("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for an unknown keyword or a
+value of a wrong type.)";
   type.def(
-          "__init__", [](Pool* self, nb::handle device, const nb::kwargs& given) { new (self) Pool(device, given); },
-          "device"_a = 0, "settings"_a, nb::sig(init.c_str()),
-          ("Opens a private pool on `device`, an ordinal." + settings).c_str())
-      .def_static("default", &Pool::open_default, "device"_a = 0, nb::sig("def default(device: int = 0) -> Pool"),
-                  R"(The process-wide pool of `device`, opened from the environment at the first call.
+          "__init__",
+          [](Pool* self, nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            new (self) Pool(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(init.c_str()),
+          ("Opens a private pool on the device with ordinal `device`." + settings).c_str())
+      .def_static("default", &Pool::open_default, "device"_a.none() = 0,
+                  nb::sig("def default(device: int = 0) -> Pool"),
+                  R"(The process-wide pool of `device`. The first call opens it with the settings of the environment.
 
-All that the process does with VPMM uses it, C and C++ too. It is never closed. Raises vpmm.Error where the
-device or the driver is missing, or a variable has a value that is not allowed.)")
-      .def_static("configure", &Pool::configure_default, "device"_a = 0, "settings"_a, nb::sig(configure.c_str()),
-                  R"(Opens the process-wide pool of `device` with settings, which are those of Pool, and returns it.
+All users of VPMM in the process share it, including C and C++ code. It is never closed. Raises vpmm.Error if
+the device or the driver is missing, or a variable has a value that is not allowed.)")
+      .def_static(
+          "configure",
+          [](nb::handle device, const nb::args& others, const nb::kwargs& given) {
+            require_names(others);
+            return Pool::configure_default(device, given);
+          },
+          "device"_a.none() = 0, "others"_a, "settings"_a, nb::sig(configure.c_str()),
+          R"(Opens the process-wide pool of `device` with the settings of Pool and returns it.
 
-Call it before anything else opens the pool: where it is open with other settings, vpmm.Error names the
+Call it before anything else opens the pool. If the pool is open with other settings, vpmm.Error names the
 difference.)")
       .def(
           "close", [](Pool& pool, nb::handle discard) { pool.close(switch_of(discard, "discard")); },
-          "discard"_a = false, nb::sig("def close(self, discard: bool = False) -> None"),
-          R"(Waits for the GPU and gives all memory of a private pool back. A second call does nothing.
+          "discard"_a.none() = false, nb::sig("def close(self, discard: bool = False) -> None"),
+          R"(Closes a private pool: waits for the GPU and releases all memory. A second call does nothing.
 
-Raises vpmm.Error, and the pool stays open, while allocations live in it (`discard` True gives them back, too:
-their addresses are nobody's from then on), while other threads are in its calls, while a stream is captured,
-and for a process-wide pool. A pool that is never closed ends with its last reference, and gives everything
-back.)")
+Raises vpmm.Error, and leaves the pool open, while the pool has live allocations, while other threads are
+inside its calls or a stream is captured, and for a process-wide pool. With `discard` True it also frees live
+allocations; their addresses are then invalid. A pool that is not closed is destroyed with its last reference
+and releases all memory.)")
       .def(
           "__enter__",
           [](nb::handle self) {
             nb::cast<const Pool&>(self).enter();
             return nb::borrow(self);
           },
-          nb::sig("def __enter__(self) -> Pool"), "For a private pool, which the block's end closes.")
+          nb::sig("def __enter__(self) -> Pool"), "For a private pool: the end of the block closes it.")
       .def(
           "__exit__", [](Pool& pool, nb::handle kind, nb::handle, nb::handle) { pool.leave(kind); }, "kind"_a.none(),
           "error"_a.none(), "trace"_a.none(),
           nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
                   "types.TracebackType | None) -> None"),
-          "Closes the pool. Where the block raised and allocations live, the pool ends with its last reference.")
-      .def_prop_ro("device", &Pool::device, "The ordinal of its device.")
+          "Closes the pool. If the block raised and allocations are live, the pool is destroyed with its last "
+          "reference.")
+      .def_prop_ro("device", &Pool::device, "The ordinal of the pool's device.")
       .def_prop_ro("is_private", &Pool::is_private, "False for the process-wide pool of a device.")
       .def_prop_ro("is_closed", &Pool::is_closed,
-                   "Whether close() was called: every other call raises vpmm.Error then.")
+                   "Whether close() was called. Every other call then raises vpmm.Error.")
       .def("__eq__", &Pool::is_same_as, nb::is_operator(), nb::sig(kEqual))
       .def("__hash__", &Pool::hash, nb::sig(kHash))
       .def("__repr__", &Pool::repr);
@@ -295,113 +314,112 @@ void add_allocating(PoolClass& type) {
           "allocate", &Pool::allocate, "bytes"_a.none(), "stream"_a.none(), "alignment"_a.none() = 0,
           nb::sig("def allocate(self, bytes: int | str, stream: vpmm._streams.StreamLike, alignment: int | str = 0) -> "
                   "int"),
-          R"(The address of `bytes` bytes for work queued on `stream` after the call; 0 bytes have the address 0.
+          R"(Allocates `bytes` bytes for work queued on `stream` after the call; returns the address, 0 for 0 bytes.
 
-`bytes` is a number or a text such as ``"64MiB"``; `stream` a CUstream as an int, None for the default stream,
-or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. Aligned to 256 bytes, from a
-page up to pages, or to `alignment`, a power of two. Other streams may use the memory once they are ordered
-behind `stream`. Waits for the GPU only where memory would run out otherwise. Raises vpmm.OutOfMemoryError.)")
+`bytes` is a number or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
+stream, or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. The address is aligned
+to 256 bytes, from one page up to pages, or to `alignment`, a power of two. Other streams may use the memory
+once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
+vpmm.OutOfMemoryError.)")
       .def("allocate_any_stream", &Pool::allocate_any_stream, "bytes"_a.none(), "alignment"_a.none() = 0,
            nb::sig("def allocate_any_stream(self, bytes: int | str, alignment: int | str = 0) -> int"),
-           R"(The address of memory that nothing uses any more: work on any stream may have it at once.
+           R"(Allocates memory that no work uses any more: work on any stream may use it at once. Returns the address.
 
-Keeps the interpreter's lock where complete memory is at hand. Raises vpmm.OutOfMemoryError.)")
+Keeps the GIL if complete memory is available. Raises vpmm.OutOfMemoryError.)")
       .def("allocate_many", &Pool::allocate_many, "bytes"_a.none(), "stream"_a.none(),
            nb::sig("def allocate_many(self, bytes: collections.abc.Iterable[int | str], stream: "
                    "vpmm._streams.StreamLike) -> list[int]"),
-           "An address for each size, as allocate() gives it: all, or none and vpmm.OutOfMemoryError.")
+           "Allocates each size as allocate() does and returns the addresses: all, or none and vpmm.OutOfMemoryError.")
       .def("deallocate", &Pool::deallocate, "ptr"_a.none(), "stream"_a.none(),
            nb::sig("def deallocate(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
-           R"(Frees memory that work queued on `stream` so far is the last to use. Address 0 does nothing.
+           R"(Frees memory; work queued on `stream` so far is the last to use it. Address 0 does nothing.
 
-The same stream may have it again at once, others when that work is done. Waits for nothing. Raises vpmm.Error
-("VPMM_ERROR_INVALID_POINTER") where no allocation starts at `ptr`.)")
+The same stream may reuse the memory at once, other streams when that work is done. Does not wait. Raises
+vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if no allocation starts at `ptr`.)")
       .def("deallocate_any_stream", &Pool::deallocate_any_stream, "ptr"_a.none(),
            nb::sig("def deallocate_any_stream(self, ptr: int) -> None"),
-           "Frees memory that work queued on any stream so far may use. Address 0 does nothing.")
+           "Frees memory; work queued on any stream so far may still use it. Address 0 does nothing.")
       .def("deallocate_deferred", &Pool::deallocate_deferred, "ptr"_a.none(),
            nb::sig("def deallocate_deferred(self, ptr: int) -> None"),
-           R"(The same for finalizers and callbacks: takes no lock, calls no CUDA, and raises for no address.
+           R"(The same for finalizers and callbacks: takes no lock, makes no CUDA call, and raises no error.
 
-A later call of anybody carries it out; mistakes are counted in ``caller_mistakes``. In a closed pool it does
-nothing.)")
+A later call, on any thread, carries the free out; mistakes are counted in ``caller_mistakes``. Does nothing
+in a closed pool.)")
       .def(
           "deallocate_many", &Pool::deallocate_many, "ptrs"_a.none(), "stream"_a.none(),
           nb::sig("def deallocate_many(self, ptrs: collections.abc.Iterable[int], stream: vpmm._streams.StreamLike) -> "
                   "None"),
-          "deallocate() for each; all that are live are freed, and the error is that of the first that is not.")
+          "Calls deallocate() for each address. Frees all live ones; the error is the first failure's.")
       .def("record_use", &record_use, "ptr"_a.none(), "stream"_a.none(),
            nb::sig("def record_use(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
-           R"(Work on `stream` uses the allocation that starts at `ptr`, too: its free waits for what is queued
-there by then.
+           R"(Declares that work on `stream` uses the allocation that starts at `ptr`, too.
 
-Raises vpmm.Error where no allocation starts there; query() finds the start.)")
+Its free then also waits for the work queued on `stream` by that time. Raises vpmm.Error if no allocation
+starts at `ptr`; query() finds the start.)")
       .def("stream_wait", &wait_for_stream, "waiting"_a.none(), "first"_a.none(),
            nb::sig("def stream_wait(self, waiting: vpmm._streams.StreamLike, first: vpmm._streams.StreamLike) -> None"),
-           R"(Work queued on `waiting` after the call waits on the GPU for what is queued on `first` by now.
+           R"(Makes work queued on `waiting` after the call wait, on the GPU, for the work already queued on `first`.
 
-For memory that goes from one stream to another. Raises vpmm.Error for what is no stream of the device.)");
+For memory that passes from one stream to another. Raises vpmm.Error if either is not a stream of the device.)");
 }
 
 void add_observing(PoolClass& type) {
   type.def("query", &query, "ptr"_a.none(), nb::sig("def query(self, ptr: int) -> Allocation"),
-           "The allocation around an address. Raises vpmm.Error (\"VPMM_ERROR_INVALID_POINTER\") where there is none.")
+           R"(The allocation that contains an address.
+
+Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
       .def("usable_size", &usable_size, "ptr"_a.none(), nb::sig("def usable_size(self, ptr: int) -> int"),
-           "Bytes that may be used of the allocation around `ptr`; 0 for address 0.")
+           "Usable bytes of the allocation that contains `ptr`; 0 for address 0.")
       .def("memory_info", &memory_info,
-           R"((free, total) in bytes: what the driver has free and the pool could hand out, and what the device
-has.
+           R"((free, total) in bytes: free in the driver and in the pool; total of the device.
 
 Asks the driver.)")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
-           "The figures of the pool by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.")
-      .def("reset_peaks", &simply<vpmm_reset_peaks>, "The ``peak_`` figures begin anew with what is there now.")
-      .def("dump", &dump, "json"_a = false, nb::sig("def dump(self, json: bool = False) -> str"),
-           "Figures and every region, as text or as one JSON object.")
+           "The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.")
+      .def("reset_peaks", &simply<vpmm_reset_peaks>, "Resets the ``peak_`` statistics to the current values.")
+      .def("dump", &dump, "json"_a.none() = false, nb::sig("def dump(self, json: bool = False) -> str"),
+           "Statistics and every region, as text or as one JSON object.")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
 }
 
 void add_limits(PoolClass& type) {
   type.def("trim", &trim, "bytes_to_keep"_a.none() = 0, nb::sig("def trim(self, bytes_to_keep: int | str = 0) -> int"),
-           R"(Gives idle memory back to the device until at most so many bytes are mapped; returns the bytes given
-back.
+           R"(Releases idle memory to the device until at most `bytes_to_keep` are mapped; returns the bytes released.
 
-Memory in use, or that the device may still be using, stays.)")
+Memory in use stays, and so does memory that the device may still be using.)")
       .def("preallocate", &preallocate, "bytes"_a.none(), nb::sig("def preallocate(self, bytes: int | str) -> None"),
-           "Maps memory until at least so many bytes are mapped in all. Raises vpmm.OutOfMemoryError.")
+           "Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.")
       .def("set_capacity", &set_capacity, "bytes"_a.none(),
            nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
-           "The most bytes that the pool may map from now on; None: what the device has. What is mapped stays.")
+           "Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.")
       .def("set_peer_access", &set_peer_access, "device"_a.none(),
            nb::sig("def set_peer_access(self, device: int) -> None"),
-           R"(Lets work on another GPU use all memory of the pool, present and future, as long as the pool lives.
+           R"(Gives work on another GPU access to all present and future memory of the pool, for the life of the pool.
 
-Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") where the hardware cannot.)")
+Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") if the hardware does not support it.)")
       .def(
           "set_out_of_memory_callback", &Pool::set_out_of_memory_callback, "callback"_a.none(),
           nb::sig("def set_out_of_memory_callback(self, callback: collections.abc.Callable[[int, int], object] | None) "
                   "-> None"),
-          R"(`callback(device, bytes)` is asked before a request fails: it frees something and returns True to
-have it tried again.
+          R"(Sets `callback(device, bytes)`, which is called before a request fails; None removes it.
 
-It runs on the thread that allocates and may call the pool. What it raises becomes the ``__cause__`` of the
-request's vpmm.OutOfMemoryError. None takes it away.)")
+It frees memory and returns True to have the request tried again. It runs on the allocating thread and may
+call the pool. An exception in it becomes the ``__cause__`` of the request's vpmm.OutOfMemoryError.)")
       .def("synchronize", &simply<vpmm_synchronize>,
-           R"(Waits for all work of the device, and of devices with access. Raises vpmm.Error
+           R"(Waits for all work of the device and of devices with access. Raises vpmm.Error
 ("VPMM_ERROR_CAPTURE_ACTIVE") while a stream is captured.)")
       .def("reset", &simply<vpmm_reset>,
            "Waits, then resets the device's primary context; allocations survive, streams do not.")
       .def("defer_cleanup_begin", &simply<vpmm_defer_cleanup_begin>,
-           R"(From now on the pool unmaps and releases nothing by itself, and does not wait on the host; pairs
-nest.
+           R"(Defers cleanup: the pool unmaps and releases nothing on its own account and does not wait on the host.
 
-Running out of memory comes first.)")
+Pairs nest. The pool still releases memory rather than run out.)")
       .def("defer_cleanup_end", &simply<vpmm_defer_cleanup_end>,
-           "Ends what defer_cleanup_begin() began. Raises vpmm.Error where nothing did.")
+           "Ends what defer_cleanup_begin() began. Raises vpmm.Error without a begin.")
       .def("capture_begin", &simply<vpmm_capture_begin>,
-           "Announces a capture on a stream that is never passed to the pool; pairs nest.")
+           "Announces a capture on a stream that is never passed to the pool. Pairs nest.")
       .def("capture_end", &simply<vpmm_capture_end>,
-           "The capture is over. Raises vpmm.Error where none was announced.");
+           "Ends the announced capture. Raises vpmm.Error if none was announced.");
 }
 
 void add_recording(PoolClass& type) {
@@ -410,12 +428,12 @@ void add_recording(PoolClass& type) {
            nb::sig("def record_start(self, path: str | os.PathLike[str], stacks: str = 'none', sample: int = 1, limit: "
                    "int | "
                    "str = 0, window_ns: int = 0) -> None"),
-           R"(Writes what happens in this pool to a file, as vpmm.record() does for a process-wide one.
+           R"(Records this pool to a file, as vpmm.record() does for a process-wide pool.
 
 `stacks` is "none", "native", "python" or "both", `limit` is in bytes and `window_ns` in nanoseconds; 0: none.
-Raises vpmm.Error where the file cannot be made, an option is wrong, or a recording is running.)")
+Raises vpmm.Error if the file cannot be created, an option is invalid, or a recording is running.)")
       .def("record_mark", &record_mark, "text"_a.none(), nb::sig("def record_mark(self, text: str) -> None"),
-           "Puts `text` between the calls before and after it. Without a recording it does nothing.")
+           "Adds `text` to the recording, between the calls before and after it. Does nothing without a recording.")
       .def("record_stop", &simply<vpmm_record_stop>, "Ends the recording and finishes the file.");
 }
 
@@ -428,13 +446,13 @@ void bind_pool(nb::module_& module) {
                                 {Py_tp_clear, reinterpret_cast<void*>(&Pool::clear_callback)},
                                 {0, nullptr}};
   PoolClass type(module, "Pool", nb::is_weak_referenceable(), nb::type_slots(slots),
-                 R"(Device memory that all libraries of a process can share, or a private pool of its own.
+                 R"(A pool of device memory: one that all libraries of a process share, or a private one.
 
-``Pool.default()`` is the process-wide pool of a device, ``Pool(...)`` makes a private one, which ends with
+``Pool.default()`` is the process-wide pool of a device. ``Pool(...)`` creates a private one, which ends with
 close(), with its ``with`` block or with its last reference. Sizes are bytes, or texts such as ``"16GiB"``;
 addresses are ints. Any thread may call any method, with any CUDA context current or none; calls that may wait
-let other Python threads run. Errors are vpmm.Error with a ``code``, TypeError where an argument has a wrong
-type. Two of one process-wide pool are equal.)");
+release the GIL. Errors are vpmm.Error with a ``code``; an argument of a wrong type is a TypeError. Two objects
+for one process-wide pool are equal.)");
   add_life(type);
   add_allocating(type);
   add_observing(type);

@@ -1,4 +1,4 @@
-// python: what Python sees of pools: the classes Pool, Allocation and Region, with their documentation.
+// python: the Python classes Pool, Allocation and Region, with their documentation.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,13 +1,13 @@
-// python: what CuPy calls to allocate and free, in C and without a frame of Python.
+// python: CuPy's functions to allocate and free, in C and without a Python frame.
 //
 // Note [CuPy's streams]
-// CuPy's interface for allocators knows sizes and devices and no streams, so the current stream is asked for, by the
-// functions that CuPy gives its own modules. An allocation is for the stream that is current when it is made, and is
-// freed on that stream whichever is current then, as in CuPy's own pool. CuPy destroys a stream with its last Stream
-// object, which arrays may outlive, and CUDA crashes on a stream that was destroyed: so an allocation keeps the Stream
-// object alive. An ExternalStream keeps nobody's stream alive: what was allocated for one is freed behind all streams.
+// CuPy's allocator interface has sizes and devices but no streams. So the current stream is queried with the functions
+// that CuPy gives its own modules. An allocation is for the current stream, and is freed on that stream whichever is
+// current then, as in CuPy's own pool. CuPy destroys a stream with its last Stream object, which arrays may outlive,
+// and CUDA crashes on a destroyed stream: so an allocation keeps the Stream object alive. An ExternalStream keeps no
+// stream alive: its allocations are freed behind all streams.
 //
-// CuPy calls with the interpreter's lock. It is let go of while the pool may wait: a callback of Python's may want it.
+// CuPy calls with the GIL held. It is released while the pool may wait, because a Python callback may need it.
 #include "cupy.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -33,7 +33,7 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// No GPU has more, and vpmm_allocate would call a larger request an invalid one.
+// No GPU has more; vpmm_allocate would report a larger request as invalid.
 constexpr std::size_t kMostBytes = std::size_t{1} << 47;
 
 struct Cupy {
@@ -60,7 +60,7 @@ struct Pools {
   std::vector<std::pair<int, vpmm_pool*>> used;  // by CuPy
 };
 
-// Never destroyed: arrays may live as long as the process.
+// Never destroyed: arrays may live until the process exits.
 Cupy& cupy() {
   static auto* const the = new Cupy;
   return *the;
@@ -104,7 +104,7 @@ Place current_place(vpmm_pool* pool) {
   return place;
 }
 
-// CuPy copies between GPUs, and lets kernels reach other GPUs' arrays where the hardware can.
+// CuPy copies between GPUs, and lets kernels access other GPUs' arrays if the hardware can.
 void let_pools_reach_each_other(int device, vpmm_pool* pool) {
   Pools& all = pools();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -143,7 +143,7 @@ void note_live(void* ptr, const Place& place) {
   }
 }
 
-// The functions that try wait for nobody, so they are called with the interpreter's lock (pool.cpp says why).
+// The `try` functions do not wait, so they are called with the GIL (pool.cpp has the reason).
 void* allocate(std::size_t bytes, const Place& place) {
   void* ptr = nullptr;
   if (vpmm_try_allocate(place.pool, bytes, 0, place.stream, &ptr) != VPMM_OK)
@@ -177,7 +177,7 @@ void deallocate(void* ptr, const Place& place) {
   throw nb::python_error();
 }
 
-// For work on the current stream. Raises CuPy's OutOfMemoryError, or vpmm.Error.
+// Memory for work on the current stream. Raises CuPy's OutOfMemoryError, or vpmm.Error.
 std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
   if (bytes == 0) return 0;
   if (bytes > kMostBytes) raise_shortage(bytes, device, nullptr);
@@ -200,7 +200,7 @@ std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
   return reinterpret_cast<std::uintptr_t>(ptr);
 }
 
-// What cannot be freed in order is freed later: nobody can be told.
+// Memory that cannot be freed in order is freed later: there is no caller to report to.
 void cupy_free(std::uintptr_t address, int device) {
   Allocations& all = allocations();
   auto* const ptr = reinterpret_cast<void*>(address);
@@ -220,7 +220,7 @@ void cupy_free(std::uintptr_t address, int device) {
 
 // --- as CFunctionAllocator calls them -------------------------------------------------------------------------------
 
-// CuPy turns std::bad_alloc into the error of Python that is set.
+// CuPy turns std::bad_alloc into the Python error that is set.
 void* c_allocate(void* /*argument*/, std::size_t bytes, int device) {
   try {
     return reinterpret_cast<void*>(cupy_allocate(bytes, device));

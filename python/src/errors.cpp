@@ -1,4 +1,4 @@
-// python: statuses become Python exceptions.
+// python: turns statuses into Python exceptions.
 #include "errors.hpp"
 
 #include <nanobind/stl/string.h>
@@ -9,7 +9,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Borrowed by nobody else: what a callback raised and nothing has reported yet.
+// The exception that a callback raised and that is not reported yet.
 thread_local PyObject* callback_error = nullptr;
 
 const char* name_of(vpmm_status status) {
@@ -49,7 +49,7 @@ void forget_callback_error() {
 void raise(vpmm_status status, const std::string& message) {
   const bool is_memory = status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY;
   const nb::object cause = nb::steal(std::exchange(callback_error, nullptr));
-  // KeyboardInterrupt and its like are no failure of the callback: they go on as they are.
+  // KeyboardInterrupt and similar exceptions are no failure of the callback: they propagate unchanged.
   if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.ptr())), cause.ptr());
     throw nb::python_error();

@@ -1,4 +1,4 @@
-// python: statuses become Python exceptions.
+// python: turns statuses into Python exceptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,14 +11,13 @@
 
 namespace vpmm::python {
 
-// Raises vpmm.Error, or vpmm.OutOfMemoryError for the two statuses about memory; an exception that an out-of-memory
-// callback of this thread raised becomes its cause. Holds: the GIL.
+// Raises vpmm.Error, or vpmm.OutOfMemoryError for the two statuses about memory. An exception of an out-of-memory
+// callback on this thread becomes its cause. Holds: the GIL.
 [[noreturn]] void raise(vpmm_status status, const std::string& message);
 
-// What the out-of-memory callback of this thread raised, for the raise() of the call that it was made in. Holds: the
-// GIL.
+// Stores the exception of this thread's out-of-memory callback, for the raise() of the enclosing call. Holds: the GIL.
 void keep_callback_error(nanobind::python_error& error);
-// What a callback raised inside a call of others, who cannot report it, is nobody's cause. Holds: the GIL.
+// Drops the exception of a callback inside a call that cannot report it. Holds: the GIL.
 void forget_callback_error();
 
 struct Failure {
@@ -27,7 +26,7 @@ struct Failure {
 };
 
 // Runs `work`, which returns a vpmm_status, without the GIL: it may wait for locks, the driver or the GPU. The message
-// is read before the GIL is taken again, for whoever runs meanwhile on this thread may call the library, too.
+// is read before the GIL is taken again, because other code that then runs on this thread may call the library, too.
 template <typename Work>
 Failure attempt(Work&& work) {
   forget_callback_error();
@@ -38,7 +37,7 @@ Failure attempt(Work&& work) {
   return failure;
 }
 
-// The same, and raises what went wrong.
+// The same, and raises an exception for an error.
 template <typename Work>
 void call(Work&& work) {
   const Failure failure = attempt(std::forward<Work>(work));

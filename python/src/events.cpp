@@ -1,4 +1,4 @@
-// python: who is told of allocations and frees, and what children are told of pools.
+// python: reports allocations and frees to a log, and information about pools to child processes.
 #include "events.hpp"
 
 #include <unistd.h>
@@ -11,7 +11,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Never given back: finalizers may still call when the interpreter has begun to end.
+// Never freed: finalizers may still call when the interpreter has begun to exit.
 PyObject* log_callable = nullptr;
 
 void replace(PyObject*& callable, const nb::object& next) {
@@ -32,7 +32,7 @@ void tell_children() {
 
 bool Event::is_on() { return log_callable != nullptr; }
 
-// From finalizers, too, which may run while an exception is under way.
+// Finalizers call this, too, and may run while an exception is being handled.
 void Event::tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::size_t bytes) const {
   const nb::error_scope under_way;
   const nb::object log = nb::borrow(log_callable);

@@ -1,4 +1,5 @@
-// python: who is told of allocations and frees, and what children are told of pools. Holds: the GIL, for all of it.
+// python: reports allocations and frees to a log, and information about pools to child processes. Holds: the GIL, for
+// all functions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +11,8 @@ namespace vpmm::python {
 
 using Clock = std::chrono::steady_clock;
 
-// Tells the log that set_log() named, if there is one, when the call is over: log(event, device, address, stream,
-// bytes, start, end), with times as time.perf_counter() gives them. What it raises is reported as unraisable.
+// Calls the log that set_log() named, if there is one, after a call: log(event, device, address, stream, bytes, start,
+// end), with times of time.perf_counter(). An exception of the log is reported as unraisable.
 class Event {
  public:
   explicit Event(const char* name) : name_(name), start_(is_on() ? Clock::now() : Clock::time_point{}) {}
@@ -27,8 +28,8 @@ class Event {
   Clock::time_point start_;
 };
 
-// Python hands its children a copy of the environment that it made at the start: what the library notes in it for them,
-// once pages are mapped ahead, has to stand there, too. For whoever opens a pool.
+// Python gives its child processes a copy of the environment that it made at the start. So the library's note for child
+// processes, once pages are mapped ahead, must also be in that copy. Every function that opens a pool calls this.
 void tell_children();
 
 void bind_events(nanobind::module_& module);

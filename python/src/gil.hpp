@@ -1,9 +1,9 @@
-// python: giving the interpreter's lock away and taking it, also while the interpreter ends.
+// python: releases and takes the GIL, also while the interpreter exits.
 //
 // Note [A thread that comes back too late]
-// A daemon thread that wants the interpreter's lock when the interpreter has begun to end does not get it: before
-// Python 3.14 it is ended by pthread_exit, which unwinds its stack through C++ that may not be left so, and the process
-// aborts. So the unwinding stops here and the thread sleeps, as in newer Pythons, until the process is gone.
+// A daemon thread that wants the GIL after the interpreter has begun to exit does not get it. Before Python 3.14
+// pthread_exit ends the thread and unwinds its stack through C++ frames that do not allow it, and the process aborts.
+// So the unwinding stops here and the thread sleeps, as in newer Pythons, until the process is gone.
 #pragma once
 
 #include <cxxabi.h>
@@ -12,7 +12,7 @@
 
 namespace vpmm::python {
 
-// Runs `take`, which ends with the lock held, or sleeps for ever.
+// Runs `take`, which returns with the lock held, or sleeps forever.
 template <typename Take>
 void take_lock(Take&& take) noexcept {
   try {

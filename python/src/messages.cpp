@@ -1,9 +1,9 @@
 // python: the queue between the library, which may hold locks when it has a message, and a thread that has the GIL.
 //
-// Note [Messages wait for the interpreter's lock, and nobody waits with them]
-// A message arises anywhere, with or without the GIL and under the pool's lock. Who took the GIL there would wait for a
-// thread that holds it and waits for the pool's lock. So messages go into a queue whose own lock is held for a few
-// instructions, never across taking the GIL, and a thread of Python's takes them out.
+// Note [Messages wait for the GIL in a queue]
+// A message arises anywhere, with or without the GIL and under the pool's lock. Taking the GIL there could deadlock
+// with a thread that holds it and waits for the pool's lock. So messages go into a queue. The queue's own lock is held
+// for a few instructions, never while taking the GIL, and a Python thread takes the messages out.
 #include "messages.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -56,7 +56,7 @@ void put(void* argument, int level, const char* text) {
   into.changed.notify_one();
 }
 
-// Also in a forked child, where a lock of the parent's queue may be held for ever.
+// Also in a forked child, where a lock of the parent's queue may be held forever.
 void open_messages() {
   queue = new Queue;
   call([] { return vpmm_set_log_callback(put, queue); });
@@ -72,7 +72,7 @@ void close_messages() {
   queue->changed.notify_all();
 }
 
-// Waits for one. None: there will be no more.
+// Waits for a message. None: there will be no more.
 std::optional<Message> next_message() {
   if (queue == nullptr) return std::nullopt;
   const WithoutLock released;

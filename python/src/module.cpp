@@ -29,11 +29,11 @@ nanobind::object as_dlpack(nanobind::object owner, std::uintptr_t ptr, std::size
 }  // namespace
 
 NB_MODULE(_vpmm, module) {
-  // Finalizers hold pools until the interpreter is gone: that is no leak worth a message at exit.
+  // Finalizers hold pools until the interpreter is gone; nanobind would report them as leaks at exit.
   nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.";
   module.def(
-      "version", [] { return std::string(vpmm_version()); }, "Of the library: \"0.1.0\".");
+      "version", [] { return std::string(vpmm_version()); }, "The version of the library, such as \"0.1.0\".");
   module.def(
       "device_count",
       [] {
@@ -41,12 +41,11 @@ NB_MODULE(_vpmm, module) {
         vpmm::python::call([&] { return vpmm_device_count(&count); });
         return count;
       },
-      "Devices that the driver shows. Raises vpmm.Error where there is no driver.");
+      "The number of devices that the driver reports. Raises vpmm.Error if there is no driver.");
   module.def(
       "parse_bytes", [](nanobind::handle text) { return vpmm::python::bytes_of(text, "size"); },
       nanobind::arg("size").none(), nanobind::sig("def parse_bytes(size: int | str) -> int"),
-      "Bytes, from a number or from a text as the variables take it (\"16GiB\"). Raises vpmm.Error for what is no "
-      "size.");
+      R"(Bytes, from a number or from a text in the syntax of the variables ("16GiB"). Raises vpmm.Error otherwise.)");
   module.def(
       "record_mark",
       [](nanobind::handle text) {
@@ -56,7 +55,7 @@ NB_MODULE(_vpmm, module) {
       nanobind::arg("text").none(), nanobind::sig("def record_mark(text: str) -> None"));
   module.def("as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
              nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
-             "Bytes at an address as an object with ``__dlpack__``, which keeps `owner` alive. Orders no streams.");
+             "A ``__dlpack__`` object for bytes at an address; it keeps `owner` alive. Orders no streams.");
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);

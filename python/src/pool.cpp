@@ -21,15 +21,15 @@ std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t
 void* pointer_of(nb::handle ptr) { return pointer(whole_number_of(ptr, "ptr")); }
 
 // --- the out-of-memory callback ---
-// By pool, so that whoever replaces one leaves nothing behind that a call in progress could still point to. Leaked: an
-// allocation on another thread may ask for it while the interpreter ends. Holds: the GIL.
+// By pool, so that a replaced callback leaves nothing behind that a call in progress could refer to. Leaked: an
+// allocation on another thread may look it up while the interpreter exits. Holds: the GIL.
 using Callbacks = std::unordered_map<vpmm_pool*, nb::object>;
 Callbacks& callbacks() {
   static auto* const all = new Callbacks;
   return *all;
 }
 
-// Called by an allocation that runs without the GIL. The pool it belongs to is the argument.
+// Called by an allocation that runs without the GIL. The argument is its pool.
 int ask_python(void* argument, int device, std::uint64_t bytes) {
   if (!nb::is_alive()) return 0;
   const WithLock acquired;
@@ -44,14 +44,6 @@ int ask_python(void* argument, int device, std::uint64_t bytes) {
     keep_callback_error(error);
     return 0;
   }
-}
-
-// What a caller may pass for a list: any iterable but a text.
-std::vector<nb::object> items_of(nb::handle values, const char* name) {
-  std::vector<nb::object> items;
-  if (nb::isinstance<nb::str>(values)) raise_type_error(std::string(name) + " is a text: must be a sequence");
-  for (const nb::handle value : nb::iter(values)) items.push_back(nb::borrow(value));
-  return items;
 }
 
 }  // namespace
@@ -115,7 +107,7 @@ void Pool::enter() const {
   const Use use(*this);
 }
 
-// After the wait the GIL is kept until nobody can find the handle any more.
+// After the wait the GIL is kept until no other thread can find the handle.
 void Pool::close(bool discard) {
   require_private();
   if (is_closed()) return;
@@ -158,8 +150,8 @@ std::string Pool::repr() const {
 
 // --- allocating ---
 
-// The functions that try are called with the GIL: they wait for nobody, and to give it away and take it back costs more
-// than an allocation, and where other threads want it may take milliseconds.
+// The `try` functions are called with the GIL: they do not wait. Releasing and taking the GIL costs more than an
+// allocation, and may take milliseconds if other threads want it.
 std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle alignment) const {
   const std::uint64_t size = bytes_of(bytes, "bytes");
   const std::uintptr_t on = stream_of(stream);

@@ -26,7 +26,7 @@ class Pool {
   bool is_private() const { return is_private_; }
   bool is_closed() const { return handle_ == nullptr; }
 
-  // Runs `work(handle)` as python::call does. Raises where the pool is closed.
+  // Runs `work(handle)` as python::call does. Raises if the pool is closed.
   template <typename Work>
   void call(Work&& work) const {
     const Use use(*this);
@@ -42,12 +42,12 @@ class Pool {
   void deallocate_many(nanobind::handle ptrs, nanobind::handle stream) const;
   void set_out_of_memory_callback(nanobind::object callback) const;
 
-  // Raises where a `with` block could not close the pool.
+  // Raises if a `with` block could not close the pool.
   void enter() const;
-  // Waits for the GPU and gives everything back. Raises, and nothing has changed, for a process-wide pool, while calls
-  // of other threads are under way, and, unless `discard`, while allocations live.
+  // Waits for the GPU and releases all memory. Raises, without any change, for a process-wide pool, while other threads
+  // are inside calls, and, unless `discard`, while allocations are live.
   void close(bool discard);
-  // At the end of a `with` block; `kind`: of what the block raised.
+  // Called at the end of a `with` block; `kind` is the type of the block's exception.
   void leave(nanobind::handle kind);
 
   bool is_same_as(const Pool& other) const;

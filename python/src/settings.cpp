@@ -15,13 +15,13 @@ namespace nb = nanobind;
 namespace {
 
 constexpr std::uint64_t kNone = UINT64_MAX;
-// What a setting's keyword takes, how the type checker sees it, and what it is for.
+// A setting's keyword, its type for type checkers, and its meaning.
 struct About {
   const char* name;
   const char* type;
   const char* meaning;
 };
-// A size, and the word that stands for one of its values, as in the environment; None is "none".
+// A size, and the word for one of its values, as in the environment; None is "none".
 struct Size {
   About about;
   std::uint64_t vpmm_config::*field;
@@ -34,11 +34,12 @@ constexpr Size kSizes[] = {
      "max",
      kNone},
     {{"va_size", "int | str", "address space of one reservation"}, &vpmm_config::va_size, nullptr, 0},
-    {{"chunk_max", "int | str", "largest piece of physical memory; \"page\": one piece per page"},
+    {{"chunk_max", "int | str", R"(size of the largest chunk of physical memory; "page": one chunk per page)"},
      &vpmm_config::chunk_max,
      "page",
      0},
-    {{"release_threshold", "int | str | None", "idle memory is given back while more is mapped; None: it is kept"},
+    {{"release_threshold", "int | str | None",
+      "idle memory is released while more than this is mapped; None: it is kept"},
      &vpmm_config::release_threshold,
      "none",
      kNone},
@@ -53,7 +54,7 @@ struct Count {
 };
 constexpr Count kCounts[] = {
     {{"pages", "int", "pages mapped ahead at the first allocation"}, &vpmm_config::pages},
-    {{"max_mappings", "int", "mappings from which on the pool grows instead of moving memory"},
+    {{"max_mappings", "int", "number of mappings above which the pool grows instead of moving memory"},
      &vpmm_config::max_mappings},
 };
 struct Text {
@@ -61,25 +62,26 @@ struct Text {
   const char* vpmm_config::*field;
 };
 constexpr Text kTexts[] = {
-    {{"small", "typing.Literal['pool', 'stream_ordered']", "who serves requests below a page"}, &vpmm_config::small},
+    {{"small", "typing.Literal['pool', 'stream_ordered']", "the allocator for requests below a page"},
+     &vpmm_config::small},
     {{"any_stream", "typing.Literal['context', 'legacy', 'park']",
-      "what must finish before memory freed without a stream is used again"},
+      "the work that must finish before memory freed without a stream is reused"},
      &vpmm_config::any_stream},
     {{"prefer", "typing.Literal['footprint', 'balanced', 'latency']",
-      "how much memory may be spent to spare driver calls"},
+      "how much memory the pool may spend to save driver calls"},
      &vpmm_config::prefer},
     {{"log", "typing.Literal['quiet', 'error', 'warning', 'info', 'debug']", "which messages are written"},
      &vpmm_config::log},
-    {{"driver", "typing.Literal['cuda', 'sim', 'auto']", "the driver that the pool talks to"}, &vpmm_config::driver},
+    {{"driver", "typing.Literal['cuda', 'sim', 'auto']", "the driver that the pool uses"}, &vpmm_config::driver},
 };
 struct Switch {
   About about;
   int vpmm_config::*field;
 };
 constexpr Switch kSwitches[] = {
-    {{"ipc_isolate", "bool", "every allocation has pages of its own, so that sharing one shares no other"},
+    {{"ipc_isolate", "bool", "every allocation has its own pages, so that sharing one exposes no other"},
      &vpmm_config::ipc_isolate},
-    {{"unnamed_free_on_allocating_stream", "bool", "a free that names no stream means the one it was allocated on"},
+    {{"unnamed_free_on_allocating_stream", "bool", "a free without a stream uses the stream of the allocation"},
      &vpmm_config::unnamed_free_on_allocating_stream},
 };
 
@@ -108,7 +110,7 @@ std::uint64_t size_of(const Size& setting, nb::handle value) {
   raise_type_error(message);
 }
 
-// Where `word` stands in `text`, not as a part of a longer one.
+// The position of `word` in `text` as a whole word.
 std::size_t find_word(const std::string& text, const std::string& word) {
   const auto goes_on = [&](std::size_t at) {
     return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');

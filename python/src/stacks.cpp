@@ -1,4 +1,4 @@
-// python: walking the Python stack of a thread, and keeping what its frames are.
+// python: walks the Python stack of a thread, and stores its frames.
 #include "stacks.hpp"
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace nb = nanobind;
 
 constexpr std::size_t kMostFrames = std::size_t{1} << 20;  // that are kept
 
-// A line of a code object, which is kept alive, so that its address stays its own.
+// A line of a code object. The object is kept alive, so that its address stays unique.
 using Key = std::pair<PyObject*, int>;
 
 struct Frame {
@@ -35,7 +35,7 @@ struct Frames {
   PyObject* const back = PyUnicode_InternFromString("f_back");  // null: there was no memory for it
 };
 
-// Under the interpreter's lock. Never destroyed: threads may still allocate when the interpreter ends.
+// Holds: the GIL. Never destroyed: threads may still allocate when the interpreter exits.
 Frames& known() {
   static auto* const frames = new Frames;
   return *frames;
@@ -97,9 +97,8 @@ std::size_t walk(std::uint64_t* frames, std::size_t most) {
   return count;
 }
 
-// Where the caller, or a library that was called from Python, has let go of the interpreter's lock, it is taken for a
-// moment. None of the pool's locks is held, so its holder waits for nothing of ours. A thread that Python does not know
-// has no frames.
+// If the caller, or a library called from Python, has released the GIL, it is taken briefly. No lock of the pool is
+// held, so the GIL's holder waits for nothing here. A thread that Python does not know has no frames.
 std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most) try {
   if (is_over || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return 0;
   const WithLock taken;
@@ -108,7 +107,7 @@ std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most)
   return 0;
 }
 
-// Right after capture(), on the same thread; entries do not move and do not go.
+// Called right after capture(), on the same thread; entries do not move and are not removed.
 void describe(void* /*argument*/, std::uint64_t frame, const char** file, std::uint64_t* line, const char** function) {
   std::unique_lock<std::mutex> lock(known().mutex);
   const Frame& found = known().frames[frame - 1];

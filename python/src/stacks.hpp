@@ -5,7 +5,7 @@
 
 namespace vpmm::python {
 
-// From now on the library asks us for frames, until the interpreter begins to end.
+// Makes the library ask for Python frames from now on, until the interpreter begins to exit.
 void provide_stacks();
 
 }  // namespace vpmm::python

@@ -2,18 +2,20 @@
 
 """One GPU memory pool for everything in a process.
 
-Importing this package touches no CUDA and imports no other library; a device's pool is opened by the first call that
-needs it. Sizes are in bytes. A device is an ordinal as CUDA counts them. All functions may be called from any thread,
-and the CUDA context that is current stays current; calls that may wait let other Python threads run meanwhile. Errors
-are ``vpmm.Error``; when memory runs out ``vpmm.OutOfMemoryError``, which is a ``MemoryError``, too; an argument of a
-wrong type is a ``TypeError``. Where a size is taken, so is a text such as ``"16GiB"``. Where a stream is taken, so is
-None for the default stream, and a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``.
+Importing this package makes no CUDA call and imports no other library; the first call that needs a device's pool opens
+it. Sizes are in bytes; a text such as ``"16GiB"`` is accepted wherever a size is. A device is a CUDA ordinal. A stream
+argument accepts a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
+anything with ``__cuda_stream__``. Any thread may call any function, and the current CUDA context stays current; calls
+that may wait release the GIL. Errors are ``vpmm.Error``. Running out of memory is ``vpmm.OutOfMemoryError``, which is
+also a ``MemoryError``. An argument of a wrong type is a ``TypeError``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import math
+import numbers
 import os
 from collections.abc import Iterator
 from types import TracebackType
@@ -68,36 +70,36 @@ Stacks = Literal["none", "native", "python", "both"]
 
 
 class MemoryInfo(NamedTuple):
-    """Bytes of a device: free for the pool, which is what the driver has free and what the pool could hand out; all."""
+    """Bytes of a device: `free`, which the pool can still hand out (the driver's and its own), and `total`."""
 
     free: int
     total: int
 
 
 def memory_info(device: int = 0) -> MemoryInfo:
-    """What is free for the process-wide pool of `device`, and what the device has. Asks the driver."""
+    """Free bytes for the process-wide pool of `device`, and the device's total. Asks the driver."""
     return MemoryInfo(*Pool.default(device).memory_info())
 
 
 def stats(device: int = 0) -> dict[str, int]:
-    """The figures of the process-wide pool of `device`, by the names of docs/reference/statistics.md."""
+    """The statistics of the process-wide pool of `device`, by the names of docs/reference/statistics.md."""
     return Pool.default(device).statistics()
 
 
 def dump(device: int = 0, json: bool = False) -> str:
-    """The state of the process-wide pool of `device`: its figures and every region, as text or as JSON."""
+    """The state of the process-wide pool of `device`: its statistics and every region, as text or as JSON."""
     return Pool.default(device).dump(json)
 
 
 def trim(bytes_to_keep: int | str = 0, device: int = 0) -> int:
-    """Gives idle memory of the process-wide pool back to the device until at most `bytes_to_keep` are mapped.
+    """Releases idle memory of the process-wide pool to the device until at most `bytes_to_keep` are mapped.
 
-    Returns the bytes given back. Memory that is in use, or that the device may still be using, stays.
+    Returns the bytes released. Memory in use stays, and so does memory that the device may still be using.
     """
     return Pool.default(device).trim(bytes_to_keep)
 
 
-# Opens the process-wide pool of a device with settings over those of the environment, and returns it.
+# Opens the process-wide pool of a device with settings that override the environment's, and returns it.
 configure = Pool.configure
 
 
@@ -114,6 +116,7 @@ class Recording:
         window_ns: int,
     ) -> None:
         self._pool = Pool.default(device)
+        self._path = path
         self._is_running = False
         self._pool.record_start(path, stacks, sample, limit, window_ns)
         self._is_running = True
@@ -123,6 +126,10 @@ class Recording:
         if self._is_running:
             self._is_running = False
             self._pool.record_stop()
+
+    def __repr__(self) -> str:
+        state = "" if self._is_running else ", stopped"
+        return f"<vpmm.Recording of device {self._pool.device} to {os.fspath(self._path)}{state}>"
 
     def __enter__(self) -> Recording:
         return self
@@ -142,24 +149,37 @@ def record(
     limit: int | str | None = None,
     window: float | None = None,
 ) -> Recording:
-    """Writes what happens in the process-wide pool of `device` to a file, from now on.
+    """Records the process-wide pool of `device` to a file, from now on.
 
-    ``vpmm replay`` reads it. A name that ends in .csv or .csv.gz gives lines of allocations and frees, any other events
-    in blocks (docs/reference/recording.md), for which the rest is: `stacks` of allocations, True for those of Python
-    and C++ or "native" or "python" for one of them; `sample`: one allocation in so many; `limit` in bytes: a longer
-    file loses its older part; `window` in seconds: what is more than twice as old is left out. Use it in a ``with``
-    statement or call ``stop()``; a recording that is not stopped is finished when the process exits. One at a time for
-    each device. Raises vpmm.Error where the file cannot be made, or an option is wrong.
+    ``vpmm replay`` reads the file. A name that ends in .csv or .csv.gz records allocations and frees as lines. Any
+    other name records events in blocks (docs/reference/recording.md), to which these options apply. `stacks` records
+    the stacks of allocations: True for Python and C++, "native" or "python" for one of them. `sample` records one
+    allocation in so many. `limit`, in bytes, drops the older part of a longer file. `window`, in seconds, drops events
+    more than twice as old. Use the recording in a ``with`` statement or call ``stop()``; a recording that is not
+    stopped is finished when the process exits. A device has at most one recording at a time. Raises vpmm.Error if the
+    file cannot be created or an option is invalid.
     """
+    if not isinstance(stacks, bool | str):
+        raise TypeError(f'stacks is {stacks!r}: must be True, False, "native" or "python"')
     kinds: Stacks = stacks if isinstance(stacks, str) else "both" if stacks else "none"
-    return Recording(path, device, kinds, sample, limit or 0, round((window or 0) * 1e9))
+    return Recording(path, device, kinds, sample, 0 if limit is None else limit, _nanoseconds(window, "window"))
+
+
+def _nanoseconds(seconds: float | None, name: str) -> int:
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+        raise TypeError(f"{name} is {seconds!r}: must be a number of seconds, or None")
+    if not 0 <= seconds < math.inf:
+        raise Error(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
+    return round(seconds * 1e9)
 
 
 def record_mark(text: str) -> None:
-    """Puts `text` into each recording of the process, between the calls before and after it, as in "step 12".
+    """Adds `text`, such as "step 12", to each recording of the process, between the calls before and after it.
 
-    Without a recording it does nothing, but before the first pool is opened it is kept for the recording that
-    VPMM_RECORD asks for. ``Pool.record_mark`` is for that of one pool.
+    Without a recording it does nothing, with one exception: before the first pool is opened, the text is kept for the
+    recording that VPMM_RECORD requests. ``Pool.record_mark`` marks the recording of one pool.
     """
     _vpmm.record_mark(text)
 
@@ -179,23 +199,23 @@ def capture(device: int = 0) -> Iterator[None]:
 
 
 def log_to_logging() -> None:
-    """Makes the library's messages records of ``logging.getLogger("vpmm")`` instead of lines on standard error.
+    """Sends the library's messages to ``logging.getLogger("vpmm")`` instead of standard error.
 
-    For the process and its forked children; a second call does nothing. A thread of the package makes the records, some
-    time after what they tell of, at the latest at exit. VPMM_LOG says which messages there are, the logger what becomes
-    of them; more than a thousand that wait are left out and counted.
+    It applies to the process and its forked children; a second call does nothing. A thread of the package delivers the
+    messages with a delay, at the latest at exit. VPMM_LOG selects the messages; the logger decides where they go. When
+    more than a thousand messages are pending, further ones are dropped and counted.
     """
     importlib.import_module("vpmm._messages").log_to_logging()
 
 
 def record_use(array: Any, stream: StreamLike, device: int | None = None) -> None:  # noqa: ANN401  any library's array
-    """Says that work on `stream` uses the memory too: once freed, it waits for what is queued there by then.
+    """Declares that work on `stream` uses the memory: a free then waits for the work queued on `stream` by that time.
 
-    `array` has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be a part of an allocation.
+    `array` has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be part of an allocation.
     `stream` is a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
-    anything with ``__cuda_stream__``. The memory must be of the process-wide pool of `device`. Give it where there are
-    several GPUs: without it all are looked through, and each one's pool is opened. Raises TypeError for what is
-    neither, and vpmm.Error for memory that is in none of these pools.
+    anything with ``__cuda_stream__``. The memory must come from the process-wide pool of `device`. Pass `device` on a
+    machine with several GPUs: without it, every device is searched and its pool is opened. Raises TypeError for an
+    argument of another type, and vpmm.Error for memory that is in none of these pools.
     """
     address = address_of(array)
     handle = stream_handle(stream)
@@ -217,15 +237,14 @@ def record_use(array: Any, stream: StreamLike, device: int | None = None) -> Non
 def csv_log(
     path_or_file: str | os.PathLike[str] | TextIO, locations: bool = False, memory: bool = False
 ) -> _csv_log.CsvLog:
-    """Logs, until it is stopped, every allocation and free made through this package, Numba's included.
+    """Logs every allocation and free made through this package, Numba's included, until it is stopped.
 
-    Use it in a ``with`` statement or call ``stop()``; a log that is not stopped is finished when the process exits, and
-    a file object that is passed in is never closed. The columns are those of NBEP 7: Event Type, Device ID, Address,
-    Stream (0: none was named), Size (bytes; 0 for a free), Free Memory, Total Memory, Current Allocs (since the log
-    began), Start, End and Elapsed in seconds, Location. `locations`: the line of the program that allocated, or that
-    dropped the last reference. `memory`: asks at each allocation what is free, which costs a driver call; otherwise
-    both columns are 0. A free shows what was free at the last allocation. Rows reach the file every thousand rows, and
-    at the end.
+    Use it in a ``with`` statement or call ``stop()``; a log that is not stopped is finished when the process exits. A
+    file object that you pass is never closed. The columns are those of NBEP 7: Event Type, Device ID, Address, Stream
+    (0: none was named), Size (bytes; 0 for a free), Free Memory, Total Memory, Current Allocs (since the log began),
+    Start, End and Elapsed in seconds, Location. `locations` adds the line of the program that allocated or dropped the
+    last reference. `memory` asks the driver for free memory at each allocation; a free repeats the figures of the last
+    allocation. Without `memory` both columns are 0. Rows are written to the file every thousand rows, and at the end.
     """
     return _csv_log.CsvLog(path_or_file, locations, memory)
 
@@ -240,40 +259,40 @@ def _numba_plugin(name: str) -> Any:  # noqa: ANN401  a class or a function of t
 
 
 def use_for_numba(*, order: Literal["context", "legacy"] | None = None, kernel_arguments: bool | None = None) -> None:
-    """Makes Numba draw its device memory from the process-wide pools. Call it before Numba makes a context.
+    """Makes Numba allocate its device memory from the process-wide pools. Call it before Numba creates a context.
 
-    `order` says what must be done before freed memory is used again: "context", all work of the device's context, or
-    "legacy", all work of blocking streams, which all streams are that Numba makes; None: VPMM_ANY_STREAM says it.
+    `order` is the work that must be done before freed memory is reused. "context" is all work of the device's context.
+    "legacy" is all work of blocking streams; every stream that Numba creates is one. None: as VPMM_ANY_STREAM says.
     `kernel_arguments` False leaves host arrays that are passed to kernels to cuda.core; None: as
-    VPMM_NUMBA_KERNEL_ARGUMENTS says. Warns and does nothing where Numba is told to use another manager or simulates.
-    Raises vpmm.Error where no Numba is installed.
+    VPMM_NUMBA_KERNEL_ARGUMENTS says. If Numba is configured to use another manager or its simulator, this warns and
+    does nothing. Raises vpmm.Error if Numba is not installed.
     """
     plugin = _numba_plugin("use_for_numba")
     plugin(order=order, kernel_arguments=kernel_arguments, _stacklevel=3)  # warnings name the caller's line
 
 
 def use_for_cupy() -> None:
-    """Makes CuPy draw its device memory from the process-wide pools, from now on; what it has stays where it is.
+    """Makes CuPy allocate its device memory from the process-wide pools from now on; existing allocations stay.
 
-    The variable VPMM_CUPY=1 does the same at ``import cupy``. Raises vpmm.Error when CuPy is missing or too old.
+    The variable VPMM_CUPY=1 does the same at ``import cupy``. Raises vpmm.Error if CuPy is missing or too old.
     """
     importlib.import_module("vpmm.plugins.cupy").install()
 
 
 def use_for_rmm() -> None:
-    """Makes RMM, and so cuDF and cuML, draw the memory of all devices from the process-wide pools.
+    """Makes RMM, and thus cuDF and cuML, allocate the memory of all devices from the process-wide pools.
 
-    Builds the resource for the RMM that is here when this is its first use (about ten seconds). The variable VPMM_RMM=1
-    does the same when RMM is imported, in child processes, too. Raises vpmm.Error when it cannot be done.
+    The first use with an installed RMM builds the resource for it (about ten seconds). The variable VPMM_RMM=1 does the
+    same when RMM is imported, also in child processes. Raises vpmm.Error if that fails.
     """
     importlib.import_module("vpmm.plugins.rmm").install()
 
 
 def use_for_torch() -> None:
-    """Makes PyTorch draw its CUDA memory from the process-wide pools. Call it before PyTorch's first CUDA call.
+    """Makes PyTorch allocate its CUDA memory from the process-wide pools. Call it before PyTorch's first CUDA call.
 
-    Builds the allocator for the PyTorch that is here when this is its first use (about twenty seconds). The variable
-    VPMM_TORCH=1 does the same at ``import torch``, in child processes, too. Raises vpmm.Error when it cannot be done.
+    The first use with an installed PyTorch builds the allocator for it (about twenty seconds). The variable
+    VPMM_TORCH=1 does the same at ``import torch``, also in child processes. Raises vpmm.Error if that fails.
     """
     importlib.import_module("vpmm.plugins.torch").install()
 

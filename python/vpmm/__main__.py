@@ -14,7 +14,7 @@ from vpmm.errors import Error
 
 
 class _Print(argparse.Action):
-    """Prints its constant and ends, as argparse's version action does, but never breaks a line."""
+    """Prints its constant and exits, as argparse's version action does, but never wraps a line."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, const=const, help=help)
@@ -36,9 +36,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Runs the verb that the command line names; its exit code."""
+    """Runs the verb on the command line; returns the exit code."""
     options = parser().parse_args()
-    if options.verb == "run":  # what it runs has its own errors
+    if options.verb == "run":  # the program that it runs reports its own errors
         return int(options.run(options))
     _do_not_record()
     try:
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _do_not_record() -> None:
-    """The variables are for the programs that are looked at: a pool of ours would replace their recording."""
+    """Unsets the recording variables: they are for the programs under study, whose recording ours would replace."""
     for name in [*os.environ]:
         if name.startswith("VPMM_RECORD") or name == "VPMM_STATS":
             del os.environ[name]

@@ -1,4 +1,4 @@
-# vpmm: memory of a pool as an object that owns it, for those who have no array library of their own.
+# vpmm: an object that owns memory of a pool, for programs without an array library.
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from vpmm._vpmm import Pool
 __all__ = ["Buffer"]
 
 _CUDA = 2  # kDLCUDA
-_LEGACY = 1  # CU_STREAM_LEGACY, which the array protocols write for handle 0
-_NO_ORDER = -1  # what consumers of DLPack say who need no ordering
+_LEGACY = 1  # CU_STREAM_LEGACY, which the array protocols use for handle 0
+_NO_ORDER = -1  # DLPack's value for consumers that need no ordering
 
 
 class Buffer:
-    """Device memory that is freed with the object: `size` bytes of a pool, for work on `stream`.
+    """Owns device memory: `size` bytes of a pool, for work on `stream`.
 
-    `size` is a number of bytes or a text such as ``"64MiB"``; `stream` a CUstream as an int, None for the default
-    stream, or any library's stream object, which the buffer keeps. The memory is that of the process-wide pool of
-    `device` (0 if nothing is said), or of `pool`. Arrays of any library are made of it without a copy, by
-    ``__cuda_array_interface__`` and DLPack, and keep it alive. It is freed by free() or at the end of its ``with``
-    block, in the order of a stream; or when it is collected, on any thread, and then work queued on any stream by then
-    may be the last to use it. Any thread may call any method. Raises vpmm.OutOfMemoryError.
+    `size` is a number of bytes or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
+    stream, or any library's stream object, which the buffer keeps alive. The memory comes from the process-wide pool of
+    `device` (default 0), or from `pool`. Any array library can make arrays of it without a copy, through
+    ``__cuda_array_interface__`` and DLPack; the arrays keep it alive. free() and the end of a ``with`` block free it in
+    stream order. A buffer that is collected is freed on any thread; work queued on any stream by then may still use it.
+    Any thread may call any method. Raises vpmm.OutOfMemoryError.
     """
 
     def __init__(
@@ -37,11 +37,13 @@ class Buffer:
         device: int | None = None,
         alignment: int | str = 0,
     ) -> None:
+        if pool is not None and not hasattr(pool, "allocate"):
+            raise TypeError(f"pool is {pool!r}: must be a vpmm.Pool, or None")
         if pool is not None and device not in (None, pool.device):
             raise TypeError(f"device is {device}, and the pool is of device {pool.device}: give one of both")
         self._pool = Pool.default(device or 0) if pool is None else pool
         self._nbytes = _vpmm.parse_bytes(size)
-        self._stream_object = stream  # the handle is good as long as this lives
+        self._stream_object = stream  # keeps the handle valid
         self._stream = stream_handle(stream)
         self._ptr = self._pool.allocate(self._nbytes, self._stream, alignment)
         self._end = at_death(self, self._pool.deallocate_deferred, self._ptr)
@@ -53,17 +55,17 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes, as asked for."""
+        """Bytes requested."""
         return self._nbytes
 
     @property
     def stream(self) -> int:
-        """The CUstream that it was allocated for."""
+        """The CUstream of the allocation."""
         return self._stream
 
     @property
     def pool(self) -> Pool:
-        """The pool that the memory is of."""
+        """The pool that the memory comes from."""
         return self._pool
 
     @property
@@ -73,7 +75,7 @@ class Buffer:
 
     @property
     def is_freed(self) -> bool:
-        """Whether the memory was freed, or its pool was closed: the address is nobody's, or somebody else's, then."""
+        """Whether the memory was freed or its pool was closed. The address is then invalid or reused."""
         return not self._end.alive or self._pool.is_closed
 
     def _require_memory(self, error: type[Exception]) -> None:
@@ -83,11 +85,11 @@ class Buffer:
     # --- its end ---
 
     def free(self, stream: StreamLike | EllipsisType = ...) -> None:
-        """Frees the memory now; what is queued on `stream` so far is the last to use it. A second call does nothing.
+        """Frees the memory now; work queued on `stream` so far is the last to use it. A second call does nothing.
 
-        Without a stream it is the one that it was allocated for. Name others that use it with record_use(), or order
-        `stream` behind them. Arrays that were made of it must not be used any more. Raises vpmm.Error, and nothing is
-        freed, where the stream is gone.
+        The default is the stream of the allocation. If other streams use the memory, name them with record_use(), or
+        order `stream` behind them. Arrays made of the buffer must not be used any more. Raises vpmm.Error, and frees
+        nothing, if the stream no longer exists.
         """
         handle = self._stream if isinstance(stream, EllipsisType) else stream_handle(stream)
         if self._end.detach() is None or self._pool.is_closed:
@@ -109,18 +111,18 @@ class Buffer:
     # --- others that use it ---
 
     def record_use(self, stream: StreamLike) -> None:
-        """Work on `stream` uses the memory, too: its free waits for what is queued there by then.
+        """Declares that work on `stream` uses the memory: the free then waits for the work queued there by that time.
 
-        Raises ValueError for a buffer that is freed.
+        Raises ValueError if the buffer is freed.
         """
         self._require_memory(ValueError)
         self._pool.record_use(self._ptr, stream)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3: bytes, one after the other, that are ready once the work on `stream` so far is done.
+        """Version 3: contiguous bytes, ready once the work queued so far on `stream` is done.
 
-        Raises ValueError for a buffer that is freed.
+        Raises ValueError if the buffer is freed.
         """
         self._require_memory(ValueError)
         return {
@@ -146,9 +148,10 @@ class Buffer:
     ) -> Any:  # noqa: ANN401  a capsule
         """A DLPack capsule of the bytes, which keeps the buffer alive.
 
-        `stream` is the consumer's, as the protocol has it: None and 1 the default stream, 2 that of the thread, -1 no
-        ordering, or a CUstream. Work on it waits for what is queued on the buffer's stream, and a free waits for it.
-        Raises BufferError for a buffer that is freed, for another device, and where a copy is asked for.
+        `stream` is the consumer's stream, as the protocol defines it: None and 1 are the default stream, 2 is the
+        thread's default stream, -1 means no ordering, and other values are a CUstream. Work on it waits for the work
+        queued on the buffer's stream, and a free waits for it. Raises BufferError for a freed buffer, for another
+        device, and for `copy` True.
         """
         self._require_memory(BufferError)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():

@@ -1,4 +1,4 @@
-# vpmm: a log of allocations and frees, in the columns that NBEP 7 shows.
+# vpmm: a log of allocations and frees, with the columns of NBEP 7.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = (
     "Location"
 ).split(",")
 _ROWS_KEPT = 1024
-# Whoever allocates is found above the frames of these packages.
+# The allocating line of the program is above the frames of these packages.
 _LIBRARIES = ("vpmm", "numba", "numba_cuda", "cuda", "weakref")
 
 _logs: list[CsvLog] = []
@@ -44,9 +44,11 @@ def _location() -> str:
 
 
 class CsvLog:
-    """Writes down what is allocated and freed through the Python package, until it is stopped; see vpmm.csv_log()."""
+    """Logs allocations and frees made through the Python package until it is stopped; see vpmm.csv_log()."""
 
     def __init__(self, path_or_file: str | os.PathLike[str] | TextIO, locations: bool, memory: bool) -> None:
+        if not isinstance(path_or_file, (str, os.PathLike)) and not hasattr(path_or_file, "write"):
+            raise TypeError(f"path_or_file is {path_or_file!r}: must be a path, or a file that can be written to")
         self._owns_file = isinstance(path_or_file, (str, os.PathLike))
         if isinstance(path_or_file, (str, os.PathLike)):
             self._file: TextIO = open(path_or_file, "w", encoding="utf-8")  # noqa: SIM115  closed by stop()
@@ -60,7 +62,7 @@ class CsvLog:
         self._free_and_total: dict[int, tuple[int, int]] = {}
         self._begin = time.perf_counter()
         self._is_running = True
-        self._process = os.getpid()  # a forked child inherits the rows, and its parent writes them
+        self._process = os.getpid()  # a forked child inherits the rows; only the parent writes them
         self._writer.writerow(COLUMNS)
         self._file.flush()  # a forked child flushes what it inherits
         _logs.append(self)
@@ -68,9 +70,9 @@ class CsvLog:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends the log and writes what is left; a file that was named by its path is closed. Twice does nothing.
+        """Ends the log and writes the remaining rows; closes a file that was named by path. A second call does nothing.
 
-        A log that is not stopped is when the process exits.
+        A log that is not stopped is finished when the process exits.
         """
         if not self._is_running:
             return
@@ -91,8 +93,8 @@ class CsvLog:
     ) -> None:
         self.stop()
 
-    # A free comes from finalizers, inside anything, also inside this log's own write: so it takes no lock, calls no
-    # CUDA and writes nothing, and only an allocation does.
+    # A free comes from finalizers, which run inside any code, even inside this log's own write. So a free takes no
+    # lock, makes no CUDA call and writes nothing; only an allocation does.
     def _note(self, event: str, device: int, address: int, stream: int, size: int, start: float, end: float) -> None:
         is_allocation = event == "Alloc"
         self._live += 1 if is_allocation else -1
@@ -101,7 +103,7 @@ class CsvLog:
         free, total = self._free_and_total.get(device, (0, 0))
         where = _location() if self._locations else ""
         times = (f"{start - self._begin:.6f}", f"{end - self._begin:.6f}", f"{end - start:.9f}")
-        live = max(self._live, 0)  # what was allocated before may be freed now
+        live = max(self._live, 0)  # memory allocated before the log began may be freed now
         self._rows.append((event, device, f"{address:#x}", stream, size, free, total, live, *times, where))
         if is_allocation and len(self._rows) >= _ROWS_KEPT and self._is_running:
             self._write()
@@ -109,7 +111,7 @@ class CsvLog:
     def _ask_for_memory(self, device: int) -> None:
         try:
             self._free_and_total[device] = _vpmm.Pool.default(device).memory_info()
-        except Error:  # the log goes on with what it was last told
+        except Error:  # the log keeps the last known figures
             return
 
     def _write(self) -> None:
@@ -119,8 +121,8 @@ class CsvLog:
         self._file.flush()
 
     def _taken(self) -> Iterator[tuple[object, ...]]:
-        for _ in range(len(self._rows)):  # and not what other threads add meanwhile, who may never end
+        for _ in range(len(self._rows)):  # ignores rows that other threads add meanwhile, or this might not end
             try:
                 yield self._rows.popleft()
-            except IndexError:  # another thread writes, too
+            except IndexError:  # another thread is writing
                 return

@@ -1,4 +1,4 @@
-# vpmm: where the memory of an array lies, how large it is and what is in it, whatever library it is of.
+# vpmm: the address, size and layout of an array of any library.
 
 # ruff: noqa: ANN401  any library's arrays
 
@@ -14,7 +14,7 @@ __all__ = ["Layout", "Range", "range_of"]
 
 
 class Layout(NamedTuple):
-    """As ``__cuda_array_interface__`` has them; strides are bytes, and None for C order."""
+    """The fields of ``__cuda_array_interface__``; strides are in bytes, and None for C order."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -22,7 +22,7 @@ class Layout(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Memory, and what array it is if that is known."""
+    """A range of memory, and the layout of the array in it if that is known."""
 
     ptr: int
     size: int
@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def _size_without_gaps(shape: tuple[int, ...], strides: tuple[int, ...] | None, item: int) -> int:
-    """Bytes of an array in C order, Fortran's or any other; raises ValueError where it leaves bytes out."""
+    """The bytes of a contiguous array in C, Fortran or another order; raises ValueError if it has gaps."""
     size = item
     for extent in shape:
         size *= extent
@@ -68,11 +68,11 @@ def _from_interface(interface: dict[str, Any]) -> Range:
 # --- DLPack ---
 
 _CUDA = 2  # kDLCUDA
-_LETTERS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode; of others there is no typestr
+_LETTERS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode; other codes have no typestr
 
 
 class _Tensor(ctypes.Structure):
-    """A DLTensor, with which a DLManagedTensor begins."""
+    """A DLTensor, the first member of a DLManagedTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -97,7 +97,7 @@ def _from_dlpack(array: Any) -> Range:
     kind = int(array.__dlpack_device__()[0])
     if kind != _CUDA:
         raise ValueError(f"the array is on a device of DLPack's kind {kind}, and not in the memory of a CUDA device")
-    capsule = array.__dlpack__(stream=-1)  # -1: nothing is read, so nothing has to be waited for
+    capsule = array.__dlpack__(stream=-1)  # -1: nothing is read, so no ordering is needed
     tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[: tensor.ndim])
     bits = tensor.bits * tensor.lanes
@@ -108,7 +108,7 @@ def _from_dlpack(array: Any) -> Range:
     letter = _LETTERS.get(tensor.code) if tensor.lanes == 1 else None
     layout = Layout(shape, strides, f"<{letter}{bits // 8}") if letter else None
     return Range((tensor.data or 0) + tensor.byte_offset, size, layout)
-    # The capsule goes here, and as nobody has consumed it, its destructor gives back what it holds.
+    # The capsule ends here. Nobody consumed it, so its destructor releases what it holds.
 
 
 # --- any of them ---
@@ -119,7 +119,7 @@ def _interface_of(array: Any) -> dict[str, Any] | None:
         interface: dict[str, Any] | None = array.__cuda_array_interface__
     except AttributeError:
         return None
-    except Exception:  # PyTorch has tensors that only DLPack can describe
+    except Exception:  # PyTorch has tensors that only DLPack describes
         if hasattr(array, "__dlpack__"):
             return None
         raise
@@ -127,7 +127,7 @@ def _interface_of(array: Any) -> dict[str, Any] | None:
 
 
 def range_of(array: Any, size: int | None) -> Range:
-    """What ``vpmm.ipc_export`` takes; `size` is for addresses alone."""
+    """The range of an argument of ``vpmm.ipc_export``; `size` is for addresses only."""
     if isinstance(array, int):
         if size is None:
             raise TypeError("an address alone does not say how much memory is meant: give `size`, in bytes")

@@ -1,4 +1,4 @@
-# vpmm: what a C++ extension that is built against the package asks for.
+# vpmm: the folders that a C++ extension needs to build against the package.
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def cmake_dir() -> str:
 
 
 def include_dir() -> str:
-    """The folder to include ``vpmm/vpmm.hpp`` from."""
+    """The include folder of ``vpmm/vpmm.hpp``."""
     return str(_PACKAGE / "include")

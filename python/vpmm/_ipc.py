@@ -1,4 +1,4 @@
-# vpmm: memory in other processes: handles that can be pickled, and what is opened with them.
+# vpmm: memory in other processes: handles that can be pickled, and the memory that they open.
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class _Parts(NamedTuple):
 
 
 # Note [Collected handles and memory]
-# A finalizer runs on any thread and inside anything of Python's, but inside no call of the library: those run without
-# the interpreter's lock, or make no Python objects, and the out-of-memory callback is called with no lock of ours held.
-# So it may end an export, which takes locks of the library, wherever CUDA may be called; it does that without the
-# interpreter's lock, like any call. Elsewhere, in a callback of a stream, it puts it off. Closing waits for the GPU,
-# and that breaks captures of graphs: it is always put off. What is put off is done by the next call about handles.
+# A finalizer runs on any thread and inside any Python code, but never inside a call of the library: those run without
+# the GIL or create no Python objects, and the out-of-memory callback is called without a lock of ours. So a finalizer
+# may end an export, which takes locks of the library, on any thread that may call CUDA; it releases the GIL for that,
+# as every call does. On other threads, in a callback of a stream, it defers the call. Closing waits for the GPU, which
+# would break captures of graphs: it is always deferred. The next call about handles carries out deferred calls.
 _late: deque[tuple[Callable[[Any], None], Any]] = deque()
 
 
 def _finish() -> None:
-    """Does what finalizers put off; the first that cannot be done yet waits on."""
+    """Carries out the calls that finalizers deferred; stops at the first that is not possible yet."""
     while True:
         try:
             call, argument = _late.popleft()
@@ -59,7 +59,7 @@ def _end_collected(parts: _Parts) -> None:
     if process_ends():
         return
     if may_call_cuda():
-        with contextlib.suppress(Exception):  # nobody is there to be told
+        with contextlib.suppress(Exception):  # a finalizer cannot report errors
             _vpmm.ipc_export_end(parts)
     else:
         _late.append((_vpmm.ipc_export_end, parts))
@@ -71,7 +71,7 @@ def _close_collected(ptr: int) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """What is wrong with the handle itself is a ValueError, as in Numba; everything else stays a vpmm.Error."""
+    """Turns an error of the handle itself into a ValueError, as in Numba; other errors stay vpmm.Error."""
     try:
         yield
     except Error as error:
@@ -81,10 +81,10 @@ def opening() -> Iterator[None]:
 
 
 class _Memory:
-    """Device memory with an end; arrays of any library are made of it through ``__cuda_array_interface__``.
+    """Device memory that can be closed; arrays of any library are made of it through ``__cuda_array_interface__``.
 
-    The interface has shape, strides and type of the array that was exported, where those are known, and is bytes
-    otherwise. It names no stream: what the exporter wrote is there when the exporter says so, not before.
+    The interface has the shape, strides and type of the exported array if they are known, and is bytes otherwise. It
+    names no stream: data is ready when the exporter says so, not before.
     """
 
     def __init__(self, ptr: int, size: int, layout: Layout | None, end: weakref.finalize[..., Any]) -> None:
@@ -100,12 +100,12 @@ class _Memory:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self._size
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed: the address is nobody's, or somebody else's, from then on."""
+        """Whether it was closed. The address is then invalid or reused."""
         return not self._end.alive
 
     @property
@@ -128,19 +128,19 @@ class _Memory:
 
 
 class OpenedMemory(_Memory):
-    """Memory of another process, made by IpcHandle.open(): what either process writes, the other sees.
+    """Memory of another process, made by IpcHandle.open(): both processes see each other's writes.
 
-    It ends with close(), with its ``with`` block, or when it is collected; arrays made of it keep it alive. What is
-    collected is given back by the next call about handles, of any thread, for that waits for the GPU.
+    It ends with close(), with its ``with`` block, or when it is collected; arrays made of it keep it alive. Closing
+    waits for the GPU, so the next call about handles, on any thread, closes collected memory.
     """
 
     def __init__(self, ptr: int, size: int, layout: Layout | None) -> None:
         super().__init__(ptr, size, layout, at_death(self, _close_collected, ptr))
 
     def close(self) -> None:
-        """Waits for the work of the device's context, then gives the memory back. A second call does nothing.
+        """Waits for the work of the device's context, then unmaps the memory. A second call does nothing.
 
-        Raises vpmm.Error, and the memory stays open, while a stream of the context is being captured.
+        Raises vpmm.Error, and leaves the memory open, while a stream of the context is being captured.
         """
         if self._end.detach() is None:
             return
@@ -163,23 +163,23 @@ class OpenedMemory(_Memory):
 class StagedMemory(_Memory):
     """A copy of another process's memory in a pool of this one, made by IpcHandle.open_staged(); freed when collected.
 
-    Work queued by then on any stream may be the last to use it.
+    Work queued by then on any stream may still use it.
     """
 
     def __init__(self, pool: Pool, ptr: int, size: int, layout: Layout | None) -> None:
         super().__init__(ptr, size, layout, at_death(self, pool.deallocate_deferred, ptr))
 
     def close(self) -> None:
-        """Frees it now. A second call does nothing."""
+        """Frees the copy now. A second call does nothing."""
         self._end()
 
 
 class IpcHandle:
     """Names memory to other processes of the same user on the same machine; made by vpmm.ipc_export().
 
-    Can be pickled, hashed and compared. The one that ipc_export() returned holds the memory: what is freed meanwhile is
-    not used again before end_export(), or before this handle is collected, and before the last process that has it
-    open lets go. Copies and unpickled ones hold nothing, and nothing is opened when they are made.
+    Handles can be pickled, hashed and compared. The handle that ipc_export() returned holds the memory: freed memory is
+    not reused until end_export() is called or the handle is collected, and until the last process closes it. Copies and
+    unpickled handles hold nothing, and creating them opens nothing.
     """
 
     def __init__(self, parts: tuple[int, bytes, int, int, bytes], layout: Layout | None = None) -> None:
@@ -192,33 +192,33 @@ class IpcHandle:
 
     @staticmethod
     def from_token(token: bytes) -> IpcHandle:
-        """The handle for the 64 bytes alone, without device and array. ValueError: they are none of a pool's memory."""
+        """A handle from the 64 bytes alone, without device and array. Raises ValueError for any other bytes."""
         with opening():
             return IpcHandle(_vpmm.ipc_read_token(bytes(token)))
 
     @property
     def size(self) -> int:
-        """Bytes of the memory."""
+        """The size of the memory in bytes."""
         return self._parts.size
 
     @property
     def offset(self) -> int:
-        """Bytes from the begin of its allocation."""
+        """Bytes from the start of its allocation."""
         return self._parts.offset
 
     @property
     def kind(self) -> str:
-        """ "pool", or "legacy" for plain driver memory, which goes by CUDA's own IPC."""
+        """ "pool", or "legacy" for plain driver memory, which uses CUDA's own IPC."""
         return _KINDS.get(self._parts.kind, "unknown")
 
     @property
     def token(self) -> bytes:
-        """64 bytes; enough to open memory of a pool. For legacy memory a CUipcMemHandle."""
+        """64 bytes that are enough to open memory of a pool. For legacy memory, a CUipcMemHandle."""
         return self._parts.token
 
     @property
     def device_uuid(self) -> bytes:
-        """The 16 bytes of the UUID of the device that it is on; all 0 where that is not known."""
+        """The 16 bytes of the UUID of the device that holds the memory; all 0 if it is not known."""
         return self._parts.device_uuid
 
     # --- the exporter's side ---
@@ -226,12 +226,12 @@ class IpcHandle:
     def _begin_export(self, owner: object) -> None:
         self._export = at_death(self, _end_collected, self._parts)
         if self.kind == "legacy":
-            self._owner = owner  # nothing else keeps it
+            self._owner = owner  # nothing else keeps it alive
 
     def end_export(self) -> None:
-        """Lets the memory go, as collecting this handle does. Where it is open it stays valid.
+        """Ends the export, as collecting this handle does. Memory that is open elsewhere stays valid there.
 
-        A second call does nothing, nor does one on a handle that ipc_export() has not returned in this process.
+        Does nothing for a second call, or for a handle that ipc_export() did not return in this process.
         """
         export = self._export and self._export.detach()
         if export:
@@ -242,12 +242,12 @@ class IpcHandle:
     # --- the importer's side ---
 
     def open(self, device: int | None = None) -> OpenedMemory:
-        """The memory, mapped for work on `device`; None: the one that it is on.
+        """Maps the memory for work on `device`; None: the device that holds it.
 
-        Opening it again through another handle gives the same address. Waits for the exporter, VPMM_IPC_TIMEOUT at
-        most. Raises ValueError for a handle that is open already, was exported by this process or is damaged, and
-        vpmm.Error where the exporter is gone or has freed the memory ("VPMM_ERROR_NOT_SHARED"), and where `device`
-        cannot reach it ("VPMM_ERROR_UNSUPPORTED"): open_staged() can.
+        Opening the memory again through another handle gives the same address. Waits for the exporter, VPMM_IPC_TIMEOUT
+        at most. Raises ValueError if the handle is already open, was exported by this process or is damaged. Raises
+        vpmm.Error if the exporter no longer exists or has freed the memory ("VPMM_ERROR_NOT_SHARED"), or `device`
+        cannot access it ("VPMM_ERROR_UNSUPPORTED"); open_staged() works in that case.
         """
         if self._export is not None:
             raise ValueError(_FROM_HERE)
@@ -261,7 +261,7 @@ class IpcHandle:
         return memory
 
     def open_staged(self, device: int = 0) -> StagedMemory:
-        """A copy in the process-wide pool of `device`, which need not reach the memory. Complete when it returns."""
+        """Copies the memory into the process-wide pool of `device`, which need not have access. Complete on return."""
         if self._export is not None:
             raise ValueError(_FROM_HERE)
         _finish()
@@ -271,7 +271,7 @@ class IpcHandle:
         return StagedMemory(pool, ptr, self.size, self._layout)
 
     def close(self) -> None:
-        """Closes what open() opened. Raises ValueError where that is not open, or was collected."""
+        """Closes the memory that open() opened. Raises ValueError if it is not open or was collected."""
         memory = self._open_memory()
         if memory is None:
             raise ValueError("IpcHandle not opened")
@@ -310,15 +310,15 @@ class IpcHandle:
 
 
 def ipc_export(obj: Any, size: int | None = None) -> IpcHandle:  # noqa: ANN401  any library's
-    """A handle of the memory of `obj`, for other processes.
+    """Makes a handle for the memory of `obj`, for other processes.
 
-    `obj` is an array with ``__cuda_array_interface__`` or DLPack, a cuda.core.Buffer, or an address, for which alone
-    `size` says how many bytes are meant. Memory of any pool of this process, its begin or a part of it; or plain driver
-    memory, for which a CUDA context of its device must be current, and which the handle keeps alive. Wait for what
-    writes to it, or tell the other process an event, before that reads it.
+    `obj` is an array with ``__cuda_array_interface__`` or DLPack, a cuda.core.Buffer, or an address. `size`, in bytes,
+    is for addresses only. The memory is an allocation of any pool of this process, or a part of one, or plain driver
+    memory. Plain driver memory needs a current CUDA context of its device, and the handle keeps `obj` alive. Before the
+    other process reads the memory, wait for the work that writes it, or pass an event to that process.
 
-    Raises ValueError for an array with gaps, of no bytes or of another device than CUDA's, TypeError for what has no
-    memory, and vpmm.Error for memory that cannot be shared.
+    Raises ValueError for an array with gaps, without bytes, or on a device that is not CUDA's; TypeError for an object
+    without memory; and vpmm.Error for memory that cannot be shared.
     """
     exported: Range = range_of(obj, size)
     _finish()
@@ -328,5 +328,7 @@ def ipc_export(obj: Any, size: int | None = None) -> IpcHandle:  # noqa: ANN401 
 
 
 def ipc_open(handle: IpcHandle, device: int | None = None) -> OpenedMemory:
-    """handle.open(device)."""
+    """Returns handle.open(device)."""
+    if not isinstance(handle, IpcHandle):
+        raise TypeError(f"handle is {handle!r}: must be an IpcHandle, as vpmm.ipc_export() makes them")
     return handle.open(device)

@@ -1,4 +1,4 @@
-# vpmm: messages of the library as records of Python's logging.
+# vpmm: sends the library's messages to Python's logging.
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _finish() -> None:
 
 
 def log_to_logging() -> None:
-    """As vpmm.log_to_logging() says."""
+    """See vpmm.log_to_logging()."""
     with _lock:
         if _thread is not None:
             return

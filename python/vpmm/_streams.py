@@ -1,4 +1,4 @@
-# vpmm: what other libraries call a stream, or memory, as a number.
+# vpmm: converts other libraries' streams and memory to numbers.
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vpmm.errors import Error
 
 __all__ = ["StreamLike", "address_of", "stream_handle"]
 
-_END = 1 << 64  # of addresses and handles
+_END = 1 << 64  # the first number that is no address or handle
 
 
 class _HasCudaStream(Protocol):
@@ -31,12 +31,12 @@ class _TorchStream(Protocol):
     def cuda_stream(self) -> int: ...
 
 
-# What every function of the package takes as a stream: see stream_handle().
+# The type of a stream argument; see stream_handle().
 StreamLike = SupportsIndex | None | _HasCudaStream | _NumbaStream | _CupyStream | _TorchStream
 
 
 def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keeps its stream in
-    """An int, a ctypes pointer (whose null is None) or anything that converts to an int, such as a CUstream."""
+    """An int, a ctypes pointer (whose null is None), or an object that converts to an int, such as a CUstream."""
     value: Any = getattr(handle, "value", handle)
     if value is None:
         return 0
@@ -48,7 +48,7 @@ def _number(handle: Any) -> int | None:  # noqa: ANN401  whatever a library keep
 
 def _integer(value: Any) -> int | None:  # noqa: ANN401  NumPy's integers, too
     try:
-        return operator.index(value)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
 
@@ -68,8 +68,9 @@ def _known_handle(stream: Any) -> int | None:  # noqa: ANN401  any library's
 def stream_handle(stream: object) -> int:
     """The CUstream of `stream` as an int; None is the legacy default stream, 0.
 
-    Knows ints, NumPy's included, objects with ``__cuda_stream__`` and the streams of Numba (``handle``), CuPy (``ptr``)
-    and PyTorch (``cuda_stream``). Raises TypeError for anything else, and vpmm.Error for negative numbers.
+    Accepts ints, NumPy's included, objects with ``__cuda_stream__``, and the streams of Numba (``handle``), CuPy
+    (``ptr``) and PyTorch (``cuda_stream``). Raises TypeError for anything else, and vpmm.Error for a number that is no
+    handle.
     """
     handle = 0 if stream is None else _known_handle(stream)
     if handle is None:
@@ -89,9 +90,9 @@ def _known_address(array: Any) -> int | None:  # noqa: ANN401  whatever has memo
 
 
 def address_of(array: Any) -> int:  # noqa: ANN401  whatever has memory
-    """Where the memory of `array` begins: its ``__cuda_array_interface__`` says so, or a cuda.core.Buffer, or an int.
+    """The start address of an object with ``__cuda_array_interface__``, of a cuda.core.Buffer, or an int itself.
 
-    Raises TypeError for anything else, and vpmm.Error for negative numbers.
+    Raises TypeError for anything else, and vpmm.Error for a number that is no address.
     """
     address = _known_address(array)
     if address is None:

@@ -11,41 +11,41 @@ import vpmm._streams
 
 
 def version() -> str:
-    """Of the library: "0.1.0"."""
+    """The version of the library, such as "0.1.0"."""
 
 def device_count() -> int:
     """
-    Devices that the driver shows. Raises vpmm.Error where there is no driver.
+    The number of devices that the driver reports. Raises vpmm.Error if there is no driver.
     """
 
 def parse_bytes(size: int | str) -> int:
     """
-    Bytes, from a number or from a text as the variables take it ("16GiB"). Raises vpmm.Error for what is no size.
+    Bytes, from a number or from a text in the syntax of the variables ("16GiB"). Raises vpmm.Error otherwise.
     """
 
 def record_mark(text: str) -> None: ...
 
 def as_dlpack(owner: object, ptr: int, size: int, device: int) -> Any:
     """
-    Bytes at an address as an object with ``__dlpack__``, which keeps `owner` alive. Orders no streams.
+    A ``__dlpack__`` object for bytes at an address; it keeps `owner` alive. Orders no streams.
     """
 
 def set_log(log: Callable[[str, int, int, int, int, float, float], None] | None) -> None: ...
 
 class Allocation:
-    """An allocation, as ``Pool.query`` found it."""
+    """An allocation found by ``Pool.query``."""
 
     @property
     def begin(self) -> int:
-        """The address where it starts, which is the one that frees take."""
+        """The start address, which frees take."""
 
     @property
     def requested(self) -> int:
-        """Bytes that were asked for."""
+        """Bytes requested."""
 
     @property
     def usable(self) -> int:
-        """Bytes that may be used: the request rounded up."""
+        """Usable bytes: the request, rounded up."""
 
     def __repr__(self) -> str: ...
 
@@ -55,12 +55,12 @@ class Allocation:
 
 class Region:
     """
-    A stretch of a pool's address space in one state, as ``Pool.snapshot`` lists them.
+    A range of a pool's address space in one state, as ``Pool.snapshot`` lists them.
     """
 
     @property
     def begin(self) -> int:
-        """The address where it starts."""
+        """The start address."""
 
     @property
     def bytes(self) -> int:
@@ -68,18 +68,18 @@ class Region:
 
     @property
     def requested(self) -> int:
-        """Bytes that were asked for; 0 where nothing is allocated."""
+        """Bytes requested; 0 if the region is not allocated."""
 
     @property
     def state(self) -> str:
         """
-        "allocated", "free", "hole" (nothing is mapped), "zombie" (left by memory that moved, not yet
+        "allocated", "free", "hole" (nothing is mapped), "zombie" (an old mapping of moved memory, not yet
         unmapped) or "in flight".
         """
 
     @property
     def is_complete(self) -> bool:
-        """Whether all work on what was there last is known to be done."""
+        """Whether all work on the previous allocation there is known to be done."""
 
     def __repr__(self) -> str: ...
 
@@ -89,79 +89,80 @@ class Region:
 
 class Pool:
     """
-    Device memory that all libraries of a process can share, or a private pool of its own.
+    A pool of device memory: one that all libraries of a process share, or a private one.
 
-    ``Pool.default()`` is the process-wide pool of a device, ``Pool(...)`` makes a private one, which ends with
+    ``Pool.default()`` is the process-wide pool of a device. ``Pool(...)`` creates a private one, which ends with
     close(), with its ``with`` block or with its last reference. Sizes are bytes, or texts such as ``"16GiB"``;
     addresses are ints. Any thread may call any method, with any CUDA context current or none; calls that may wait
-    let other Python threads run. Errors are vpmm.Error with a ``code``, TypeError where an argument has a wrong
-    type. Two of one process-wide pool are equal.
+    release the GIL. Errors are vpmm.Error with a ``code``; an argument of a wrong type is a TypeError. Two objects
+    for one process-wide pool are equal.
     """
 
     def __init__(self, device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> None:
         """
-        Opens a private pool on `device`, an ordinal.
+        Opens a private pool on the device with ordinal `device`.
 
-        What is not named comes from the variables, whose names are those of the keywords in capitals behind ``VPMM_``:
+        Settings that are not given come from environment variables: ``VPMM_`` and the keyword in capitals.
 
         - ``page_size``: the rounding unit; "max" switches the pool off
         - ``va_size``: address space of one reservation
-        - ``chunk_max``: largest piece of physical memory; "page": one piece per page
-        - ``release_threshold``: idle memory is given back while more is mapped; None: it is kept
+        - ``chunk_max``: size of the largest chunk of physical memory; "page": one chunk per page
+        - ``release_threshold``: idle memory is released while more than this is mapped; None: it is kept
         - ``capacity``: most memory the pool may map; None: what the GPU has
         - ``pages``: pages mapped ahead at the first allocation
-        - ``max_mappings``: mappings from which on the pool grows instead of moving memory
-        - ``small``: who serves requests below a page
-        - ``any_stream``: what must finish before memory freed without a stream is used again
-        - ``prefer``: how much memory may be spent to spare driver calls
+        - ``max_mappings``: number of mappings above which the pool grows instead of moving memory
+        - ``small``: the allocator for requests below a page
+        - ``any_stream``: the work that must finish before memory freed without a stream is reused
+        - ``prefer``: how much memory the pool may spend to save driver calls
         - ``log``: which messages are written
-        - ``driver``: the driver that the pool talks to
-        - ``ipc_isolate``: every allocation has pages of its own, so that sharing one shares no other
-        - ``unnamed_free_on_allocating_stream``: a free that names no stream means the one it was allocated on
-        Sizes are bytes as an int, or texts such as ``"16GiB"``. Raises vpmm.Error
-        ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for a keyword that
-        does not exist or a value of a wrong type.
+        - ``driver``: the driver that the pool uses
+        - ``ipc_isolate``: every allocation has its own pages, so that sharing one exposes no other
+        - ``unnamed_free_on_allocating_stream``: a free without a stream uses the stream of the allocation
+
+        Sizes are bytes, as an int or a text such as ``"16GiB"``. Raises vpmm.Error
+        ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for an unknown keyword or a
+        value of a wrong type.
         """
 
     @staticmethod
     def default(device: int = 0) -> Pool:
         """
-        The process-wide pool of `device`, opened from the environment at the first call.
+        The process-wide pool of `device`. The first call opens it with the settings of the environment.
 
-        All that the process does with VPMM uses it, C and C++ too. It is never closed. Raises vpmm.Error where the
-        device or the driver is missing, or a variable has a value that is not allowed.
+        All users of VPMM in the process share it, including C and C++ code. It is never closed. Raises vpmm.Error if
+        the device or the driver is missing, or a variable has a value that is not allowed.
         """
 
     @staticmethod
     def configure(device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> Pool:
         """
-        Opens the process-wide pool of `device` with settings, which are those of Pool, and returns it.
+        Opens the process-wide pool of `device` with the settings of Pool and returns it.
 
-        Call it before anything else opens the pool: where it is open with other settings, vpmm.Error names the
+        Call it before anything else opens the pool. If the pool is open with other settings, vpmm.Error names the
         difference.
         """
 
     def close(self, discard: bool = False) -> None:
         """
-        Waits for the GPU and gives all memory of a private pool back. A second call does nothing.
+        Closes a private pool: waits for the GPU and releases all memory. A second call does nothing.
 
-        Raises vpmm.Error, and the pool stays open, while allocations live in it (`discard` True gives them back, too:
-        their addresses are nobody's from then on), while other threads are in its calls, while a stream is captured,
-        and for a process-wide pool. A pool that is never closed ends with its last reference, and gives everything
-        back.
+        Raises vpmm.Error, and leaves the pool open, while the pool has live allocations, while other threads are
+        inside its calls or a stream is captured, and for a process-wide pool. With `discard` True it also frees live
+        allocations; their addresses are then invalid. A pool that is not closed is destroyed with its last reference
+        and releases all memory.
         """
 
     def __enter__(self) -> Pool:
-        """For a private pool, which the block's end closes."""
+        """For a private pool: the end of the block closes it."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
         """
-        Closes the pool. Where the block raised and allocations live, the pool ends with its last reference.
+        Closes the pool. If the block raised and allocations are live, the pool is destroyed with its last reference.
         """
 
     @property
     def device(self) -> int:
-        """The ordinal of its device."""
+        """The ordinal of the pool's device."""
 
     @property
     def is_private(self) -> bool:
@@ -169,7 +170,7 @@ class Pool:
 
     @property
     def is_closed(self) -> bool:
-        """Whether close() was called: every other call raises vpmm.Error then."""
+        """Whether close() was called. Every other call then raises vpmm.Error."""
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -179,136 +180,134 @@ class Pool:
 
     def allocate(self, bytes: int | str, stream: vpmm._streams.StreamLike, alignment: int | str = 0) -> int:
         """
-        The address of `bytes` bytes for work queued on `stream` after the call; 0 bytes have the address 0.
+        Allocates `bytes` bytes for work queued on `stream` after the call; returns the address, 0 for 0 bytes.
 
-        `bytes` is a number or a text such as ``"64MiB"``; `stream` a CUstream as an int, None for the default stream,
-        or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. Aligned to 256 bytes, from a
-        page up to pages, or to `alignment`, a power of two. Other streams may use the memory once they are ordered
-        behind `stream`. Waits for the GPU only where memory would run out otherwise. Raises vpmm.OutOfMemoryError.
+        `bytes` is a number or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
+        stream, or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. The address is aligned
+        to 256 bytes, from one page up to pages, or to `alignment`, a power of two. Other streams may use the memory
+        once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
+        vpmm.OutOfMemoryError.
         """
 
     def allocate_any_stream(self, bytes: int | str, alignment: int | str = 0) -> int:
         """
-        The address of memory that nothing uses any more: work on any stream may have it at once.
+        Allocates memory that no work uses any more: work on any stream may use it at once. Returns the address.
 
-        Keeps the interpreter's lock where complete memory is at hand. Raises vpmm.OutOfMemoryError.
+        Keeps the GIL if complete memory is available. Raises vpmm.OutOfMemoryError.
         """
 
     def allocate_many(self, bytes: Iterable[int | str], stream: vpmm._streams.StreamLike) -> list[int]:
         """
-        An address for each size, as allocate() gives it: all, or none and vpmm.OutOfMemoryError.
+        Allocates each size as allocate() does and returns the addresses: all, or none and vpmm.OutOfMemoryError.
         """
 
     def deallocate(self, ptr: int, stream: vpmm._streams.StreamLike) -> None:
         """
-        Frees memory that work queued on `stream` so far is the last to use. Address 0 does nothing.
+        Frees memory; work queued on `stream` so far is the last to use it. Address 0 does nothing.
 
-        The same stream may have it again at once, others when that work is done. Waits for nothing. Raises vpmm.Error
-        ("VPMM_ERROR_INVALID_POINTER") where no allocation starts at `ptr`.
+        The same stream may reuse the memory at once, other streams when that work is done. Does not wait. Raises
+        vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if no allocation starts at `ptr`.
         """
 
     def deallocate_any_stream(self, ptr: int) -> None:
         """
-        Frees memory that work queued on any stream so far may use. Address 0 does nothing.
+        Frees memory; work queued on any stream so far may still use it. Address 0 does nothing.
         """
 
     def deallocate_deferred(self, ptr: int) -> None:
         """
-        The same for finalizers and callbacks: takes no lock, calls no CUDA, and raises for no address.
+        The same for finalizers and callbacks: takes no lock, makes no CUDA call, and raises no error.
 
-        A later call of anybody carries it out; mistakes are counted in ``caller_mistakes``. In a closed pool it does
-        nothing.
+        A later call, on any thread, carries the free out; mistakes are counted in ``caller_mistakes``. Does nothing
+        in a closed pool.
         """
 
     def deallocate_many(self, ptrs: Iterable[int], stream: vpmm._streams.StreamLike) -> None:
         """
-        deallocate() for each; all that are live are freed, and the error is that of the first that is not.
+        Calls deallocate() for each address. Frees all live ones; the error is the first failure's.
         """
 
     def record_use(self, ptr: int, stream: vpmm._streams.StreamLike) -> None:
         """
-        Work on `stream` uses the allocation that starts at `ptr`, too: its free waits for what is queued
-        there by then.
+        Declares that work on `stream` uses the allocation that starts at `ptr`, too.
 
-        Raises vpmm.Error where no allocation starts there; query() finds the start.
+        Its free then also waits for the work queued on `stream` by that time. Raises vpmm.Error if no allocation
+        starts at `ptr`; query() finds the start.
         """
 
     def stream_wait(self, waiting: vpmm._streams.StreamLike, first: vpmm._streams.StreamLike) -> None:
         """
-        Work queued on `waiting` after the call waits on the GPU for what is queued on `first` by now.
+        Makes work queued on `waiting` after the call wait, on the GPU, for the work already queued on `first`.
 
-        For memory that goes from one stream to another. Raises vpmm.Error for what is no stream of the device.
+        For memory that passes from one stream to another. Raises vpmm.Error if either is not a stream of the device.
         """
 
     def query(self, ptr: int) -> Allocation:
         """
-        The allocation around an address. Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") where there is none.
+        The allocation that contains an address.
+
+        Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.
         """
 
     def usable_size(self, ptr: int) -> int:
-        """
-        Bytes that may be used of the allocation around `ptr`; 0 for address 0.
-        """
+        """Usable bytes of the allocation that contains `ptr`; 0 for address 0."""
 
     def memory_info(self) -> tuple[int, int]:
         """
-        (free, total) in bytes: what the driver has free and the pool could hand out, and what the device
-        has.
+        (free, total) in bytes: free in the driver and in the pool; total of the device.
 
         Asks the driver.
         """
 
     def statistics(self) -> dict[str, int]:
         """
-        The figures of the pool by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.
+        The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.
         """
 
     def reset_peaks(self) -> None:
-        """The ``peak_`` figures begin anew with what is there now."""
+        """Resets the ``peak_`` statistics to the current values."""
 
     def dump(self, json: bool = False) -> str:
-        """Figures and every region, as text or as one JSON object."""
+        """Statistics and every region, as text or as one JSON object."""
 
     def snapshot(self) -> list[Region]:
         """Every region of the pool's address space, in ascending order."""
 
     def trim(self, bytes_to_keep: int | str = 0) -> int:
         """
-        Gives idle memory back to the device until at most so many bytes are mapped; returns the bytes given
-        back.
+        Releases idle memory to the device until at most `bytes_to_keep` are mapped; returns the bytes released.
 
-        Memory in use, or that the device may still be using, stays.
+        Memory in use stays, and so does memory that the device may still be using.
         """
 
     def preallocate(self, bytes: int | str) -> None:
         """
-        Maps memory until at least so many bytes are mapped in all. Raises vpmm.OutOfMemoryError.
+        Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.
         """
 
     def set_capacity(self, bytes: int | str | None) -> None:
         """
-        The most bytes that the pool may map from now on; None: what the device has. What is mapped stays.
+        Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.
         """
 
     def set_peer_access(self, device: int) -> None:
         """
-        Lets work on another GPU use all memory of the pool, present and future, as long as the pool lives.
+        Gives work on another GPU access to all present and future memory of the pool, for the life of the pool.
 
-        Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") where the hardware cannot.
+        Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") if the hardware does not support it.
         """
 
     def set_out_of_memory_callback(self, callback: Callable[[int, int], object] | None) -> None:
         """
-        `callback(device, bytes)` is asked before a request fails: it frees something and returns True to
-        have it tried again.
+        Sets `callback(device, bytes)`, which is called before a request fails; None removes it.
 
-        It runs on the thread that allocates and may call the pool. What it raises becomes the ``__cause__`` of the
-        request's vpmm.OutOfMemoryError. None takes it away.
+        It frees memory and returns True to have the request tried again. It runs on the allocating thread and may
+        call the pool. An exception in it becomes the ``__cause__`` of the request's vpmm.OutOfMemoryError.
         """
 
     def synchronize(self) -> None:
         """
-        Waits for all work of the device, and of devices with access. Raises vpmm.Error
+        Waits for all work of the device and of devices with access. Raises vpmm.Error
         ("VPMM_ERROR_CAPTURE_ACTIVE") while a stream is captured.
         """
 
@@ -319,36 +318,35 @@ class Pool:
 
     def defer_cleanup_begin(self) -> None:
         """
-        From now on the pool unmaps and releases nothing by itself, and does not wait on the host; pairs
-        nest.
+        Defers cleanup: the pool unmaps and releases nothing on its own account and does not wait on the host.
 
-        Running out of memory comes first.
+        Pairs nest. The pool still releases memory rather than run out.
         """
 
     def defer_cleanup_end(self) -> None:
         """
-        Ends what defer_cleanup_begin() began. Raises vpmm.Error where nothing did.
+        Ends what defer_cleanup_begin() began. Raises vpmm.Error without a begin.
         """
 
     def capture_begin(self) -> None:
         """
-        Announces a capture on a stream that is never passed to the pool; pairs nest.
+        Announces a capture on a stream that is never passed to the pool. Pairs nest.
         """
 
     def capture_end(self) -> None:
-        """The capture is over. Raises vpmm.Error where none was announced."""
+        """Ends the announced capture. Raises vpmm.Error if none was announced."""
 
     def record_start(self, path: str | os.PathLike[str], stacks: str = 'none', sample: int = 1, limit: int | str = 0, window_ns: int = 0) -> None:
         """
-        Writes what happens in this pool to a file, as vpmm.record() does for a process-wide one.
+        Records this pool to a file, as vpmm.record() does for a process-wide pool.
 
         `stacks` is "none", "native", "python" or "both", `limit` is in bytes and `window_ns` in nanoseconds; 0: none.
-        Raises vpmm.Error where the file cannot be made, an option is wrong, or a recording is running.
+        Raises vpmm.Error if the file cannot be created, an option is invalid, or a recording is running.
         """
 
     def record_mark(self, text: str) -> None:
         """
-        Puts `text` between the calls before and after it. Without a recording it does nothing.
+        Adds `text` to the recording, between the calls before and after it. Does nothing without a recording.
         """
 
     def record_stop(self) -> None:

@@ -1,6 +1,6 @@
-# vpmm: what cuda.core users import; the class itself is the plugin's.
+# vpmm: the import path for cuda.core users; the class is the plugin's.
 
-"""``vpmm.cuda_core.MemoryResource`` lets everything that is written for ``cuda.core`` draw from the pool."""
+"""``vpmm.cuda_core.MemoryResource`` is a pool as a memory resource of ``cuda.core``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# vpmm: what CuPy users import; the functions are the plugin's.
+# vpmm: the import path for CuPy users; the functions are the plugin's.
 
 """``vpmm.cupy.install()`` makes CuPy allocate device memory from the pool; ``VPMM_CUPY=1`` does it without code."""
 

@@ -6,9 +6,9 @@ __all__ = ["Error", "MissingPackageError", "OutOfMemoryError"]
 
 
 class Error(RuntimeError):
-    """What the library refuses or cannot do; the message is a sentence that names the pointer or the setting.
+    """The library refused a call or cannot carry it out; the message names the pointer or the setting.
 
-    ``code`` is the status's name in ``vpmm.h``, for instance ``"VPMM_ERROR_INVALID_POINTER"``.
+    ``code`` is the status's name in ``vpmm.h``, for example ``"VPMM_ERROR_INVALID_POINTER"``.
     """
 
     code: str
@@ -19,11 +19,11 @@ class Error(RuntimeError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Memory of the device, or of the process (``VPMM_ERROR_HOST_OUT_OF_MEMORY``), has run out.
+    """Device memory ran out, or memory of the process (``VPMM_ERROR_HOST_OUT_OF_MEMORY``).
 
-    For the device the message is a report of several lines, of which the first makes sense alone: what was asked for,
-    what lives and who holds it, what is free and why that did not help, what to try. What an out-of-memory callback
-    raised is its ``__cause__``.
+    For device memory the message is a report of several lines; the first line is complete in itself. The report lists
+    the request, live memory and its owners, free memory and why it did not help, and remedies. An exception in an
+    out-of-memory callback is its ``__cause__``.
     """
 
     def __init__(self, message: str, code: str = "VPMM_ERROR_OUT_OF_MEMORY") -> None:
@@ -31,7 +31,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class MissingPackageError(Error, ImportError):
-    """What needs a package that is not installed here; the message says how to install it."""
+    """The call needs a package that is not installed; the message says how to install it."""
 
     def __init__(self, what: str, package: str, missing: ImportError) -> None:
         super().__init__(

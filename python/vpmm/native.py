@@ -1,4 +1,4 @@
-# vpmm: the C++ command line `vpmm`: where it is, and running it.
+# vpmm: finds and runs the C++ command line `vpmm`.
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def program() -> Path:
-    """The C++ program: what VPMM_CLI names, else that of the wheel, of the build folder, of PATH.
+    """The path of the C++ program: VPMM_CLI, else the wheel's, the build folder's, or the one on PATH.
 
-    Raises Error that says where it was looked for.
+    Raises Error with the places searched.
     """
     named = os.environ.get("VPMM_CLI")
     if named:
@@ -35,15 +35,15 @@ def program() -> Path:
 
 def _places() -> Iterator[Path]:
     yield _PACKAGE / "bin" / "vpmm-native"
-    yield _PACKAGE.parents[1] / "bin" / "vpmm"  # the package lies in build/*/python
-    builds = (_PACKAGE.parents[1] / "build").glob("*/bin/vpmm")  # and here in the source
+    yield _PACKAGE.parents[1] / "bin" / "vpmm"  # the package in build/*/python
+    builds = (_PACKAGE.parents[1] / "build").glob("*/bin/vpmm")  # the package in the source tree
     yield from sorted(builds, key=lambda each: each.stat().st_mtime, reverse=True)
     on_path = shutil.which("vpmm")
     if on_path:
         yield Path(on_path)
 
 
-# The `vpmm` that a wheel puts on PATH is a script of Python's, which would come back here.
+# A wheel puts a Python script `vpmm` on PATH, which would call this function again.
 def _is_program(path: Path) -> bool:
     try:
         with path.open("rb") as file:
@@ -53,14 +53,14 @@ def _is_program(path: Path) -> bool:
 
 
 def run(arguments: list[str]) -> NoReturn:
-    """Becomes the program: same streams, signals and exit code."""
+    """Replaces this process by the program: same streams, signals and exit code."""
     path = program()
     sys.stdout.flush()
     os.execv(path, ["vpmm", *arguments])
 
 
 def output_of(arguments: list[str], **variables: str) -> str:
-    """What the program printed, with these variables set. Raises Error with what it said when it fails."""
+    """The output of the program with these variables set. Raises Error with its message if it fails."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_")}
     command = [str(program()), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=clean | variables, check=False)

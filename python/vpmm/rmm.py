@@ -1,4 +1,4 @@
-# vpmm: what RMM users import; the functions are the plugin's.
+# vpmm: the import path for RMM users; the functions are the plugin's.
 
 """``vpmm.rmm.install()`` makes RMM allocate device memory from the pools; ``VPMM_RMM=1`` does it without code."""
 

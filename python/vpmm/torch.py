@@ -1,4 +1,4 @@
-# vpmm: what PyTorch users import; the functions are the plugin's.
+# vpmm: the import path for PyTorch users; the functions are the plugin's.
 
 """``vpmm.torch.install()`` makes PyTorch allocate CUDA memory from the pool; ``VPMM_TORCH=1`` does it without code."""
 

@@ -1,4 +1,4 @@
-# vpmm: what a recorded program would hold and need under VPMM: its requests, replayed on a simulated GPU.
+# vpmm: replays a recorded program on a simulated GPU to find the memory that it would need under VPMM.
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _RUNS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("cudaMallocAsync, model", "cuda-async", {}),
 )
 _ROOMY = 139 << 30
-_MISTAKE = 1  # flag of a failed request that no memory would have helped
+_MISTAKE = 1  # flag of a request that failed for another reason than memory
 
 
 @dataclass
 class Row:
-    """One allocator. None: not known."""
+    """The results of one allocator. None: not known."""
 
     name: str
     held: int | None
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass
 class Trial:
-    """What `vpmm try` found out about one device of a recording. Sizes are bytes."""
+    """The results of `vpmm try` for one device of a recording. Sizes are bytes."""
 
     requests: int
     live: int
@@ -56,7 +56,7 @@ class Trial:
 
 
 class _Requests:
-    """What is replayed, as lines of CSV. A failed request is one that is made and freed at once."""
+    """The requests to replay, as lines of CSV. A failed request is written as an allocation and an immediate free."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.lines: list[str] = []
@@ -64,7 +64,7 @@ class _Requests:
         self.failed = 0
         self.live = 0  # at the peak
         self._now = 0
-        self._living: dict[int, tuple[int, int]] = {}  # by address: number and bytes
+        self._living: dict[int, tuple[int, int]] = {}  # address: number and bytes
         self._streams: dict[int | None, int] = {}
         for event in events:
             self._take(event)
@@ -73,7 +73,7 @@ class _Requests:
         if event.kind == Kind.FREE:
             self._free(event)
         elif event.bytes and event.address and event.kind in (Kind.ALLOCATE, Kind.LIVE):
-            self._free(event)  # of what was there; its own free was lost
+            self._free(event)  # the allocation there before, whose own free was lost
             self._ask(event)
             self._living[event.address] = (self.count, event.bytes)
             self._now += event.bytes
@@ -99,7 +99,7 @@ class _Requests:
 
 
 def run(recording: Recording, device: int | None, say: Callable[[str], None]) -> Trial:
-    """Replays a recording under each setting; `say` is told what is done next. Raises Error and OSError.
+    """Replays a recording under each setting; calls `say` before each step. Raises Error and OSError.
 
     `device` None: the one with the most calls.
     """
@@ -129,7 +129,7 @@ def _recorded_row(recording: Recording, requests: _Requests) -> Row:
     return Row(_ALLOCATORS.get(source, "as recorded"), held, None, requests.failed, held)
 
 
-# What was mapped, as the pool itself said now and then, or by the calls that mapped.
+# The peak of mapped memory, from the pool's own samples or from its mapping calls.
 def _peak_held(recording: Recording) -> int | None:
     mapped, peak = Ranges(), 0
     for event in recording.events:
@@ -183,7 +183,7 @@ def as_json(trial: Trial) -> str:
 
 
 def table(trial: Trial) -> str:
-    """The table and the sentence under it, for a terminal."""
+    """The table and the sentence below it, for a terminal."""
     head = ["", "held at the peak", "over live", "driver time (simulated)", "failed", "smallest GPU"]
     lines = [head, *(_cells(row, trial) for row in (trial.recorded, *trial.rows))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
@@ -209,7 +209,7 @@ def _cells(row: Row, trial: Trial) -> list[str]:
 
 
 def verdict(trial: Trial) -> str:
-    """What the figures mean, in plain words."""
+    """The meaning of the figures, as a sentence."""
     ours, recorded = trial.rows[0], trial.recorded
     if ours.held is None or ours.smallest is None:
         return f"VPMM could not serve {ours.failed} of {trial.requests} requests on the largest GPU that was tried."

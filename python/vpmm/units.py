@@ -1,10 +1,10 @@
-# vpmm: sizes and times as people read them.
+# vpmm: sizes and times as text for people.
 
 from __future__ import annotations
 
 
 def bytes_text(size: int) -> str:
-    """In the largest of B, KiB, MiB, GiB and TiB that leaves 1 or more: 1536 is 1.50 KiB."""
+    """In the largest of B, KiB, MiB, GiB and TiB that gives at least 1: 1536 is 1.50 KiB."""
     if size < 1024:
         return f"{size} B"
     exponent = min((size.bit_length() - 1) // 10, 4)

@@ -29,6 +29,12 @@ void on_graph_end(void* argument) {
 
 }  // namespace
 
+Error no_stream(const char* parameter, driver::StreamHandle stream, Call call) {
+  return {ErrorCode::invalid_argument,
+          message_of("`{}` {:#x} is no stream: {}", parameter, static_cast<std::uint64_t>(stream),
+                     driver::driver_error(call, CuResult::invalid_handle).message)};
+}
+
 // Note [A capturing stream has no id]
 // cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
 // while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
@@ -51,10 +57,7 @@ Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* 
   const CuResult result = device_.driver.stream_is_capturing(*stream, status);
   caller.standing = Standing::blocked;
   if (result == CuResult::stream_capture_implicit) return caller;
-  if (result == CuResult::invalid_handle)
-    return Error{ErrorCode::invalid_argument,
-                 message_of("`stream` {:#x} is no stream: {}", static_cast<std::uint64_t>(*stream),
-                            driver::driver_error(Call::stream_is_capturing, result).message)};
+  if (result == CuResult::invalid_handle) return no_stream("stream", *stream, Call::stream_is_capturing);
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
   // A thread's own default stream has the handle that every thread's has.
   const Key key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};

@@ -19,6 +19,9 @@
 
 namespace vpmm::context {
 
+// Where `call` says that a handle is no stream. `parameter`: the caller's name for it.
+Error no_stream(const char* parameter, driver::StreamHandle stream, driver::Call call);
+
 // Note [Captured memory stays with its graph]
 // A graph uses the addresses it was captured with at every launch. So memory allocated during a capture and freed
 // during it, or later, is parked: only the same stream in the same capture may have it again. When the graph and all

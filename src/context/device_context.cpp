@@ -55,9 +55,11 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, c
                                                        CallLog::By& by) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
-  if (request.bytes > kAddressSpace || request.alignment > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, message_of("{} bytes at alignment {} is more than any address space",
-                                                            request.bytes, request.alignment)});
+  if (request.bytes > kAddressSpace)
+    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", request.bytes)});
+  if (request.alignment > kAddressSpace)
+    return mistake(
+        {ErrorCode::invalid_argument, message_of("alignment {} is more than any address space", request.alignment)});
   for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound, by);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
@@ -146,8 +148,12 @@ Result<void> DeviceContext::make_wait(driver::StreamHandle waiting, driver::Stre
   driver::Driver& driver = device_.driver;
   driver::EventHandle event{};
   VPMM_TRY(device_.primary.noted(driver::checked(Call::event_create, driver.event_create(event))));
-  Result<void> done = driver::checked(Call::event_record, driver.event_record(event, first));
-  if (done) done = driver::checked(Call::stream_wait_event, driver.stream_wait_event(waiting, event));
+  const auto checked = [](Call call, driver::CuResult result, const char* parameter, driver::StreamHandle stream) {
+    return result == driver::CuResult::invalid_handle ? Result<void>(no_stream(parameter, stream, call))
+                                                      : driver::checked(call, result);
+  };
+  Result<void> done = checked(Call::event_record, driver.event_record(event, first), "first", first);
+  if (done) done = checked(Call::stream_wait_event, driver.stream_wait_event(waiting, event), "waiting", waiting);
   static_cast<void>(driver.event_destroy(event));  // the wait stays
   return device_.primary.noted(std::move(done));
 }

@@ -136,6 +136,9 @@ std::vector<std::string> advice(const Shortage& shortage) {
     say(fmt::format("release pinned arenas that are done with: {} in them are idle", readable_bytes(idle)));
   if (shortage.slack >= lacking && shortage.prefer != pool::Prefer::footprint)
     say(fmt::format("VPMM_PREFER=footprint: {} of what lives is slack", readable_bytes(shortage.slack)));
+  if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes + shortage.slack); rounding >= lacking)
+    say(fmt::format("choose sizes that fill whole pages: rounding takes {} beside what lives",
+                    readable_bytes(rounding)));
   if (shortage.small_free >= lacking) say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");
   if (shortage.mappings >= shortage.max_mappings)
     say(fmt::format("raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/message.hpp"
@@ -38,6 +40,19 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), text) != words.end();
 }
 
+bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
+
+// Of words behind commas, with blanks around them and in any case, as Python's part takes them.
+bool are_all_of(std::string_view text, std::initializer_list<std::string_view> words) {
+  std::string word;
+  const auto is_known = [&] { return word.empty() || is_one_of(std::exchange(word, {}), words); };
+  for (const char letter : text) {
+    if (letter == ',' && !is_known()) return false;
+    if (letter != ',' && !is_blank(letter)) word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return is_known();
+}
+
 bool is_anything(std::string_view /*text*/) { return true; }
 bool is_switch(std::string_view text) { return is_one_of(text, {"0", "1"}); }
 bool is_number(std::string_view text) { return parse_count(text).has_value(); }
@@ -54,39 +69,40 @@ constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
                                  "1: each pool prints a summary to standard error when it ends", is_switch};
 constexpr ProcessVariable kIpcFolder{
     "VPMM_IPC_DIR", "/tmp/vpmm-UID", "an absolute path of at most 65 characters",
-    "folder of the sockets through which processes hand memory to each other",
+    "folder of the sockets through which processes share memory",
     [](std::string_view text) { return text.front() == '/' && text.size() <= kLongestFolder; }};
 constexpr ProcessVariable kIpcTimeout{"VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
-                                      "longest that one answer of another process is waited for",
+                                      "longest wait for one answer of another process, in milliseconds",
                                       [](std::string_view text) { return is_count_in(text, 1, kLongestMs); }};
-constexpr ProcessVariable kIpcGrace{"VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
-                                    "how long a process that is gone and cannot be watched keeps what it had open",
-                                    [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
+constexpr ProcessVariable kIpcGrace{
+    "VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
+    "milliseconds that memory stays open for a process that is gone and cannot be watched",
+    [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
 constexpr ProcessVariable kMemoryManager{
     "VPMM_MEMORY_MANAGER", "vpmm", "\"vpmm\", \"stream_ordered\", \"default\" or the path of a library",
-    "what programs that use the interface for memory managers take memory from", is_anything};
+    "memory manager of programs that use the interface for memory managers", is_anything};
 constexpr ProcessVariable kPendingCount{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "10", "a number, 0 or more",
-                                        "most frees of a memory manager that wait", is_number};
+                                        "most pending frees of a memory manager", is_number};
 constexpr ProcessVariable kPendingRatio{"VPMM_MAX_PENDING_DEALLOCS_RATIO", "0.2", "a number from 0 to 1",
-                                        "most bytes that wait likewise, as a part of the device's memory",
+                                        "most pending bytes of a memory manager, as a share of the device's memory",
                                         [](std::string_view text) { return parse_ratio(text).has_value(); }};
 constexpr ProcessVariable kRecord{"VPMM_RECORD", "none", "the path of a file",
-                                  "file that each pool records to; %p stands for the process, %d for the device",
+                                  "the file that each pool records to; %p is the process number, %d the device",
                                   is_anything};
 constexpr ProcessVariable kRecordStacks{"VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
-                                        "whose call stacks are recorded with each allocation",
+                                        "which call stacks are recorded with each allocation",
                                         [](std::string_view text) {
                                           return is_one_of(text, {"none", "native", "python", "both"});
                                         }};
 constexpr ProcessVariable kRecordLimit{"VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
-                                       "most bytes of the file; beyond it the older half is left out",
+                                       "most bytes of the file; beyond it the older half is dropped",
                                        [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }};
 constexpr ProcessVariable kRecordWindow{
     "VPMM_RECORD_WINDOW", "none", "a number of seconds from 1 to 3600000, or \"none\"",
-    "how much of the latest time the file keeps",
+    "length of the most recent time that the file keeps",
     [](std::string_view text) { return text == "none" || is_count_in(text, 1, kLongestSeconds); }};
 constexpr ProcessVariable kRecordSample{"VPMM_RECORD_SAMPLE", "1", "a number, 1 or more",
-                                        "one allocation in so many is recorded",
+                                        "records one allocation in so many",
                                         [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
 // Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt ones derive from it.
@@ -109,17 +125,19 @@ constexpr ProcessVariable kVariables[] = {
      "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_RMM", "0", "1, true, yes or on; anything else is no",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
-    {"VPMM_USE", "none", "names of libraries, by comma: torch, cupy, rmm, numba",
-     "Python: these libraries take their GPU memory from the pools", is_anything},
+    {"VPMM_USE", "none", "names of libraries, separated by commas: torch, cupy, rmm, numba",
+     "Python: these libraries take their GPU memory from the pools",
+     [](std::string_view text) {
+       return are_all_of(text, {"torch", "cupy", "rmm", "numba"});
+     }},
     {"VPMM_NUMBA_KERNEL_ARGUMENTS", "on", "\"on\" or \"off\"",
      "Python: whether Numba's plugin passes arrays to kernels in its own, faster way",
      [](std::string_view text) {
        return is_one_of(text, {"on", "off"});
      }},
-    {"VPMM_CACHE_DIR", "~/.cache/vpmm", "the path of a folder", "Python: folder of what is compiled at its first use",
-     is_anything},
-    {"VPMM_PAGES_PID", "none", "left alone", "left by a process that mapped pages ahead, for its children",
-     is_anything},
+    {"VPMM_CACHE_DIR", "~/.cache/vpmm", "the path of a folder",
+     "Python: folder of libraries that are compiled at their first use", is_anything},
+    {"VPMM_PAGES_PID", "none", "left alone", "set by a process that mapped pages ahead, for its children", is_anything},
 };
 
 // Of the repository's own tests and tools, whose programs open pools; what follows "VPMM_" begins so.
@@ -263,10 +281,23 @@ Vector<std::string> misspelt_variables() {
   return sentences;
 }
 
-void warn_of_misspelt_variables() {
+Vector<std::string> idle_variables() {
+  Vector<std::string> sentences;
+  const std::string_view file = value_of(kRecord.name);
+  if (!file.empty() && file != kRecord.fallback) return sentences;
+  for (const ProcessVariable* how : {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
+    const std::string_view text = value_of(how->name);
+    if (!text.empty() && text != how->fallback)
+      sentences.push_back(message_of("{} has no effect without {}, {}", how->name, kRecord.name, kRecord.allowed));
+  }
+  return sentences;
+}
+
+void warn_of_variables() {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
-  for (const std::string& sentence : misspelt_variables()) observe::log(observe::LogLevel::warning, "{}", sentence);
+  for (const auto& sentences : {misspelt_variables(), idle_variables()})
+    for (const std::string& sentence : sentences) observe::log(observe::LogLevel::warning, "{}", sentence);
 }
 
 }  // namespace vpmm::context

@@ -190,9 +190,9 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
 std::string failures(const ReplayResult& result) {
   if (result.first_failure)
     return fmt::format(
-        "{}: {} had no memory for {} requests, the first of {} bytes at event {}; {} failed when it was "
+        "{}: {} had no memory for {} requests, the first of {} at event {}; {} failed when it was "
         "recorded.\n",
-        result.trace, result.allocator, result.failed_allocations, result.first_failure->bytes,
+        result.trace, result.allocator, result.failed_allocations, size_text(result.first_failure->bytes),
         result.first_failure->event, result.recorded_failures);
   if (result.recorded_failures == 0) return {};
   return fmt::format("{}: {} had memory for the {} requests that failed when it was recorded.\n", result.trace,

@@ -118,7 +118,7 @@ class CommandLine(unittest.TestCase):
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
             self.assertIn(
-                "`explode` is no command: convert, emm-check, fit, info, replay, report, top or try",
+                "`explode` is no command: convert, emm-check, fit, info, replay, report, run, top or try",
                 vpmm(*words).stderr,
                 words,
             )
@@ -223,13 +223,22 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((info["problems"], info["misspelt"]), ([], []))
 
     def test_info_prints_all_the_same_when_variables_hold_what_is_not_allowed(self) -> None:
-        bad = {"VPMM_IPC_TIMEOUT": "0", "VPMM_MAX_PENDING_DEALLOCS_RATIO": "2", "VPMM_PAGES": "lots"}
+        bad = {
+            "VPMM_IPC_TIMEOUT": "0",
+            "VPMM_MAX_PENDING_DEALLOCS_RATIO": "2",
+            "VPMM_PAGES": "lots",
+            "VPMM_USE": "torch,numby",
+        }
         done = vpmm("info", "--driver", "sim", **bad)
         self.assertEqual(done.returncode, COULD_NOT)
         for name, value in bad.items():
             self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
         self.assertIn("device 0", done.stdout)
-        self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), 3)
+        self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), len(bad))
+
+    def test_libraries_are_named_in_any_case_with_blanks_between_them(self) -> None:
+        done = vpmm("info", "--driver", "sim", VPMM_USE="Torch, numba,")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
 
     def test_info_warns_of_a_variable_that_is_none_and_names_the_one_that_was_meant(self) -> None:
         sentence = "VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"
@@ -237,6 +246,11 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (OK, f"vpmm: warning: {sentence}\n"))
         info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_PAGE_SZE="4MiB").stdout)
         self.assertEqual(info["misspelt"], [sentence])
+
+    def test_info_warns_of_stacks_that_no_file_is_there_for(self) -> None:
+        done = vpmm("info", "--driver", "sim", VPMM_RECORD_STACKS="python")
+        sentence = "VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"
+        self.assertEqual((done.returncode, done.stderr), (OK, f"vpmm: warning: {sentence}\n"))
 
     def test_info_that_cannot_be_written_is_an_error(self) -> None:
         for words in ([], ["--json"]):
@@ -342,6 +356,7 @@ class CommandLine(unittest.TestCase):
         self.assertIn("vpmm: 496 more warnings like it were left out\n", done.stderr)
         row = next(line for line in done.stdout.splitlines() if line.startswith("small.csv "))
         self.assertIn("499", row.split())
+        self.assertIn("had no memory for 499 requests, the first of 2.86 MiB at event 1;", done.stdout)
 
     def test_an_error_in_a_later_run_keeps_what_is_done(self) -> None:
         allocators = ["--allocator", "vpmm", "--allocator", "vpmm-page"]
@@ -396,6 +411,23 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, COULD_NOT, words)
             self.assertRegex(done.stderr, r"^(vpmm: .*: No space left on device\n)+$")
 
+    def test_a_reader_that_has_enough_ends_it_without_a_word(self) -> None:
+        for words in (["--help"], ["info"], ["info", "--json"], ["replay", self.trace()], ["fit", self.trace()]):
+            for are_restored in (True, False):  # not restored: SIGPIPE is ignored, as where a Python program started it
+                reading, writing = os.pipe()
+                os.close(reading)
+                done = subprocess.run(
+                    [str(VPMM), *map(str, words)],
+                    stdout=writing,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    env=SIMULATED,
+                    restore_signals=are_restored,
+                )
+                os.close(writing)
+                self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""), words)
+
     def test_fit_finds_the_smallest_gpu_for_each_setting(self) -> None:
         done = vpmm("fit", self.trace(), "--json")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
@@ -427,7 +459,7 @@ class CommandLine(unittest.TestCase):
         (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n")
         done = vpmm("try", "a file", "--json", PYTHONPATH=str(self.folder))
         self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
-        for verb in ("convert", "report", "top", "try"):
+        for verb in ("convert", "report", "run", "top", "try"):
             done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
             if "python3 does not have" not in done.stderr:
                 self.skipTest("python3 has the package vpmm")

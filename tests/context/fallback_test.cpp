@@ -89,6 +89,15 @@ TEST(NoSupport, at_all_is_a_clear_error) {
   expect_error(context::Context::create(sim, 0, {}), ErrorCode::unsupported, {"device 0"});
 }
 
+// Drivers before CUDA 12.0 have no cuStreamGetId.
+TEST(OldDriver, has_no_ids_of_streams_so_a_request_is_an_error_that_names_the_call) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.faults().set_plan(
+      {{Call::stream_get_id}, 1, driver::CuResult::not_supported, driver::FaultPlan::Repeat::from_then_on});
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::unsupported, {"stream_get_id"});
+}
+
 // Who serves requests below a page.
 WorldOptions stream_ordered_world() {
   WorldOptions options = page_world();

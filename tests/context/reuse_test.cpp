@@ -423,6 +423,13 @@ TEST_F(CachedFrees, are_of_up_to_eight_pages) {
 
 TEST_F(CachedFrees, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(9), 9 * kPage); }
 
+TEST(CachedFreesInPageMode, are_none_of_a_page) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(kPage, stream), stream);
+  EXPECT_EQ(world.statistics().pending_bytes, kPage);
+}
+
 // 2000 MiB in pieces of one size, and then of the next: what the sizes before left in the cache is not what the program
 // uses.
 TEST_F(CachedFrees, are_no_reason_to_grow) {

@@ -154,6 +154,16 @@ TEST(ShortageAdvice, names_the_preference_where_slack_is_what_is_missing) {
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
 }
 
+TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
+  Shortage shortage = usual();
+  shortage.live.bytes = 37 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
+  shortage.live.bytes = 34 * kMiB;
+  EXPECT_THAT(advice(shortage), Contains("choose sizes that fill whole pages: rounding takes 6 MiB beside what lives"));
+  shortage.slack = 3 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "half of it is slack";
+}
+
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {
   Shortage shortage = usual();
   shortage.small_free = 5 * kMiB;

@@ -63,7 +63,7 @@ class SiteReference(unittest.TestCase):
         text = headers.pages()[f"{headers.FOLDER}/vpmm_hpp.md"]
         _, _, entry = text.partition("\n#### `allocate_many`")
         self.assertIn("std::vector<void*> allocate_many(", entry.partition("####")[0])
-        self.assertIn("One pointer for each size; all or none.", entry.partition("####")[0])
+        self.assertIn("One pointer for each size; all succeed or none.", entry.partition("####")[0])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ EXPECTED = {
         ["emm-plugin/use_arena", ARENA],
         ["manager is arena", "first and last byte: 7 and 7", "a terabyte: mem_alloc failed"],
     ),
-    "quickstart_c": (["quickstart_c/quickstart"], ["giving up the cache", "live 32 MiB"]),
+    "quickstart_c": (["quickstart_c/quickstart"], ["freeing the cache", "live 32 MiB"]),
     "quickstart_cpp": (
         ["quickstart_cpp/quickstart"],
         ["weights at 0x", "as a result: out of device memory", "as an exception: "],

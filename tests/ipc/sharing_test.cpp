@@ -216,6 +216,16 @@ TEST(IpcSharing, a_handle_is_not_opened_in_its_own_process) {
   expect_refused(exporter.try_to_open(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "the process that exported it");
 }
 
+TEST(IpcSharing, what_was_opened_is_not_exported_and_its_handle_opens_in_a_third_process) {
+  Process exporter;
+  Process importer;
+  Process third;
+  const Shared shared = exporter.allocate_shared(2 * kMiB, kMine);
+  const Address opened = importer.open(shared.handle);
+  expect_refused(importer.try_to_share(opened, 2 * kMiB), VPMM_ERROR_INVALID_POINTER, "neither memory of a pool");
+  third.expect(third.open(shared.handle), 2 * kMiB, kMine);
+}
+
 // What the exporter's pools are called after is no business of the importer's: a private one shares as well.
 TEST(IpcSharing, a_pool_of_its_own_shares_and_ends_while_others_have_its_memory) {
   Process exporter;

@@ -78,19 +78,28 @@ class Sizes(ArgumentTest):
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
             (lambda: pool.allocate(-1, 0), vpmm.Error, "bytes is -1: must not be negative"),
             (lambda: pool.allocate(1 << 70, 0), vpmm.Error, "bytes is 1180591620717411303424: more than 64 bits hold"),
+            (lambda: pool.allocate(1 << 62, 0), vpmm.Error, "4611686018427387904 bytes is more than any address space"),
+            (lambda: pool.allocate(1, 0, 1 << 62), vpmm.Error, "alignment 4611686018427387904 is more than any"),
             (lambda: pool.allocate("4Gib", 0), vpmm.Error, "bytes: '4Gib' is not a size"),
             (lambda: pool.allocate(4e9, 0), TypeError, "bytes is 4000000000.0: must be a whole number of bytes, or a"),
             (lambda: pool.allocate(True, 0), TypeError, "bytes is True"),
             (lambda: pool.allocate_any_stream(None), TypeError, "bytes is None"),
-            (lambda: pool.allocate_many("12", 0), TypeError, "bytes is a text: must be a sequence"),
+            (lambda: pool.allocate_many("12", 0), TypeError, "bytes is '12': must be a list, or anything else to"),
+            (lambda: pool.allocate_many(3, 0), TypeError, "bytes is 3: must be a list, or anything else to"),
+            (lambda: pool.deallocate_many(None, 0), TypeError, "ptrs is None: must be a list, or anything else to"),
             (lambda: pool.trim(-1), vpmm.Error, "bytes_to_keep is -1"),
             (lambda: pool.set_capacity(0), vpmm.Error, "bytes is 0: must be at least 1, or None for no limit"),
             (lambda: pool.deallocate(-5, 0), vpmm.Error, "ptr is -5"),
             (lambda: pool.query("x"), TypeError, "ptr is 'x': must be a whole number"),
             (lambda: pool.dump(json=1), TypeError, "json is 1: must be True or False"),
+            (lambda: pool.dump(json=None), TypeError, "json is None: must be True or False"),
+            (lambda: pool.close(discard=None), TypeError, "discard is None: must be True or False"),
+            (lambda: pool.record_start(7), TypeError, "path is 7: must be a text or an os.PathLike"),
             (lambda: pool.record_mark(7), TypeError, "text is 7: must be a text"),
             (lambda: pool.set_out_of_memory_callback(7), TypeError, "callback is 7: must be callable, or None"),
             (lambda: vpmm.Pool("0"), TypeError, "device is '0': must be a whole number"),  # type: ignore[arg-type]
+            (lambda: vpmm.Pool(None), TypeError, "device is None: must be a whole number"),  # type: ignore[arg-type]
+            (lambda: vpmm.memory_info(None), TypeError, "device is None"),  # type: ignore[arg-type]
             (lambda: vpmm.Pool.default(-1), vpmm.Error, "device is -1"),
             (lambda: vpmm.Pool(1 << 40), vpmm.Error, "device 1099511627776 does not exist"),
         ]
@@ -118,6 +127,8 @@ class Streams(ArgumentTest):
         pool: Any = self.pool
         with self.error(TypeError, "'nonsense' is no CUDA stream: must be an int, None or an object"):
             pool.allocate(100, "nonsense")
+        with self.error(TypeError, "True is no CUDA stream: must be an int, None or an object"):
+            pool.allocate(100, True)
         with self.error(vpmm.Error, "-1 is no CUDA stream"):
             pool.deallocate(0, -1)
         with self.error(vpmm.Error, "0xbc614e is no stream"):
@@ -126,8 +137,12 @@ class Streams(ArgumentTest):
     def test_one_stream_waits_for_another(self) -> None:
         self.pool.stream_wait(Protocol(), first=1)
         self.pool.stream_wait(None, 2)
-        with self.assertRaises(vpmm.Error):
-            self.pool.stream_wait(2, 0x4200)
+        for streams, words in (
+            ((2, 0x4200), "`first` 0x4200 is no stream"),
+            ((0x4200, 2), "`waiting` 0x4200 is no stream"),
+        ):
+            with self.error(vpmm.Error, words):
+                self.pool.stream_wait(*streams)
 
 
 class Settings(ArgumentTest):
@@ -181,6 +196,11 @@ class Settings(ArgumentTest):
                 vpmm.Pool(**settings)
             with self.subTest(settings), self.error(TypeError, words):
                 vpmm.configure(**settings)
+
+    def test_a_setting_without_its_name_is_an_error_that_says_so(self) -> None:
+        for make in (vpmm.Pool, vpmm.configure):
+            with self.error(TypeError, "'16GiB' has no name: settings are keywords, as in capacity=\"16GiB\""):
+                make(0, "16GiB")  # type: ignore[misc, call-arg]  # wrong on purpose
 
     def test_text_that_is_no_unicode_is_an_error(self) -> None:
         cases: list[dict[str, Any]] = [{"page_size": "\ud800"}, {"small": "\ud800"}, {"\ud800": 1}]

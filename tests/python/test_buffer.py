@@ -115,6 +115,8 @@ class Owning(BufferTest):
             vpmm.Buffer(1, "x")  # type: ignore[arg-type]  # wrong on purpose
         with self.assertRaisesRegex(TypeError, "device is 3, and the pool is of device 0"):
             vpmm.Buffer(1, pool=self.pool, device=3)
+        with self.assertRaisesRegex(TypeError, "pool is 3: must be a vpmm.Pool, or None"):
+            vpmm.Buffer(1, pool=3)  # type: ignore[arg-type]  # wrong on purpose
         with self.assertRaises(vpmm.OutOfMemoryError):
             vpmm.Buffer("100TiB", pool=self.pool)
 

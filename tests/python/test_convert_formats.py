@@ -173,7 +173,7 @@ class NsightDatabases(ConvertCase):
             (good[:3000], "malformed|not a database"),
             (b"SQLite format 3\0" + b"x" * 200, "database"),
         ):
-            with self.assertRaisesRegex(BadFile, f"bad.sqlite:0: .*{reason}"):
+            with self.assertRaisesRegex(BadFile, f"bad.sqlite: .*{reason}"):
                 convert.load(self.file(content, "bad.sqlite"))
         for row, reason in (
             ((1, 1, 0, 1, "text", 0, 5, 2, 0, 7), "row 1: a column holds no number"),
@@ -194,7 +194,7 @@ class NsightDatabases(ConvertCase):
             try:
                 nsight.read(self.file(data, "changed.sqlite"))
             except BadFile as error:
-                self.assertIn("changed.sqlite:0: ", str(error))
+                self.assertIn("changed.sqlite: ", str(error))
 
 
 # --- a reader of protobuf, for the test alone ---

@@ -116,6 +116,10 @@ class CsvLog(unittest.TestCase):
         self.assertEqual(len(rows), 3000)
         self.assertEqual({row["Current Allocs"] for row in rows}, {"0", "1"})
 
+    def test_what_is_no_file_is_an_error_that_names_it(self) -> None:
+        with self.assertRaisesRegex(TypeError, "path_or_file is 3: must be a path, or a file that can be written to"):
+            vpmm.csv_log(3)  # type: ignore[arg-type]  # wrong on purpose
+
     def test_a_finalizer_inside_a_write_is_logged_once(self) -> None:
         pool = self.pool
 

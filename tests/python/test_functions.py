@@ -153,8 +153,17 @@ class Recording(unittest.TestCase):
             for options, words in (
                 ({"stacks": "java"}, "must be none, native, python or both"),
                 ({"limit": 5}, "a limit of 5 bytes"),
+                ({"window": -1}, "window is -1: must be a number of seconds, 0 or more"),
+                ({"window": float("nan")}, "window is nan: must be a number of seconds"),
             ):
                 with self.assertRaisesRegex(vpmm.Error, words):
+                    vpmm.record(f"{folder}/trace", **options)  # type: ignore[arg-type]
+            for options, words in (
+                ({"window": "1s"}, "window is '1s': must be a number of seconds, or None"),
+                ({"window": True}, "window is True"),
+                ({"stacks": None}, "stacks is None: must be True, False,"),
+            ):
+                with self.assertRaisesRegex(TypeError, words):
                     vpmm.record(f"{folder}/trace", **options)  # type: ignore[arg-type]
             with self.assertRaisesRegex(vpmm.Error, "not for .csv files"):
                 vpmm.record(f"{folder}/trace.csv", stacks=True)
@@ -167,8 +176,10 @@ class Recording(unittest.TestCase):
             recording = vpmm.record(f"{folder}/trace.csv.gz")
             with self.assertRaisesRegex(vpmm.Error, "running already"):
                 vpmm.record(f"{folder}/other.csv.gz")
+            self.assertEqual(repr(recording), f"<vpmm.Recording of device 0 to {folder}/trace.csv.gz>")
             recording.stop()
             recording.stop()
+            self.assertTrue(repr(recording).endswith("trace.csv.gz, stopped>"))
             with vpmm.record(f"{folder}/other.csv.gz"):
                 pass
 

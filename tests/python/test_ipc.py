@@ -89,7 +89,7 @@ class Data(Sharing):
     def test_the_example_runs(self) -> None:
         example = Path(__file__).resolve().parents[2] / "examples/multi_process.py"
         done = run(str(example))
-        expected = "the copy outlives the opening: 1\nthe other process made it 1 to 1000\n"
+        expected = "the copy is valid after closing: 1\nafter the other process added 1: 1 to 1000\n"
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""))
 
 
@@ -133,6 +133,10 @@ class Handles(Sharing):
             vpmm.IpcHandle((2, bytes(64), 80, 0, bytes(16))).open()
         with self.assertRaisesRegex(ValueError, "kind 9"):
             vpmm.IpcHandle((9, handle.token, 80, 0, bytes(16))).open()
+
+    def test_what_is_no_handle_is_an_error_that_names_it(self) -> None:
+        with self.assertRaisesRegex(TypeError, "handle is 3: must be an IpcHandle, as vpmm.ipc_export"):
+            vpmm.ipc_open(3)  # type: ignore[arg-type]  # wrong on purpose
 
     def test_a_handle_of_a_process_that_is_gone_is_refused(self) -> None:
         code = """

@@ -97,16 +97,36 @@ if len(sys.argv) == 1:
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertEqual(done.stderr, "vpmm: --record /no/such/folder/run.vpmm: there is no such folder\n")
 
+    def test_stacks_without_a_recording_are_an_error(self) -> None:
+        done = run("-m", "vpmm", "run", "--stacks", "python", str(self.program), "0")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "vpmm: --stacks says how to record: --record FILE is missing\n")
+
     def test_a_program_that_is_not_there_is_named_in_one_line(self) -> None:
         done = run("-m", "vpmm", "run", "nope.py")
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stderr, "vpmm: can't open file 'nope.py': No such file or directory\n")
 
+    def test_run_without_a_program_asks_for_one_and_not_for_its_arguments(self) -> None:
+        done = run("-m", "vpmm", "run")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("vpmm run: error: the following arguments are required: script\n", done.stderr)
+
     def test_info_names_version_and_devices(self) -> None:
         done = run("-m", "vpmm", "info")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"^vpmm \d+\.\d+\.\d+, /.*_vpmm.*\.so\n")
-        self.assertRegex(done.stdout, r"device 0: \d+ of \d+ bytes are free")
+        self.assertRegex(done.stdout, r"device 0: [0-9.]+ GiB of [0-9.]+ GiB are free")
+
+    def test_info_names_the_libraries_that_are_installed_and_their_versions(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder, "cupy_of_a_test-7.8.9.dist-info")
+            package.mkdir()
+            (package / "METADATA").write_text("Metadata-Version: 2.1\nName: cupy-of-a-test\nVersion: 7.8.9\n")
+            (package / "top_level.txt").write_text("cupy\n")
+            path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+            done = run("-m", "vpmm", "info", PYTHONPATH=path)
+        self.assertRegex(done.stdout, r"(?m)^installed: .*cupy-of-a-test 7\.8\.9")
 
     def test_no_verb_records_what_it_does_itself(self) -> None:
         recording = self.folder / "run.vpmm"
@@ -116,15 +136,15 @@ if len(sys.argv) == 1:
         self.assertEqual(recording.read_bytes(), b"a program's")
 
     def test_a_reader_that_has_enough_is_no_error(self) -> None:
-        command = [sys.executable, "-m", "vpmm", "report", "--text", str(SNAPSHOT)]
         environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT, "VPMM_DRIVER": "sim"}
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        ) as child:
-            assert child.stdout is not None and child.stderr is not None
-            child.stdout.close()
-            self.assertEqual(child.stderr.read(), "")
-        self.assertEqual(child.returncode, 141)
+        for words in (["-m", "vpmm", "report", "--text", str(SNAPSHOT)], ["-u", "-m", "vpmm", "info"]):
+            reading, writing = os.pipe()
+            os.close(reading)
+            done = subprocess.run(
+                [sys.executable, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, check=False
+            )
+            os.close(writing)
+            self.assertEqual((done.returncode, done.stderr), (141, b""), words)
 
     def test_an_interrupted_verb_says_so(self) -> None:
         code = (

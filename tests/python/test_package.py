@@ -92,8 +92,16 @@ class LazyNumba(unittest.TestCase):
                 self.assertEqual(caught.exception.code, "VPMM_ERROR_UNSUPPORTED")
 
 
-class WithoutCudaCore(unittest.TestCase):
-    def test_its_resource_says_what_to_install(self) -> None:
+class WithoutTheLibrary(unittest.TestCase):
+    def test_the_plugin_for_dask_says_what_to_install(self) -> None:
+        sys.modules.pop("vpmm.dask", None)
+        with (
+            mock.patch.dict(sys.modules, {"distributed": None}),
+            self.assertRaisesRegex(vpmm.Error, "vpmm.dask needs distributed.*pip install distributed"),
+        ):
+            importlib.import_module("vpmm.dask")
+
+    def test_the_resource_for_cuda_core_says_what_to_install(self) -> None:
         with mock.patch.dict(sys.modules, {"cuda": None, "cuda.core": None}):
             for name in ("vpmm.cuda_core", "vpmm.plugins.cuda_core"):
                 sys.modules.pop(name, None)

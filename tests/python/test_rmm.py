@@ -203,6 +203,14 @@ except MemoryError:
 """
         self.assertEqual(self.output(code), "True\nlimited\n")
 
+    def test_it_replaces_none_of_rmms_own_resources(self) -> None:
+        code = """
+before = dict(vars(rmm.mr))
+vpmm.use_for_rmm()
+print(vpmm.rmm.is_installed(), vars(rmm.mr) == before, hasattr(rmm.mr, "ManagedMemoryResource"))
+"""
+        self.assertEqual(self.output(code), "True True True\n")
+
     def test_resources_may_come_and_go(self) -> None:
         code = """
 import sys

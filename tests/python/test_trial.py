@@ -155,7 +155,7 @@ class Converting(ConvertCase):
         bad = self.file(b"SQLite format 3\0", "bad.sqlite")
         code, output, errors = vpmm("convert", bad, self.folder / "out.csv")
         self.assertEqual((code, output), (2, ""))
-        self.assertRegex(errors, r"^vpmm: .*bad\.sqlite:0: .*\n$")
+        self.assertRegex(errors, r"^vpmm: .*bad\.sqlite: .*\n$")
         good = self.file("op,id,bytes,stream,time_us\n", "good.csv")
         for out in (self.folder / "out.html", self.folder / "no" / "folder"):
             code, _, errors = vpmm("convert", good, out)

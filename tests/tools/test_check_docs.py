@@ -66,9 +66,7 @@ class CheckDocs(unittest.TestCase):
 
     def test_what_exists_is_accepted(self) -> None:
         text = (
-            "See [settings](reference/settings.md#settings), [below](#here-and-there), "
-            "[CMake](https://cmake.org/x).\n\n"
-            "## Here, and there\n\n`src/pool/`, `pool/planner.cpp`, `planner.cpp`, `vpmm/vpmm.h`,\n"
+            "`src/pool/`, `pool/planner.cpp`, `planner.cpp`, `vpmm/vpmm.h`,\n"
             "`src/*/planner.cpp`, `VPMM_LOG`, `build/dev/bin/vpmm`, `live/pending`, `/proc/self/maps`, `VPMM_*`.\n\n"
             "```sh\n./dev demo\n./dev check\ncmake --preset dev\nvpmm replay trace.csv --lag-us 5 --json\n```\n"
         )
@@ -76,8 +74,6 @@ class CheckDocs(unittest.TestCase):
 
     def test_each_planted_fault_is_found_on_its_line(self) -> None:
         faults = {
-            "[x](gone.md)": "gone.md: no such file",
-            "[x](reference/settings.md#gone)": "no such heading",
             "`src/pool/gone.cpp`": "no such file or folder",
             "`gone.hpp`": "no such file or folder",
             "`./dev fly`": "./dev fly: no such verb",

@@ -16,7 +16,10 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 # Pages, and what pages link to.
 PAGES = ["*.md", "docs/**/*.md", "docs/tutorials/*.ipynb", "src/README.md", "bench/**/*.md", "examples/README.md"]
-OTHERS = ["LICENSE", "src/layers.txt", "docs/assets/*", "bench/results/*", "bench/torch/run.py", "tools/site/site.css"]
+OTHERS = [
+    *("LICENSE", "src/layers.txt", "tools/site/site.css"),
+    *("docs/assets/*", "bench/results/*", "bench/torch/run.py", "examples/*.py"),
+]
 NOTEBOOKS = "notebooks"
 PYTHON_PAGE = "docs/reference/api/python.md"
 MODULES = ["vpmm", "vpmm.torch", "vpmm.cupy", "vpmm.rmm", "vpmm.cuda_core", "vpmm.dask"]

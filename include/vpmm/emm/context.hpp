@@ -1,4 +1,4 @@
-// emm: which memory manager a process uses, and the contexts that forward to theirs.
+// emm: the choice of a process's memory manager, and the contexts that forward requests to their managers.
 #ifndef VPMM_EMM_CONTEXT_HPP
 #define VPMM_EMM_CONTEXT_HPP
 
@@ -14,13 +14,13 @@ inline namespace v1 {
 
 // --- the registry ---
 
-// What contexts that are made from now on use; contexts that exist keep their manager. Call it once, before the first
-// context: one program, one memory manager. The factory is called for each context, and kept for the life of the
-// process. With VPMM_MEMORY_MANAGER set this warns and does nothing. Throws when the factory's managers implement
-// another version of the interface, which is found out by making one that is never initialized.
+// Sets the memory manager for contexts created from now on; existing contexts keep theirs. Call it once, before the
+// first context: one program, one memory manager. Each context calls the factory, which is kept for the life of the
+// process. If VPMM_MEMORY_MANAGER is set, this warns and does nothing. Throws if the factory's managers implement
+// another version of the interface; to find out, it makes one manager that is never initialized.
 inline void set_memory_manager(Factory factory, std::string name = "a memory manager of the program") {
   if (!factory) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the factory of memory managers is empty");
-  // Never freed: contexts made so far go on using theirs. The list is there so that all of them can be found.
+  // Never freed: earlier contexts still use their factories. The list keeps all of them reachable.
   struct Kept {
     Factory factory;
     std::string name;
@@ -41,7 +41,7 @@ template <typename Manager>
 void set_memory_manager(std::string name = "a memory manager of the program") {
   set_memory_manager([](const Creation& creation) { return std::make_shared<Manager>(creation); }, std::move(name));
 }
-// A plugin's table, which must live as long as the process.
+// Sets a plugin by its table, which must stay valid for the life of the process.
 inline void set_memory_manager(const vpmm_emm_plugin* plugin) { check(vpmm_emm_set_memory_manager(plugin)); }
 
 // "vpmm", "stream_ordered" or "default".
@@ -50,35 +50,35 @@ inline const vpmm_emm_plugin* builtin_plugin(const std::string& name) {
   check(vpmm_emm_builtin_plugin(name.c_str(), &plugin));
   return plugin;
 }
-// Loads a library, for the life of the process.
+// Loads a library for the life of the process.
 inline const vpmm_emm_plugin* load_plugin(const std::string& path) {
   const vpmm_emm_plugin* plugin = nullptr;
   check(vpmm_emm_load_plugin(path.c_str(), &plugin));
   return plugin;
 }
-// What a context that is made now uses.
+// The plugin for a context created now.
 inline const vpmm_emm_plugin* get_memory_manager() {
   const vpmm_emm_plugin* plugin = nullptr;
   check(vpmm_emm_get_memory_manager(&plugin));
   return plugin;
 }
 
-// A CUDA context and the memory manager that it got when this object was made and keeps. It forwards requests for
-// memory; streams, events and modules are not its business. Movable. Thread-safe but for moves, close() and ends of
-// life. The caller's current CUDA context is as before after each call.
+// A CUDA context and its memory manager, which is chosen when this object is made and does not change. It forwards
+// requests for memory; it does not handle streams, events or modules. Movable. Thread-safe, except for moves, close()
+// and destruction. Each call leaves the caller's current CUDA context unchanged.
 class Context {
  public:
-  // The primary context of a device, with the process's memory manager, or another. It is retained until close(), and
-  // longer while a value or a guard keeps the manager.
+  // The primary context of a device, with the process's memory manager or another. The context is retained until
+  // close(), and longer while a value or a guard keeps the manager alive.
   static Context create(int device = 0, const vpmm_emm_plugin* plugin = nullptr) {
     const Driver driver = Driver::of_process();
     const vpmm_cuda_context context = driver.device_primary_ctx_retain(device);
-    // While the process ends the driver refuses, and the context ends by itself.
+    // While the process exits, the driver refuses, and the context ends with the process.
     std::shared_ptr<void> retained(
         context, [driver, device](void*) { (void)driver.table()->device_primary_ctx_release(driver.table(), device); });
     return Context(driver, context, device, plugin, std::move(retained));
   }
-  // A CUDA context of somebody else's, which must outlive this object or its close().
+  // Another owner's CUDA context, which must outlive this object or its close().
   static Context wrap(vpmm_cuda_context context, const vpmm_emm_plugin* plugin = nullptr) {
     if (context == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the CUDA context to wrap is null");
     const Driver driver = Driver::of_process();
@@ -97,13 +97,13 @@ class Context {
     std::swap(manager_, other.manager_);
     return *this;
   }
-  // As close(), but it cannot report.
+  // As close(), but cannot report errors.
   ~Context() {
     if (manager_ == nullptr || driver_.process_is_ending()) return;
     try {
       close();
     } catch (...) {
-      // The memory is the driver's to take back with the context.
+      // The driver reclaims the memory with the context.
     }
   }
 
@@ -112,7 +112,7 @@ class Context {
   MemoryManager& memory_manager() const { return *require(); }
   std::shared_ptr<MemoryManager> shared_memory_manager() const { return require(); }
 
-  // Has the manager get ready; the first request does it by itself.
+  // Initializes the manager; the first request does so too.
   void initialize() const {
     if (require()->cuda_context() != nullptr) return;
     const CurrentContext current(driver_, cuda_context());
@@ -139,14 +139,14 @@ class Context {
   MemoryInfo get_memory_info() const { return ready().get_memory_info(); }
   DeferCleanup defer_cleanup() const { return ready().defer_cleanup(); }
 
-  // Gives back all memory that came through the manager; what refers to it must not be used any more.
+  // Releases all memory that came through the manager; values that refer to it must not be used any more.
   void reset() const { require()->reset(); }
   // Waits for all work in the context.
   void synchronize() const {
     const CurrentContext current(driver_, cuda_context());
     driver_.ctx_synchronize();
   }
-  // Resets, and lets go of the CUDA context. Afterwards every other call fails. Twice does nothing.
+  // Resets, then releases the CUDA context. Every later call fails, except close(), which does nothing.
   void close() {
     if (manager_ == nullptr) return;
     const std::shared_ptr<MemoryManager> manager = std::move(manager_);
@@ -154,7 +154,7 @@ class Context {
   }
 
  private:
-  // The manager keeps `retained` until after its own end, for then it may still have something to free.
+  // The manager keeps `retained` until its destructor has returned, because the destructor may still free memory.
   Context(const Driver& driver, vpmm_cuda_context context, int device, const vpmm_emm_plugin* plugin,
           std::shared_ptr<void> retained)
       : driver_(driver), context_(context), device_(device) {

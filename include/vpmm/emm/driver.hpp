@@ -1,4 +1,4 @@
-// emm: the driver's calls that memory managers need, as C++: what fails throws.
+// emm: the driver's calls that memory managers need, for C++: failures throw.
 #ifndef VPMM_EMM_DRIVER_HPP
 #define VPMM_EMM_DRIVER_HPP
 
@@ -10,28 +10,28 @@
 #include "vpmm/emm.h"
 #include "vpmm/vpmm.hpp"
 
-// The version keeps classes of programs and plugins apart that were built against headers of different versions.
+// The version separates the classes of programs and plugins that were built against different header versions.
 namespace vpmm::emm {
 inline namespace v1 {
 
 struct MemoryInfo {
-  std::uint64_t free = 0;   // bytes that the next allocations may have
+  std::uint64_t free = 0;   // bytes available to the next allocations
   std::uint64_t total = 0;  // bytes of the device
 };
 
 struct PendingLimits {
-  std::uint64_t count = 10;  // most frees that wait
-  double ratio = 0.2;        // most bytes that wait, of the device's memory
+  std::uint64_t count = 10;  // most pending frees
+  double ratio = 0.2;        // most pending bytes, as a share of the device's memory
 };
 
-// CUDA's number of CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY.
+// CUDA's number for CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY.
 inline constexpr int kCanMapHostMemory = 19;
 
-// A table of the driver's calls: a value to pass around, for the life of the process. Thread-safe. The methods act on
-// the calling thread's current CUDA context, as CUDA does, and throw vpmm::error with the status of emm.h.
+// A table of the driver's calls: a value that stays valid for the life of the process. Thread-safe. As in CUDA, the
+// methods act on the calling thread's current context. They throw vpmm::error with a status of emm.h.
 class Driver {
  public:
-  // Throws when the table is of a library that is older than this header: it ends before slots that are called here.
+  // Throws if the table comes from a library older than this header and lacks slots that are called here.
   explicit Driver(const vpmm_emm_driver* table) : table_(table) {
     if (table->size < sizeof(vpmm_emm_driver))
       throw_error(VPMM_ERROR_UNSUPPORTED,
@@ -118,7 +118,7 @@ class Driver {
     done(table_->memcpy_device_to_host(table_, to, from, bytes));
   }
 
-  // Throws when a call of the table has failed.
+  // Throws if a call of the table failed.
   void done(vpmm_status status) const {
     if (status != VPMM_OK) throw_error(status, table_->last_error(table_));
   }
@@ -127,7 +127,7 @@ class Driver {
   const vpmm_emm_driver* table_;
 };
 
-// Makes a CUDA context current for a scope and puts back what was current before.
+// Makes a CUDA context current for a scope and then restores the previous one.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, vpmm_cuda_context wanted) : driver_(driver), before_(driver.ctx_get_current()) {
@@ -135,13 +135,13 @@ class CurrentContext {
     driver_.ctx_set_current(wanted);
     is_changed_ = true;
   }
-  // Where that is not possible, what is current stays: for giving back, which may succeed all the same.
+  // If that fails, the current context stays. For releasing memory, which may succeed all the same.
   CurrentContext(const Driver& driver, vpmm_cuda_context wanted, const std::nothrow_t&) noexcept : driver_(driver) {
     const vpmm_emm_driver* const table = driver_.table();
     if (table->ctx_get_current(table, &before_) != VPMM_OK || before_ == wanted) return;
     is_changed_ = table->ctx_set_current(table, wanted) == VPMM_OK;
   }
-  // It was current a moment ago. If it is gone since, nothing better can be made current.
+  // It was current before. If it no longer exists, there is no better context to restore.
   ~CurrentContext() {
     if (is_changed_) (void)driver_.table()->ctx_set_current(driver_.table(), before_);
   }

@@ -1,4 +1,4 @@
-// emm: CUDA's legacy IPC, for plain driver allocations, through the driver's table alone. vpmm::ipc_handle of vpmm.hpp
+// emm: CUDA's legacy IPC for plain driver allocations, through the driver's table alone. vpmm::ipc_handle in vpmm.hpp
 // opens handles of every kind.
 #ifndef VPMM_EMM_IPC_HPP
 #define VPMM_EMM_IPC_HPP
@@ -12,9 +12,9 @@
 namespace vpmm::emm {
 inline namespace v1 {
 
-// Names `bytes` bytes at `ptr`, which lie in one allocation of Driver::mem_alloc on `device`, at its beginning or
-// inside. The other process sees the whole allocation. Throws VPMM_ERROR_UNSUPPORTED for memory that the driver does
-// not share this way: that of virtual memory management and of the asynchronous pool.
+// Names `bytes` bytes at `ptr`, a whole allocation of Driver::mem_alloc on `device` or a part of one. The other process
+// sees the whole allocation. Throws VPMM_ERROR_UNSUPPORTED for memory that the driver does not share this way: memory
+// of virtual memory management and of the asynchronous pool.
 inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void* ptr, std::size_t bytes) {
   const vpmm_emm_driver* const table = driver.table();
   void* begin = nullptr;
@@ -36,9 +36,10 @@ inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void*
   return handle;
 }
 
-// Memory of another process, open here while the object lives; opened in the current CUDA context, on the device that
-// the handle names or one that can reach it. The exporter must keep the memory; GPU work on it must be done before the
-// object goes. One process opens a handle once at a time, and not the one that made it: CUDA's rules. Movable.
+// Memory of another process, open in this process while the object exists. It is opened in the current CUDA context, on
+// the device that the handle names or on one that can access it. The exporter must keep the memory. Finish GPU work on
+// it before the object is destroyed. CUDA's rules apply: a process may open a handle once at a time, and the exporter
+// may not open it. Movable.
 class LegacyIpcMemory {
  public:
   LegacyIpcMemory(const Driver& driver, const IpcHandle& handle)
@@ -67,7 +68,7 @@ class LegacyIpcMemory {
     try {
       close();
     } catch (...) {
-      // A destructor cannot report; close() can.
+      // A destructor cannot report errors; close() can.
     }
   }
 
@@ -77,7 +78,7 @@ class LegacyIpcMemory {
   }
   std::size_t size() const noexcept { return size_; }  // bytes
 
-  // Throws when it is not open, or the driver fails to close it.
+  // Throws if it is not open or the driver fails to close it.
   void close() {
     if (begin_ == nullptr) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "this IPC memory is not open");
     const CurrentContext current(driver_, context_);

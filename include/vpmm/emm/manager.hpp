@@ -15,21 +15,21 @@
 namespace vpmm::emm {
 inline namespace v1 {
 
-// What a manager is made with.
+// The arguments of a manager's constructor.
 struct Creation {
   Driver driver;
-  int device = 0;  // ordinal of the device that its CUDA context is on
+  int device = 0;  // ordinal of the device of its CUDA context
 };
 
 struct HostOptions {
-  bool portable = false;        // page-locked for all CUDA contexts, not only for this manager's
-  bool write_combined = false;  // fast to write for the host, slow to read
+  bool portable = false;        // page-locked for all CUDA contexts, not only the manager's
+  bool write_combined = false;  // fast for the host to write, slow to read
   unsigned flags() const noexcept {
     return (portable ? unsigned{VPMM_EMM_PORTABLE} : 0U) | (write_combined ? unsigned{VPMM_EMM_WRITE_COMBINED} : 0U);
   }
 };
 
-// Host memory that exists already.
+// Existing host memory.
 struct HostSpan {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -37,7 +37,7 @@ struct HostSpan {
 
 enum class ManagedAttach : unsigned { global = VPMM_EMM_ATTACH_GLOBAL, host = VPMM_EMM_ATTACH_HOST };
 
-// What a manager offers beyond device memory; asking for anything else throws VPMM_ERROR_UNSUPPORTED.
+// The kinds of memory and calls that a manager supports beyond device memory; others throw VPMM_ERROR_UNSUPPORTED.
 struct Capabilities {
   bool host_memory = false;
   bool managed_memory = false;
@@ -58,12 +58,12 @@ class Slots;
 }
 
 // One memory manager for one CUDA context. Users call the public methods, which are the same for every manager: they
-// keep the list of what is live, answer requests of 0 bytes, and see to it that memory is given back exactly once.
-// Authors override the private ones (docs/guides/writing-a-manager.md).
+// track live allocations, answer requests of 0 bytes, and ensure that memory is given back exactly once. Authors
+// override the private methods (docs/guides/writing-a-manager.md).
 //
-// A manager is owned by std::shared_ptr (make_manager), and by all memory that came from it. Thread-safe, except that
-// nothing may be allocated beside reset(). Errors are vpmm::error. The methods that allocate make the manager's CUDA
-// context current for their duration; memory may be dropped on any thread, whatever is current there.
+// std::shared_ptr owns a manager (make_manager), and all memory from it keeps it alive. Thread-safe, except that no
+// thread may allocate during reset(). Errors are vpmm::error. Methods that allocate make the manager's CUDA context
+// current while they run. Values may be dropped on any thread, with any context current.
 class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
  public:
   explicit MemoryManager(const Creation& creation) : driver_(creation.driver), device_(creation.device) {}
@@ -73,14 +73,14 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
 
   const Driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
-  // The CUDA context that was current at the first initialize(); null before.
+  // The CUDA context that was current at the first initialize(); null before that.
   vpmm_cuda_context cuda_context() const noexcept { return context_.load(std::memory_order_acquire); }
 
-  // NBEP 7: of the interface that the class implements; managers of other versions are refused.
+  // NBEP 7's version of the interface that the class implements; managers with another version are refused.
   virtual int interface_version() const noexcept { return VPMM_EMM_INTERFACE_VERSION; }
   virtual Capabilities capabilities() const noexcept { return {}; }
 
-  // Gets ready in the current CUDA context. The first request does it by itself; later calls do nothing.
+  // Initializes the manager in the current CUDA context. The first request does so too; later calls do nothing.
   void initialize() {
     if (cuda_context() != nullptr) return;
     const std::lock_guard<std::recursive_mutex> lock(initializing_);
@@ -106,16 +106,16 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     context_.store(current, std::memory_order_release);
   }
 
-  // Gives everything back that this manager has handed out and returns it to its beginnings. Values that are left refer
-  // to nothing: they must not be used, and may be dropped at any time. May come before initialize(), and twice.
+  // Gives back all memory of this manager and restores its initial state. Remaining values refer to nothing: do not use
+  // them; drop them at any time. May precede initialize(), and may be called twice.
   void reset();
 
-  // Device memory that any stream may use at once. It is given back behind all work that was queued by then.
+  // Device memory for immediate use on any stream. Dropped, it is reused after all work queued by then.
   MemoryPointer memalloc(std::size_t bytes) {
     return obtain<MemoryPointer>(bytes, VPMM_EMM_DEVICE, nullptr, [&] { return do_allocate(bytes); });
   }
-  // Device memory for work that is queued on `stream` from now on. Dropped, it is given back as that of
-  // memalloc(bytes); MemoryPointer::release_on gives it back in the order of a stream. Capability stream_order.
+  // Device memory for work queued on `stream` after the call. Dropping it has the effect of dropping memory of
+  // memalloc(bytes); MemoryPointer::release_on gives it back in stream order. Capability stream_order.
   MemoryPointer memalloc(std::size_t bytes, vpmm_stream stream) {
     require(capabilities().stream_order, "allocate in the order of a stream");
     return obtain<MemoryPointer>(bytes, VPMM_EMM_DEVICE, nullptr, [&] { return do_allocate_on_stream(bytes, stream); });
@@ -137,15 +137,15 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     return obtain<MappedMemory>(bytes, VPMM_EMM_MAPPED, nullptr,
                                 [&] { return do_allocate_host(bytes, options.flags() | VPMM_EMM_DEVICE_MAPPED); });
   }
-  // Page-locks memory of the caller's until the result is dropped; it is unlocked at once then, also while cleanup is
-  // deferred. `owner` is kept alive until then; it may be null when the caller sees to that.
-  // Memory that exists cannot become write-combined.
+  // Page-locks the caller's memory until the result is dropped. It is then unlocked at once, even while cleanup is
+  // deferred. `owner` is kept alive until then; it may be null if the caller keeps the memory alive. Existing memory
+  // cannot become write-combined.
   PinnedMemory pin(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
     require_pinnable(options);
     return obtain<PinnedMemory>(span.bytes, VPMM_EMM_REGISTERED, std::move(owner),
                                 [&] { return register_host(span, options.flags()); });
   }
-  // The same, seen by the device. VPMM_ERROR_UNSUPPORTED where the device cannot map host memory.
+  // The same, mapped for the device. VPMM_ERROR_UNSUPPORTED if the device cannot map host memory.
   MappedMemory pin_mapped(std::shared_ptr<const void> owner, HostSpan span, HostOptions options = {}) {
     require_pinnable(options);
     if (driver_.device_get_attribute(kCanMapHostMemory, device_) == 0)
@@ -172,12 +172,12 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     const CurrentContext current(driver_, cuda_context());
     return do_get_memory_info();
   }
-  // While the guard lives, nothing that takes long is given back; what that means is each manager's to document. Guards
-  // nest and overlap, on any threads. Running out of memory comes first.
+  // Defers slow releases while the guard exists; each manager documents which releases it defers. Guards nest and
+  // overlap, on any threads. The manager still releases memory rather than run out.
   [[nodiscard]] DeferCleanup defer_cleanup();
 
  protected:
-  // What a base class does before the method of the class itself: HostOnlyMemoryManager, for its part.
+  // The part of an intermediate base class, such as HostOnlyMemoryManager; it runs before the derived class's method.
   virtual void initialize_base() {}
   virtual void reset_base() {}
   virtual void defer_cleanup_begin_base() {}
@@ -185,19 +185,19 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
 
  private:
   // --- what authors write ---
-  // Requests are never of 0 bytes, and the manager's CUDA context is current. Fill in `pointer`, `cookie` if need be,
-  // and for host memory `device_pointer`; the rest is done here. Throw vpmm::error, or anything else.
+  // Requests are never of 0 bytes, and the manager's CUDA context is current. Fill in `pointer`, `cookie` if needed,
+  // and `device_pointer` for host memory; the base class fills in the rest. Throw vpmm::error or any exception.
   virtual Block do_allocate(std::size_t bytes) = 0;
-  // Any kind of block, once each, on any thread, whatever CUDA context is current there: not even a failure to do so
-  // may throw. Never called while the process exits, nor in a forked child.
+  // Called once for each block of any kind, on any thread, with any CUDA context current. It must not throw, even if it
+  // fails to make the manager's context current. Never called while the process exits or in a forked child.
   virtual void do_release(const Block& block) noexcept = 0;
-  // Called until it succeeds once, with the manager's CUDA context current; it may not use the public methods.
+  // Called until it succeeds once, with the manager's CUDA context current. It may not use the public methods.
   virtual void do_initialize() {}
   // All blocks have been released.
   virtual void do_reset() {}
   virtual void do_defer_cleanup_begin() {}
   virtual void do_defer_cleanup_end() noexcept {}
-  // Called where capabilities() says so.
+  // Called only if capabilities() includes them.
   virtual Block do_allocate_on_stream(std::size_t, vpmm_stream) { unsupported("allocate in the order of a stream"); }
   virtual void do_release_on_stream(const Block&, vpmm_stream) { unsupported("release in the order of a stream"); }
   virtual Block do_allocate_managed(std::size_t, unsigned) { unsupported("allocate managed memory"); }
@@ -219,7 +219,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
     if (!has) unsupported(what);
   }
 
-  // CUDA reads the flag of write-combined memory as another one where memory is registered.
+  // For registered memory, CUDA gives the write-combined flag another meaning.
   void require_pinnable(HostOptions options) const {
     require(capabilities().host_memory, "pin host memory");
     if (options.write_combined)
@@ -238,7 +238,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   static bool is_seen_by_device(vpmm_emm_kind kind) {
     return kind == VPMM_EMM_MAPPED || kind == VPMM_EMM_REGISTERED_MAPPED;
   }
-  // With what authors leave out.
+  // Fills in what authors leave out.
   static Block filled_in(Block block, std::size_t bytes, vpmm_emm_kind kind);
   void begin_deferring();
   void end_deferring() noexcept;
@@ -255,16 +255,16 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   Driver driver_;
   int device_;
   std::atomic<vpmm_cuda_context> context_{nullptr};
-  std::recursive_mutex initializing_;  // guards the next, and the way to context_
+  std::recursive_mutex initializing_;  // guards the next field and writes of context_
   bool is_initializing_ = false;
-  std::mutex mutex_;  // guards what follows, and the links of every Allocation
+  std::mutex mutex_;  // guards the fields below and the links of every Allocation
   detail::Allocation* first_ = nullptr;
   std::size_t live_ = 0;
-  std::size_t releasing_ = 0;         // being released, on other threads
+  std::size_t releasing_ = 0;         // releases in progress on other threads
   std::condition_variable released_;  // releasing_ has become 0
 };
 
-// Defers a manager's cleanup while it lives. Movable.
+// Defers a manager's cleanup while it exists. Movable.
 class DeferCleanup {
  public:
   explicit DeferCleanup(std::shared_ptr<MemoryManager> manager) : manager_(std::move(manager)) {
@@ -290,7 +290,7 @@ class DeferCleanup {
   std::shared_ptr<MemoryManager> manager_;
 };
 
-// The manager for a device, with what its constructor takes beside that, over the driver of the process.
+// Makes the manager of a device over the process's driver, with further constructor arguments.
 template <typename Manager, typename... Arguments>
 std::shared_ptr<Manager> make_manager(int device = 0, Arguments&&... arguments) {
   return std::make_shared<Manager>(Creation{Driver::of_process(), device}, std::forward<Arguments>(arguments)...);
@@ -328,7 +328,7 @@ Value MemoryManager::obtain(std::size_t bytes, vpmm_emm_kind kind, std::shared_p
   if (bytes == 0) return {};
   initialize();
   const CurrentContext current(driver_, cuda_context());
-  // Made first: once there is a block, nothing may throw.
+  // Made first: nothing may throw once there is a block.
   auto allocation = std::make_shared<detail::Allocation>(shared(), Block{}, std::move(owner));
   const Block given = allocate();
   if (is_seen_by_device(kind) && given.pointer != nullptr && given.device_pointer == nullptr) {
@@ -364,7 +364,7 @@ inline void MemoryManager::enlist(detail::Allocation& allocation) noexcept {
   ++live_;
 }
 
-// Holds: mutex_. False: somebody else has given it back.
+// Holds: mutex_. False: the allocation was already given back.
 inline bool MemoryManager::delist(detail::Allocation& allocation) noexcept {
   if (!allocation.is_live_) return false;
   (allocation.previous_ != nullptr ? allocation.previous_->next_ : first_) = allocation.next_;
@@ -374,8 +374,8 @@ inline bool MemoryManager::delist(detail::Allocation& allocation) noexcept {
   return true;
 }
 
-// While the process exits, and in a forked child, a lock may be held for ever and CUDA cannot be called: the memory is
-// the system's to take back.
+// While the process exits, and in a forked child, a lock may be held forever and CUDA cannot be called: the system
+// reclaims the memory.
 inline void MemoryManager::give_back(detail::Allocation& allocation) noexcept {
   if (driver_.process_is_ending()) return;
   {
@@ -412,10 +412,10 @@ inline void MemoryManager::give_back_on(detail::Allocation& allocation, vpmm_str
 }
 
 inline void MemoryManager::reset() {
-  if (cuda_context() == nullptr || driver_.process_is_ending()) return;  // nothing has been handed out; too late
+  if (cuda_context() == nullptr || driver_.process_is_ending()) return;  // nothing to release, or too late to
   std::vector<Block> blocks;
   {
-    // First those that others have begun: one that is refused comes back into the list.
+    // Wait first for releases on other threads: a refused one returns to the list.
     std::unique_lock<std::mutex> lock(mutex_);
     released_.wait(lock, [this] { return releasing_ == 0; });
     blocks.reserve(live_);

@@ -15,16 +15,16 @@
 namespace vpmm::emm {
 inline namespace v1 {
 
-// Frees that wait to be carried out together, as Numba's _PendingDeallocs: all of them once more than so many wait, or
-// more than so many bytes, unless cleanup is deferred. One queue for device and host memory. Thread-safe; the driver is
-// called without a lock held that adding needs, and in the CUDA context that set_limits() named.
+// Pending frees, carried out together as Numba's _PendingDeallocs does: all of them as soon as their count or their
+// bytes exceed a limit, unless cleanup is deferred. One queue for device and host memory. Thread-safe. The driver is
+// called in the CUDA context that set_limits() named, without the lock that add() takes.
 class PendingDeallocs {
  public:
   explicit PendingDeallocs(const Driver& driver) : driver_(driver) {}
   PendingDeallocs(const PendingDeallocs&) = delete;
   PendingDeallocs& operator=(const PendingDeallocs&) = delete;
 
-  // `capacity`: bytes of memory that limits.ratio is a part of. Before it is called, every free is carried out at once.
+  // `capacity`: the bytes of memory to which limits.ratio applies. Before this call every free is carried out at once.
   void set_limits(vpmm_cuda_context context, const PendingLimits& limits, std::uint64_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
     context_ = context;
@@ -33,7 +33,7 @@ class PendingDeallocs {
   }
 
   using Free = void (Driver::*)(void*) const;
-  // `free` will be called with `ptr`. Not even a lack of host memory loses it: it is carried out at once then.
+  // Queues a call of `free` with `ptr`. If host memory for the queue runs out, the free is carried out at once.
   void add(void* ptr, std::size_t bytes, Free free) noexcept {
     bool is_due = false;
     try {
@@ -46,17 +46,17 @@ class PendingDeallocs {
     }
     if (is_due) flush();
   }
-  // For what may not wait.
+  // For frees that must not be queued.
   void free_now(void* ptr, Free free) noexcept {
     const Item only{ptr, free};
     carry_out(&only, 1);
   }
 
-  // Carries out what waits, and waits for what another thread has begun to. What cannot be freed is counted, and the
-  // rest is freed all the same.
+  // Carries out all pending frees, and waits for frees that another thread has begun. A free that fails is counted and
+  // does not stop the others.
   void flush() noexcept {
     const std::lock_guard<std::mutex> one_at_a_time(flushing_);
-    std::vector<Item> items;  // empty, it needs no memory
+    std::vector<Item> items;  // an empty vector needs no memory
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       items.swap(waiting_);
@@ -69,8 +69,8 @@ class PendingDeallocs {
     if (!is_deferred()) flush();
   }
 
-  // Memory from `allocate`; when there is none, once more after everything that waits has been freed, by this thread or
-  // another. That comes before any deferral. vpmm::out_of_memory is the last word.
+  // Calls `allocate`. If it runs out of memory, calls it once more after this thread or another has carried out all
+  // pending frees, even while cleanup is deferred. Throws vpmm::out_of_memory if that fails, too.
   template <typename Allocate>
   void* attempt(Allocate&& allocate) {
     const std::uint64_t before = carried_out_.load(std::memory_order_relaxed);
@@ -87,7 +87,7 @@ class PendingDeallocs {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++deferrals_;
   }
-  // What waits is freed when the next free is added, not now.
+  // Pending frees are carried out when the next one is added, not now.
   void end_deferral() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     --deferrals_;
@@ -132,8 +132,8 @@ class PendingDeallocs {
   }
 
   Driver driver_;
-  std::mutex flushing_;       // held while frees are carried out, and taken before the other
-  mutable std::mutex mutex_;  // guards what follows
+  std::mutex flushing_;       // held while frees are carried out; taken before mutex_
+  mutable std::mutex mutex_;  // guards the fields below
   std::vector<Item> waiting_;
   std::uint64_t bytes_ = 0;
   std::uint64_t most_ = 0;
@@ -144,10 +144,10 @@ class PendingDeallocs {
   std::atomic<std::uint64_t> carried_out_{0};
 };
 
-// Page-locked host memory from the driver, for managers that care for device memory alone: derive from it and write
-// do_allocate and do_release_device. Host memory that is dropped waits in deallocations() (what was registered does
-// not), which may be used for device memory as well. What a derived class does at initialize, reset and deferral
-// comes after what is done here.
+// Page-locked host memory from the driver, for managers that implement device memory only: derive from it and write
+// do_allocate and do_release_device. Dropped host memory is queued in deallocations(), except registered memory; the
+// derived class may queue device memory there too. The derived class's initialize, reset and deferral run after this
+// class's.
 class HostOnlyMemoryManager : public MemoryManager {
  public:
   explicit HostOnlyMemoryManager(const Creation& creation) : MemoryManager(creation), pending_(creation.driver) {}
@@ -216,8 +216,8 @@ class HostOnlyMemoryManager : public MemoryManager {
   PendingDeallocs pending_;
 };
 
-// Plain allocations of the driver and Numba's pending deallocations: what to compare others with.
-// While cleanup is deferred nothing is freed, unless memory runs out.
+// Plain allocations of the driver with Numba's pending deallocations: the baseline for comparisons.
+// While cleanup is deferred, nothing is freed unless memory runs out.
 class DefaultMemoryManager : public HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -248,10 +248,10 @@ class DefaultMemoryManager : public HostOnlyMemoryManager {
   MemoryInfo do_get_memory_info() override { return driver().mem_get_info(); }
 };
 
-// Device memory from a pool of VPMM, host and managed memory from the driver. A dropped MemoryPointer only goes onto
-// the pool's list: no driver call, no wait. Its memory is used again once all work is done that was queued
-// when the pool next looked. While cleanup is deferred the pool unmaps and gives back nothing and does not wait on the
-// host; what is dropped is used again all the same. Which pool: the derived class.
+// Device memory from a pool of VPMM; host and managed memory from the driver. Dropping a MemoryPointer only adds it to
+// the pool's list of deferred frees: no driver call, no wait. Its memory is reused once all work that was queued when
+// the pool next read the list is done. While cleanup is deferred, the pool still reuses dropped memory, but unmaps and
+// releases nothing and does not wait on the host. The derived class chooses the pool.
 class PoolMemoryManager : public HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -265,7 +265,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   // Called once. The pool must live as long as the manager.
   virtual pool_ref open_pool() = 0;
 
-  // What is freed without a stream is complete when all work of the primary context is; others are not looked at.
+  // A free without a stream is complete when all work of the primary context is; other contexts are not checked.
   void do_initialize() override {
     const vpmm_cuda_context primary = driver().device_primary_ctx_retain(device());
     driver().device_primary_ctx_release(device());
@@ -286,7 +286,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
     try {
       return block_of(deallocations().attempt(allocate));
     } catch (const vpmm::out_of_memory&) {
-      if (pool_->trim() == 0) throw;  // what the pool keeps may be what the driver lacks
+      if (pool_->trim() == 0) throw;  // the pool may hold memory that the driver lacks
     }
     return block_of(allocate());
   }
@@ -309,7 +309,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   void do_defer_cleanup_end() noexcept override {
     if (pool_) (void)vpmm_defer_cleanup_end(pool_->handle());
   }
-  // The size is the only argument, and more than any address space holds is more than there is.
+  // Size is the only argument that can be wrong, and a size beyond any address space is out of memory.
   static void* sized(const result<void*>& allocated) {
     if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
     return allocated.value();
@@ -323,7 +323,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   std::optional<pool_ref> pool_;
 };
 
-// The process-wide pool of the device: every context on it, and everything else in the process, shares one pool.
+// The process-wide pool of the device: all contexts on it, and all other users in the process, share one pool.
 class VpmmMemoryManager : public PoolMemoryManager {
  public:
   using PoolMemoryManager::PoolMemoryManager;
@@ -335,7 +335,7 @@ class VpmmMemoryManager : public PoolMemoryManager {
 
  private:
   pool_ref open_pool() override { return default_pool(device()); }
-  // It opens as long as the memory is allocated, and no other can take the place of memory that is open.
+  // The handle opens while the memory is allocated; memory that is open elsewhere is not reused.
   IpcHandle do_get_ipc_handle(void* ptr, std::size_t bytes) override {
     IpcHandle handle;
     check(vpmm_ipc_export(ptr, bytes, &handle));
@@ -344,7 +344,7 @@ class VpmmMemoryManager : public PoolMemoryManager {
   }
 };
 
-// The driver's own asynchronous pool (cuMemAllocAsync), with VPMM's contract: a private pool without a pool of pages.
+// The driver's asynchronous pool (cuMemAllocAsync) with VPMM's contract: a private pool without a pool of pages.
 class StreamOrderedMemoryManager : public PoolMemoryManager {
  public:
   using PoolMemoryManager::PoolMemoryManager;

@@ -1,4 +1,4 @@
-// emm: what a memory manager hands out: counted values over one piece of memory, given back exactly once.
+// emm: memory from a memory manager: reference-counted values over one piece of memory that is given back exactly once.
 #ifndef VPMM_EMM_MEMORY_HPP
 #define VPMM_EMM_MEMORY_HPP
 
@@ -18,7 +18,7 @@ using Block = vpmm_emm_block;
 
 namespace detail {
 
-// One piece of memory while it is in use. Whoever comes first gives it back: the last value that refers to it, an
+// One piece of memory in use. The first of these gives it back: the end of the last value that refers to it, an
 // explicit release, or the manager's reset; see MemoryManager.
 class Allocation {
  public:
@@ -37,14 +37,14 @@ class Allocation {
   std::shared_ptr<MemoryManager> manager_;
   std::shared_ptr<const void> owner_;
   Block block_;
-  // The manager's list of what is live; guarded by its mutex.
+  // The manager's list of live allocations; its mutex guards them.
   Allocation* previous_ = nullptr;
   Allocation* next_ = nullptr;
   bool is_live_ = false;
 };
 
-// What all kinds of memory have in common. Copies and views share the memory; it is given back when the last of them is
-// gone. As with std::shared_ptr, different values may be used by different threads, one value by one thread at a time.
+// The base of all kinds of memory. Copies and views share the memory, which is given back with the last of them. As
+// with std::shared_ptr, different threads may use different values, but only one thread at a time may use one value.
 template <typename Derived>
 class Memory {
  public:
@@ -55,16 +55,16 @@ class Memory {
         device_pointer_(static_cast<unsigned char*>(block.device_pointer)),
         size_(block.bytes) {}
 
-  std::size_t size() const noexcept { return size_; }  // bytes: as asked for, or of the view
+  std::size_t size() const noexcept { return size_; }  // bytes: as requested, or of the view
   explicit operator bool() const noexcept { return pointer_ != nullptr; }
-  // Values that share the memory, this one included.
+  // The number of values that share the memory, including this one.
   long use_count() const noexcept { return allocation_.use_count(); }
-  // What keeps the memory itself alive: the owner that was passed to pin(); usually null.
+  // The owner passed to pin(), which keeps the memory itself alive; usually null.
   std::shared_ptr<const void> owner() const noexcept { return allocation_ ? allocation_->owner() : nullptr; }
   // Null for the empty value.
   std::shared_ptr<MemoryManager> manager() const noexcept { return allocation_ ? allocation_->manager() : nullptr; }
 
-  // A part of the memory, which keeps the whole alive. Throws vpmm::error where it does not lie inside.
+  // A part of the memory, which keeps the whole alive. Throws vpmm::error if the part is not inside.
   Derived view(std::size_t offset, std::size_t bytes) const {
     if (offset > size_ || bytes > size_ - offset)
       throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a view of " + std::to_string(bytes) + " bytes at offset " +
@@ -78,7 +78,7 @@ class Memory {
   }
   Derived view(std::size_t offset) const { return view(offset, offset > size_ ? 0 : size_ - offset); }
 
-  // This value refers to nothing any more. The memory lives on while others refer to it.
+  // Empties this value. The memory stays allocated while other values refer to it.
   void reset() noexcept { static_cast<Derived&>(*this) = Derived(); }
 
  protected:
@@ -96,9 +96,9 @@ class MemoryPointer : public detail::Memory<MemoryPointer> {
  public:
   using Memory::Memory;
   void* device_pointer() const noexcept { return device_pointer_; }
-  // Gives the memory back now, in the order of `stream`: work that is queued there so far may still use it. All values
-  // that share the memory must not be used any more. Throws when it was given back before, and where the manager has no
-  // stream order; then it is as it was.
+  // Gives the memory back now, in the order of `stream`: work already queued there may still use it. Values that share
+  // the memory must not be used any more. Throws if the memory was already given back or the manager has no stream
+  // order; the memory is then unchanged.
   void release_on(vpmm_stream stream);
 };
 
@@ -109,7 +109,7 @@ class PinnedMemory : public detail::Memory<PinnedMemory> {
   void* host_pointer() const noexcept { return pointer_; }
 };
 
-// Page-locked host memory that the device sees, at an address of its own.
+// Page-locked host memory that is also mapped for the device, at a separate address.
 class MappedMemory : public detail::Memory<MappedMemory> {
  public:
   using Memory::Memory;
@@ -117,7 +117,7 @@ class MappedMemory : public detail::Memory<MappedMemory> {
   void* device_pointer() const noexcept { return device_pointer_; }
 };
 
-// Memory that host and device share at one address, moved by the driver.
+// Managed memory: host and device share it at one address, and the driver moves it.
 class ManagedMemory : public detail::Memory<ManagedMemory> {
  public:
   using Memory::Memory;
@@ -125,7 +125,7 @@ class ManagedMemory : public detail::Memory<ManagedMemory> {
   void* device_pointer() const noexcept { return device_pointer_; }
 };
 
-// Names memory to another process. Plain bytes: copying it, or sending it anywhere, keeps no memory alive.
+// Names memory to another process. It is plain bytes: a copy, here or elsewhere, keeps no memory alive.
 struct IpcHandle : vpmm_emm_ipc_handle {
   IpcHandle() noexcept : vpmm_emm_ipc_handle{} {}
   friend bool operator==(const IpcHandle& a, const IpcHandle& b) noexcept {

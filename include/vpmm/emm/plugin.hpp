@@ -1,4 +1,4 @@
-// emm: between C++ and the table of emm.h: a plugin from a class of memory managers, and a manager from a plugin.
+// emm: converts between C++ and the table of emm.h: a plugin from a class of memory managers, a manager from a plugin.
 #ifndef VPMM_EMM_PLUGIN_HPP
 #define VPMM_EMM_PLUGIN_HPP
 
@@ -20,7 +20,7 @@ using Factory = std::function<std::shared_ptr<MemoryManager>(const Creation&)>;
 
 namespace detail {
 
-// No std type: the linker may give all libraries of a process one of these.
+// No std type: the dynamic linker may share one instance among all libraries of a process.
 struct ErrorText {
   char text[1024];
   void set(const char* message) noexcept {
@@ -33,7 +33,7 @@ inline ErrorText& last_error() noexcept {
   return last;
 }
 
-// No exception passes: each becomes a status, and its text the last error of the thread.
+// Catches every exception: it becomes a status, and its text the thread's last error.
 template <typename Work>
 vpmm_status guarded(Work&& work) noexcept {
   try {
@@ -55,8 +55,8 @@ vpmm_status guarded(Work&& work) noexcept {
   }
 }
 
-// The slots of a table that was made from a class. They lead to what authors write: the list of what is live is kept by
-// whoever uses the table. A vpmm_emm_manager is a std::shared_ptr<MemoryManager> here.
+// The slots of a table made from a class. They call the authors' methods directly: the user of the table keeps the list
+// of live allocations. A vpmm_emm_manager is a std::shared_ptr<MemoryManager> here.
 class Slots {
  public:
   static vpmm_status create(const vpmm_emm_plugin* plugin, const vpmm_emm_driver* driver, int device,
@@ -143,7 +143,7 @@ class Slots {
 
 }  // namespace detail
 
-// A plugin whose managers the factory makes. `name` and the factory must live as long as the process.
+// A plugin whose factory makes the managers. `name` and the factory must stay valid for the life of the process.
 inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noexcept {
   using detail::Slots;
   vpmm_emm_plugin plugin{};
@@ -171,22 +171,22 @@ inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noe
   return plugin;
 }
 
-// A plugin of a class whose constructor takes a Creation, for the life of the process. To have one only, keep it in a
-// static variable, but not in a template or an inline function: of those the dynamic linker may give all libraries the
-// first one's, and with it the wrong class of two that have one name.
+// A plugin for a class whose constructor takes a Creation; valid for the life of the process. To have only one, keep it
+// in a static variable, but not inside a template or an inline function: the dynamic linker may share that variable
+// among all libraries, so that two classes of the same name would get the first one's plugin.
 template <typename Manager>
 const vpmm_emm_plugin* new_plugin(const char* name) {
   const auto make = [](const Creation& creation) { return std::make_shared<Manager>(creation); };
   return new vpmm_emm_plugin(make_plugin(name, new Factory(make)));
 }
 
-// In place of a text that the plugin owes.
+// Stands in for an error text that the plugin does not supply.
 inline constexpr const char* kNoReason = "the memory manager gives no reason";
 
-// A manager whose work a plugin does.
+// A manager that forwards to a plugin.
 class PluginMemoryManager : public MemoryManager {
  public:
-  // Throws when the table is not usable.
+  // Throws if the table is not usable.
   PluginMemoryManager(const Creation& creation, const vpmm_emm_plugin* plugin)
       : MemoryManager(creation), plugin_(plugin) {
     check(vpmm_emm_check_plugin(plugin_));
@@ -211,7 +211,7 @@ class PluginMemoryManager : public MemoryManager {
   }
 
  private:
-  // A slot that the plugin's table is too old to have counts as null.
+  // A slot beyond the end of an older plugin's table counts as null.
   template <typename Function>
   Function slot(Function vpmm_emm_plugin::*member) const noexcept {
     const auto* const begin = reinterpret_cast<const unsigned char*>(plugin_);
@@ -227,7 +227,7 @@ class PluginMemoryManager : public MemoryManager {
     const char* const reason = plugin_->last_error();
     throw_error(status, reason != nullptr && *reason != '\0' ? reason : kNoReason);
   }
-  // A block as the plugin filled it in, zero where it did not.
+  // The block that the plugin filled in; other fields are zero.
   template <typename Allocate>
   Block block_from(Allocate&& allocate) const {
     Block block{};
@@ -280,8 +280,8 @@ class PluginMemoryManager : public MemoryManager {
 }  // namespace v1
 }  // namespace vpmm::emm
 
-// Exports a class of memory managers as the plugin of the library that this stands in, once, at file scope:
-// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); Its constructor takes a vpmm::emm::Creation.
+// Exports a class of memory managers as the plugin of the enclosing library. Use it once, at file scope:
+// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); The constructor takes a vpmm::emm::Creation.
 #define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                                            \
   extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {                  \
     static const vpmm_emm_plugin* const plugin = ::vpmm::emm::new_plugin<Manager>(name); \

@@ -13,9 +13,7 @@ _BUILT = {"rmm": ("resource", "RMM"), "torch": ("allocator", "PyTorch")}
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for plugin, (what, library) in _BUILT.items():
-        parser = verbs.add_parser(
-            f"build-{plugin}", help=f"compile the {what} for the {library} that is installed here"
-        )
+        parser = verbs.add_parser(f"build-{plugin}", help=f"compile the {what} for the installed {library}")
         parser.set_defaults(run=run, plugin=plugin)
 
 

@@ -14,12 +14,14 @@ from vpmm.units import bytes_text
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "convert",
-        help="turn recordings into other tools' files, and theirs into recordings",
+        help="convert recordings to other tools' files, and their files to recordings",
         description="Reads a snapshot of PyTorch, a log of RMM, a database of Nsight Systems or a recording, and "
         "writes a snapshot for pytorch.org/memory_viz, a trace for ui.perfetto.dev, a log for RMM or a recording.",
     )
     parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
-    parser.add_argument("output", metavar="OUT", type=Path, help="its ending says the format, where --to does not")
+    parser.add_argument(
+        "output", metavar="OUT", type=Path, help="the file; its ending gives the format unless --to does"
+    )
     parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
     parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")
     parser.add_argument("--device", type=int, help="only this device")

@@ -1,4 +1,4 @@
-# vpmm: `vpmm report FILE`: a recording as a page to look at, or as text.
+# vpmm: `vpmm report FILE`: makes an HTML page or a text from a recording.
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from vpmm import convert, reporting
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "report",
-        help="a recording as a page to look at",
-        description="Makes one HTML file of a recording, which a browser shows without network or server.",
+        help="make an HTML page from a recording",
+        description="Makes one HTML file from a recording. A browser shows it without network or server.",
     )
     parser.add_argument(
-        "file", metavar="FILE", help="a recording, or what `vpmm convert` reads; - is a recording on standard input"
+        "file",
+        metavar="FILE",
+        help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page (default: report.html)")
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
-    parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
+    parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.set_defaults(run=run)
 
 

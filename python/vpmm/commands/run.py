@@ -19,19 +19,25 @@ import vpmm
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("run", help="run a program with its libraries' memory from the pool")
     parser.add_argument(
-        "--use", metavar="NAMES", help="libraries, by comma: torch, cupy, rmm, numba (default: VPMM_USE, else numba)"
+        "--use",
+        metavar="NAMES",
+        help="libraries, separated by commas: torch, cupy, rmm, numba (default: VPMM_USE, else numba)",
     )
-    parser.add_argument("--torch", action="store_true", help="PyTorch's memory, too; an error where that cannot be")
+    parser.add_argument(
+        "--torch", action="store_true", help="also use the pool for PyTorch; an error if that is not possible"
+    )
     parser.add_argument(
         "--record",
         metavar="FILE",
         help="record each pool, as VPMM_RECORD=FILE does, for `vpmm report` and `replay`; %%p: process, %%d: device",
     )
     parser.add_argument(
-        "--stacks", choices=("none", "native", "python", "both"), help="of allocations (default: VPMM_RECORD_STACKS)"
+        "--stacks",
+        choices=("none", "native", "python", "both"),
+        help="stacks of allocations to record (default: VPMM_RECORD_STACKS)",
     )
     parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER).required = False  # argparse would name it as missing
     parser.set_defaults(run=run)
 
 
@@ -39,6 +45,9 @@ def run(options: argparse.Namespace) -> int:
     """Runs the script as `python script` would, with VPMM_USE set, for its children, too; `--torch`: and VPMM_TORCH."""
     if not Path(options.script).exists():
         print(f"vpmm: can't open file '{options.script}': No such file or directory", file=sys.stderr)
+        return 2
+    if options.stacks and not options.record:
+        print("vpmm: --stacks says how to record: --record FILE is missing", file=sys.stderr)
         return 2
     if options.record and not Path(options.record).parent.is_dir():
         print(f"vpmm: --record {options.record}: there is no such folder", file=sys.stderr)

@@ -36,8 +36,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("pid", nargs="?", type=int, metavar="PID", help="a program that is being recorded")
     what.add_argument("--file", metavar="FILE", help="a recording in the binary format")
-    parser.add_argument("--once", action="store_true", help="print one picture and end")
-    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two (default: 1)")
+    parser.add_argument("--once", action="store_true", help="print one picture and exit")
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between pictures (default: 1)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-# vpmm: `vpmm try FILE`: what a recorded program would hold and need under VPMM.
+# vpmm: `vpmm try FILE`: shows the memory that a recorded program would hold and need under VPMM.
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PATIENCE = 2.0  # seconds without a word
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "try",
-        help="what a recorded program would hold and need under VPMM",
+        help="show the memory that a recorded program would hold and need under VPMM",
         description="Replays the requests of a PyTorch snapshot, an RMM log, a database of Nsight Systems or a "
         "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU.",
     )
     parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
     parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by content)")
-    parser.add_argument("--device", type=int, help="of several, the device to look at (default: the busiest)")
+    parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 

@@ -26,7 +26,7 @@ def read(path: Path) -> Recording:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = list(_rows(connection, path))
     except (sqlite3.Error, UnicodeError) as error:  # its messages may be no text
-        raise BadFile(str(path), 0, str(error)) from None
+        raise BadFile(str(path), None, str(error)) from None
     return _recording(rows, path)
 
 
@@ -34,17 +34,17 @@ def _rows(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
     # A view could run for ever.
     found = connection.execute("select type from sqlite_master where name = ?", (TABLE,)).fetchone()
     if found != ("table",):
-        raise BadFile(str(path), 0, f"there is no table {TABLE}: profile with nsys profile --cuda-memory-usage=true")
+        raise BadFile(str(path), None, f"there is no table {TABLE}: profile with nsys profile --cuda-memory-usage=true")
     there = {row[1] for row in connection.execute(f"pragma table_info({TABLE})")}
     for name in _NEEDED:
         if name not in there:
-            raise BadFile(str(path), 0, f"{TABLE} has no column {name}")
+            raise BadFile(str(path), None, f"{TABLE} has no column {name}")
     columns = [*_NEEDED, *(name if name in there else "null" for name in _OPTIONAL)]
     query = f"select rowid, {', '.join(columns)} from {TABLE} order by start, rowid"
     for row in connection.execute(query):
         numbers = tuple(0 if value is None else value for value in row[1:])
         if not all(type(value) is int for value in numbers):
-            raise BadFile(str(path), 0, f"{TABLE}, row {row[0]}: a column holds no number")
+            raise BadFile(str(path), None, f"{TABLE}, row {row[0]}: a column holds no number")
         if numbers[3] in _ON_DEVICE:
             yield numbers  # type: ignore[misc]  # eight of them
 
@@ -58,7 +58,7 @@ def _recording(rows: list[_Row], path: Path) -> Recording:
         if pid != process:
             continue
         if operation not in _KINDS:
-            raise BadFile(str(path), 0, f"{TABLE}: {operation} is no operation: 0 allocates, 1 frees")
+            raise BadFile(str(path), None, f"{TABLE}: {operation} is no operation: 0 allocates, 1 frees")
         event = build.add(_KINDS[operation], start - begin, address & (1 << 64) - 1, max(size, 0))
         event.stream, event.device = build.stream(max(stream, 0)), min(max(device, 0), 1023)
     others = sum(calls.values()) - calls[process]

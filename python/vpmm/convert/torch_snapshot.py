@@ -23,7 +23,7 @@ _LONGEST_TEXT = 1000
 def read(data: bytes, name: str) -> Recording:
     """The recording in a snapshot of PyTorch 1.13 to 2.15: every device's history, and what lived before it began.
 
-    Raises BadFile that names the file and the offset, or 0 and the member that is wrong.
+    Raises BadFile that names the file and the offset, or the member that is wrong.
     """
     return _Reading(loads(data, name), name, len(data)).recording()
 
@@ -74,7 +74,7 @@ class _Reading:
     # --- checks ---
 
     def fail(self, where: str, reason: str) -> NoReturn:
-        raise BadFile(self.name, 0, f"{where}: {reason}")
+        raise BadFile(self.name, None, f"{where}: {reason}")
 
     def fields(self, value: object, where: str) -> Fields:
         if not isinstance(value, dict):

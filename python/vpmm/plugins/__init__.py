@@ -1,2 +1,2 @@
-# plugins: one module per library that can draw from the pool; each is the only one to import its library, and only
-# when it is asked for.
+# plugins: one module per library that can allocate from the pool; only that module imports its library, and only on
+# demand.

@@ -1,8 +1,8 @@
-# plugins: what is compiled at its first use, for the version of a library that is here: the compiler and the cache
+# plugins: compiles libraries at their first use, for the installed version of another library, and caches them
 
 """Compiles a plugin's shared library once and keeps it in VPMM_CACHE_DIR, else ~/.cache/vpmm.
 
-`what` is the words for it in messages, such as "the allocator for PyTorch 2.11.0".
+`what` names the library in messages, such as "the allocator for PyTorch 2.11.0".
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LONGEST_BUILD_S = 600
 
 
 def unsupported(message: str) -> Error:
-    """The error for what cannot be done on this machine."""
+    """The error for an operation that is not possible on this machine."""
     return Error(message, "VPMM_ERROR_UNSUPPORTED")
 
 
 def fingerprint(files: Iterable[Path], facts: object) -> str:
-    """Of all that a library is made from: these files, this module, and what `facts` says when it is printed."""
+    """A hash of everything that a library is made from: these files, this module, and the text of `facts`."""
     digest = hashlib.sha256()
     for path in (*sorted(files), *sorted(HEADERS.rglob("*.h*")), Path(__file__)):
         digest.update(path.read_bytes())
@@ -42,9 +42,9 @@ def fingerprint(files: Iterable[Path], facts: object) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
-    """The library of that name; `make` makes it where the cache has none.
+    """The path of the library with that name; `make` makes it if the cache lacks it.
 
-    Processes that need it at the same time wait for one of them.
+    If several processes need it at the same time, one makes it and the others wait.
     """
     for folder in _cache_folders():
         library = folder / name
@@ -65,18 +65,18 @@ def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
 
 
 def _cache_folders() -> Iterator[Path]:
-    """Where a library is looked for, and built where it is in none: the first that can be written."""
+    """The folders to search for a library, which is built in the first writable one if none has it."""
     named = os.environ.get("VPMM_CACHE_DIR")
     if named:
         yield Path(named)
         return
     with contextlib.suppress(RuntimeError):  # there is no home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm"
-    yield Path(tempfile.mkdtemp(prefix="vpmm-"))  # of this process alone: nobody else can put a library there
+    yield Path(tempfile.mkdtemp(prefix="vpmm-"))  # of this process only: no other user can put a library there
 
 
 def cuda_include(what: str) -> Path:
-    """The folder that has cuda_runtime_api.h: of the toolkit, or of the packages that other libraries bring along."""
+    """The folder of cuda_runtime_api.h, in the toolkit or in packages that other libraries install."""
     candidates = []
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(variable):
@@ -98,10 +98,10 @@ def cuda_include(what: str) -> Path:
 
 
 def _standard_library() -> list[str]:
-    """Links the C++ library that this process has loaded, with the library that the plugin is for, and no other.
+    """Links only the C++ library that this process has loaded, with the library that the plugin is for.
 
-    Where a compiler finds only a static one, it would put a second copy of it into ours, and streams and exceptions do
-    not work between two.
+    A compiler that finds only a static one would put a second copy of it into ours, and streams and exceptions do not
+    work across two copies.
     """
     mapped = Path("/proc/self/maps").read_text().split()
     loaded = {word for word in mapped if re.search(r"/libstdc\+\+\.so[.\d]*$", word)}
@@ -109,9 +109,9 @@ def _standard_library() -> list[str]:
 
 
 def run_compiler(arguments: Iterable[str], library: Path, what: str, verb: str) -> None:
-    """Makes `library` of C++ with these arguments for the compiler, VPMM's headers and library among the rest.
+    """Compiles `library` from C++ with these compiler arguments, and with VPMM's headers and library.
 
-    `verb` is that of ``python -m vpmm`` which builds it ahead. Raises vpmm.Error with the compiler's words.
+    `verb` is the verb of ``python -m vpmm`` that builds it ahead of time. Raises vpmm.Error with the compiler's output.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:
@@ -134,7 +134,7 @@ def run_compiler(arguments: Iterable[str], library: Path, what: str, verb: str) 
 
 
 def run_tool(command: list[str], what: str) -> None:
-    """Runs a program that takes part in building. Raises vpmm.Error with its words when it fails."""
+    """Runs a program of the build. Raises vpmm.Error with its output if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_BUILD_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-# plugins: what Numba is told when it asks the driver where an allocation begins and how large it is.
+# plugins: answers Numba's queries for the start and size of an allocation.
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _CALL = "cuMemGetAddressRange"
 
 
 class Extents:
-    """Answers cuMemGetAddressRange for a pool's memory, in place of a Numba's driver object, while somebody holds it.
+    """Answers cuMemGetAddressRange for a pool's memory, in place of a Numba's driver object, while there are holders.
 
-    Numba asks it for the size of a device array, for one in order to fill all of it. Of memory that is mapped the
-    driver knows the mapping alone, which is a chunk of the pool: others' allocations, and less than a large one. What
-    is no pool's goes to the driver, as does the question of anybody who does not ask through that object.
+    Numba asks for the size of a device array, for example to fill all of it. For mapped memory the driver knows only
+    the mapping, which is a chunk of the pool: it may be smaller than the allocation, or hold others. Queries for other
+    memory go to the driver, and so do all queries that do not use that object.
     """
 
     def __init__(self, target: Any) -> None:  # noqa: ANN401
-        """`target` is the module cudadrv.driver of a Numba."""
+        """`target` is a Numba's module cudadrv.driver."""
         self._target = target
         self._lock = threading.RLock()  # the collector may run a reset inside
         self._holders: dict[int, tuple[Pool, Any]] = {}  # by id, with the finalizer of those that die without release()
         self._original: Any = None
-        self._is_in_place = False  # or somebody has put a function over ours that may call it
+        self._is_in_place = False  # or another function covers ours and may call it
 
     def hold(self, holder: object, pool: Pool) -> None:
-        """From now on `pool` is asked first; again by the same holder, nothing changes."""
+        """Queries `pool` first from now on; a second call by the same holder changes nothing."""
         with self._lock:
             if not self._is_in_place:
                 self._original = getattr(self._target.driver, _CALL)
@@ -42,9 +42,9 @@ class Extents:
                 self._holders[id(holder)] = pool, at_death
 
     def release(self, holder: object) -> None:
-        """After the last holder's, or its death, the driver object has its own function again.
+        """Restores the driver object's own function after the last holder's release or death.
 
-        A function that somebody has put over ours meanwhile stays, and ours beneath it, which passes everything on.
+        If another function covers ours by then, both stay, and ours passes everything on.
         """
         self._release(id(holder))
 

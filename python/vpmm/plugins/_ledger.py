@@ -1,4 +1,4 @@
-# plugins: what one of Numba's contexts was given and has not given back, and finalizers that may run anywhere.
+# plugins: the live memory of one of Numba's contexts, and finalizers that may run anywhere.
 
 # ruff: noqa: ANN401  what Numba passes has no types
 
@@ -21,55 +21,53 @@ _UNPIN = "cuMemHostUnregister"
 
 
 class Block(NamedTuple):
-    """Host or managed memory that is to be freed."""
+    """Host or managed memory to be freed."""
 
     release: str  # the driver call
     address: int
-    owner: Callable[
-        [], object
-    ]  # gives whoever has the pages that are pinned, if alive; see Note [Owners are held late]
+    owner: Callable[[], object]  # returns the owner of pinned pages, if alive; see Note [Owners are held late]
 
 
 def _weakly(owner: object) -> Callable[[], object]:
     try:
         return weakref.ref(owner)
-    except TypeError:  # a list, bytes: it can only be held
+    except TypeError:  # a list, bytes: no weak reference is possible
         return lambda: owner
 
 
 class Ledger:
-    """What one manager handed out and has not got back; all that finalizers know.
+    """The memory that one manager has handed out and not got back, for its finalizers.
 
-    Note [Finalizers run anywhere]: a finalizer runs on whatever thread drops the last reference: one without a CUDA
-    context, one of CUDA's callbacks, the collector inside an allocation of this very manager, interpreter exit. So it
-    makes single operations on dicts and deques, which are atomic, and pushes device memory onto the pool's lock-free
-    list. No lock, no CUDA, no exception. Only pages that were pinned in place are unpinned at once, where it is safe.
+    Note [Finalizers run anywhere]: a finalizer runs on the thread that drops the last reference: one without a CUDA
+    context, one of CUDA's callbacks, the collector inside an allocation of this manager, interpreter exit. So it makes
+    only single operations on dicts and deques, which are atomic, and pushes device memory onto the pool's lock-free
+    list: no lock, no CUDA, no exception. Only pages that were pinned in place are unpinned at once, if that is safe.
 
-    Note [A serial is freed once]: a serial is in `device` or `host` from its allocation until whoever takes it out,
-    its finalizer or a reset, and only that one frees it. An address that was handed out again has another serial.
+    Note [A serial is freed once]: a serial is in `device` or `host` from its allocation until its finalizer or a reset
+    takes it out, and only that one frees it. An address that is handed out again has another serial.
 
-    Note [Owners are held late]: an owner may refer to its own pin, so it is held only from a drop where CUDA may not be
-    called until the pages are unpinned; until the drop Numba's object holds it. Whom the collector finds together with
-    the pin is not held, and lives as long as the finalizer runs.
+    Note [Owners are held late]: an owner may refer to its own pin. So it is held only from a drop on a thread that may
+    not call CUDA until the pages are unpinned; until the drop Numba's object holds it. An owner that is collected
+    together with the pin is not held, and lives while the finalizer runs.
 
-    Note [Who unpins]: Numba pins the same array again and again, and a range that is pinned still is refused. So when
-    a finalizer or unpin() returns, no page that it was to unpin is still on its way in another thread: each finalizer
-    unpins its own, and unpin() is one at a time.
+    Note [Unpin before pinning again]: Numba pins the same array repeatedly, and CUDA refuses a range that is still
+    pinned. So when a finalizer or unpin() returns, no page that it had to unpin is still in progress on another thread:
+    each finalizer unpins its own, and only one unpin() runs at a time.
     """
 
     def __init__(self, target: Any, context: Any) -> None:
-        """`target` is the module cudadrv.driver of a Numba; `context` one of its contexts, or None for no memory."""
+        """`target` is a Numba's module cudadrv.driver; `context` one of its contexts, or None for no memory."""
         self._driver = target.driver
         self._relaxed = target.binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self._handle = getattr(context, "handle", None)
-        self._process = os.getpid()  # a forked child inherits everything here, and may not touch it
+        self._process = os.getpid()  # a forked child inherits everything here, and must not touch it
         self._serials = itertools.count()
         self._device: dict[int, int] = {}  # serial -> address
         self._host: dict[int, Block] = {}  # by serial
         self._roots: dict[int, object] = {}  # serial -> mapped or managed memory, alive until its finalizer runs
-        self._pinned: deque[Block] = deque()  # pages to unpin, dropped where CUDA may not be called
-        self._unpinning = threading.RLock()  # the collector may run somebody's __del__ inside, which pins
-        self._holds: deque[None] = deque()  # an entry for each hold() that is entered
+        self._pinned: deque[Block] = deque()  # pages to unpin, dropped on a thread that may not call CUDA
+        self._unpinning = threading.RLock()  # the collector may run a __del__ inside, which pins
+        self._holds: deque[None] = deque()  # one entry for each active hold()
         self.pool: Pool | None = None
         self.pending: deque[Block] = deque()  # host and managed memory to free at an ordinary call
 
@@ -85,15 +83,15 @@ class Ledger:
         address = self._device.pop(serial, None)
         if address is None:
             return
-        assert self.pool is not None  # it was allocated from it
+        assert self.pool is not None  # the memory came from it
         self.pool.deallocate_deferred(address)
 
     # --- host and managed memory ---
 
     def add_host(self, release: str, address: int, owner: object) -> tuple[int, Callable[[], None]]:
-        """A serial, and the finalizer for memory that the driver call `release` gives back.
+        """Returns a serial, and the finalizer for memory that the driver call `release` frees.
 
-        `owner` is whose memory was pinned.
+        `owner` owns the pinned memory.
         """
         serial = next(self._serials)
         self._host[serial] = Block(release, address, _weakly(owner))
@@ -117,23 +115,23 @@ class Ledger:
         self._roots.pop(serial, None)
 
     def unpin(self) -> None:
-        """Unlocks pages that were dropped where CUDA may not be called, on an ordinary thread."""
+        """On an ordinary thread, unlocks pages that were dropped on a thread that may not call CUDA."""
         with self._unpinning:
             self._free(self._pinned)
 
     def settle(self) -> None:
-        """Frees dropped host and managed memory, on an ordinary thread; not while a hold() is entered."""
+        """On an ordinary thread, frees dropped host and managed memory, unless a hold() is active."""
         if not self._holds:
             self._free(self.pending)
 
     def settle_all(self) -> None:
-        """The same, held or not: memory has run out."""
+        """The same, even if a hold() is active: memory has run out."""
         self.unpin()
         self._free(self.pending)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """While entered, by any thread and how often ever, settle() does nothing."""
+        """Suspends settle() inside the block. Nests; threads may overlap."""
         self._holds.append(None)
         try:
             yield
@@ -143,19 +141,19 @@ class Ledger:
     def _free(self, blocks: deque[Block]) -> None:
         if not blocks or process_ends() or os.getpid() != self._process:
             return
-        # An error here is the context's, which is broken or gone, and its memory with it. Who uses it next is told.
+        # An error means that the context is broken or gone, and its memory with it. Its next user gets the error.
         with contextlib.suppress(Exception), self._in_context():
             while True:
                 try:
                     block = blocks.popleft()
-                except IndexError:  # another thread may take the last one
+                except IndexError:  # another thread took the last one
                     return
                 with contextlib.suppress(Exception):
                     getattr(self._driver, block.release)(block.address)
 
     @contextlib.contextmanager
     def _in_context(self) -> Iterator[None]:
-        """Our context is current, and no graph capture of this thread is ended by what is freed here."""
+        """Makes the context current, in relaxed mode: the frees inside end no graph capture of this thread."""
         self._driver.cuCtxPushCurrent(self._handle)
         try:
             before = self._driver.cuThreadExchangeStreamCaptureMode(self._relaxed)
@@ -169,7 +167,7 @@ class Ledger:
     # --- all of it ---
 
     def reset(self) -> None:
-        """Gives back everything that is alive; finalizers that come later find their serials gone.
+        """Frees all live memory; later finalizers find their serials gone.
 
         Memory that cannot be freed goes with the context, or is another process's.
         """

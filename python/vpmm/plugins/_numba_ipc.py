@@ -1,4 +1,4 @@
-# plugins: Numba's handles for other processes over ours; what has to be there on either side, with any manager.
+# plugins: Numba's handles for other processes over ours; both sides need it, with any memory manager.
 
 # ruff: noqa: ANN401  what Numba passes has no types
 
@@ -18,10 +18,10 @@ from vpmm._ipc import opening
 __all__ = ["Hooks", "export", "handle_class"]
 
 
-_TOKEN = 64  # bytes of a CUipcMemHandle, which is nothing else
+_TOKEN = 64  # the bytes of a CUipcMemHandle, which has no other fields
 
 
-# By address, for cuda-bindings 13.5 has no attribute for them, and Numba's own handles do not work with that.
+# By address, because cuda-bindings 13.5 has no attribute for the bytes, and Numba's own handles do not work with it.
 def _bytes_of(handle: Any) -> bytes:
     return ctypes.string_at(int(handle.getPtr()), _TOKEN)
 
@@ -32,7 +32,7 @@ def _with_bytes(handle: Any, token: bytes) -> Any:
 
 
 class _Token(bytes):
-    """The 64 bytes, which make the process that unpickles them know what they are; there they are plain bytes."""
+    """The 64 bytes. A process that unpickles them installs the hooks and gets plain bytes."""
 
     target: str
 
@@ -47,7 +47,7 @@ def _rebuild_token(target: str, token: bytes) -> bytes:
 
 @functools.cache
 def _struct_class(target: Any) -> Any:
-    """CUipcMemHandle, whose bytes can be sent to a process that has never heard of vpmm."""
+    """CUipcMemHandle, whose bytes can be sent to a process that does not use vpmm yet."""
 
     def reserved(self: Any) -> _Token:
         token = _Token(_bytes_of(self))
@@ -60,15 +60,15 @@ def _struct_class(target: Any) -> Any:
 class Hooks:
     """Lets a Numba's driver object open and close memory of pools by the 64 bytes of a CUipcMemHandle.
 
-    ``cuda.open_ipc_array()`` has nothing but those, and asks no memory manager. The driver object's functions are its
-    attributes; what is not ours goes on to those that were there, or to the ones that it makes when it is asked for
-    them, which needs CUDA.
+    ``cuda.open_ipc_array()`` has only those bytes, and asks no memory manager. The driver object's functions are its
+    attributes. Other handles go to the previous functions, or to those that the driver object makes on demand, which
+    needs CUDA.
     """
 
     _CALLS = ("cuIpcOpenMemHandle", "cuIpcCloseMemHandle")
 
     def __init__(self, target: Any) -> None:
-        """`target` is the module cudadrv.driver of a Numba. Calls no CUDA."""
+        """`target` is a Numba's module cudadrv.driver. Calls no CUDA."""
         self._driver = target.driver
         self._pointer = target.binding.CUdeviceptr
         self._opened: list[int] = []  # an address for each opening
@@ -76,7 +76,7 @@ class Hooks:
         self._hooks = dict(zip(self._CALLS, (self._open, self._close), strict=True))
 
     def install(self) -> None:
-        """From now on, for as long as the driver object lives."""
+        """Installs the hooks for the life of the driver object."""
         for name, hook in self._hooks.items():
             if name in vars(self._driver):
                 self._originals[name] = vars(self._driver)[name]
@@ -85,7 +85,7 @@ class Hooks:
     def _original(self, name: str) -> Callable[..., Any]:
         original = self._originals.get(name)
         if original is None:
-            # Numba makes the function when it finds none, and puts it where ours is.
+            # Numba makes a missing function and stores it in the place of ours.
             original = type(self._driver).__getattr__(self._driver, name)
             setattr(self._driver, name, self._hooks[name])
             self._originals[name] = original
@@ -115,22 +115,22 @@ class Hooks:
 
 
 class _Staged:
-    """In place of Numba's implementation of an open handle: a copy is nobody's but the caller's."""
+    """Replaces Numba's implementation of an open handle: only the caller owns a copy."""
 
     def close(self) -> None:
-        """Nothing: the source was closed when the copy was complete."""
+        """Does nothing: the source was closed when the copy was complete."""
 
 
 class _Handle:
     """Numba's IpcHandle for memory of a pool; handle_class() joins it with a target's class.
 
-    Everything is that class's, which opens and closes through the hooks, but for copies: they are made by the library,
-    which waits for them before it closes the source, and needs no peer access.
+    All work is that class's, which opens and closes through the hooks, except copies: the library makes them. It waits
+    for them before it closes the source, and needs no peer access.
     """
 
     _target: Any
     _impl: Any
-    shared: vpmm.IpcHandle  # in the exporting process it holds the memory as long as this handle lives
+    shared: vpmm.IpcHandle  # in the exporting process it holds the memory while this handle exists
 
     @classmethod
     def _of(cls, base: Any, shared: vpmm.IpcHandle, source_info: Any) -> Any:
@@ -144,7 +144,7 @@ class _Handle:
             raise ValueError("IpcHandle is already opened")
 
     def open_direct(self, context: Any) -> Any:
-        """The memory itself, as a pointer that is valid until close()."""
+        """Maps the memory; returns a pointer that is valid until close()."""
         self._require_closed()
         try:
             return super().open_direct(context)  # type: ignore[misc]
@@ -153,7 +153,7 @@ class _Handle:
             raise
 
     def open_staged(self, context: Any) -> Any:
-        """A copy on the context's device, which lives as long as the pointer does, and after close()."""
+        """Copies the memory to the context's device. The copy lives as long as the pointer, even after close()."""
         self._require_closed()
         if self.base is not None:  # type: ignore[attr-defined]
             raise ValueError("opening IpcHandle from original process")
@@ -169,20 +169,20 @@ class _Handle:
 
 
 def _rebuild(target: str, shared: vpmm.IpcHandle, source_info: Any) -> Any:
-    """What pickle calls, also in a process that has no memory manager of ours."""
+    """Called by pickle, also in a process without our memory manager."""
     return handle_class(importlib.import_module(target))._of(None, shared, source_info)
 
 
 @functools.cache
 def handle_class(target: Any) -> Any:
-    """The class of handles for a target, the module cudadrv.driver of a Numba; the first call puts the hooks there."""
+    """The class of handles for a target, a Numba's module cudadrv.driver; the first call installs the hooks."""
     Hooks(target).install()
     members = {"__module__": __name__, "__doc__": _Handle.__doc__, "_target": target}
     return type("NumbaIpcHandle", (_Handle, target.IpcHandle), members)
 
 
 def export(target: Any, memory: Any, source_info: Any) -> Any:
-    """A handle of ours for memory of a pool, and Numba's own for plain driver memory."""
+    """Our handle for memory of a pool, and Numba's own for plain driver memory."""
     kinds = ("MappedMemory", "MappedOwnedPointer", "ManagedMemory", "ManagedOwnedPointer", "PinnedMemory")
     if isinstance(memory, tuple(getattr(target, kind) for kind in kinds if hasattr(target, kind))):
         raise vpmm.Error(

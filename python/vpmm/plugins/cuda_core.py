@@ -1,4 +1,4 @@
-# plugins: cuda.core's memory resource over the pool; Numba takes the memory of kernel arguments through it, too.
+# plugins: a pool as a memory resource of cuda.core; Numba also takes the memory of kernel arguments through it.
 
 # ruff: noqa: ANN401  what Numba and cuda.core pass has no types
 
@@ -23,13 +23,13 @@ _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY and CU_STREAM_PER_THREAD
 
 
 def _default_stream() -> int:
-    """What handle 0 stands for; cuda.bindings reads this variable once, when it is imported."""
+    """The stream that handle 0 means; cuda.bindings reads this variable once, when it is imported."""
     value = os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "")
     return _PER_THREAD if value.strip().isdigit() and int(value) else _LEGACY
 
 
 def _from_handle_takes_stream() -> bool:
-    """From cuda-core 1.2 on a Buffer knows the stream that it will be freed on; without an owner this calls no CUDA."""
+    """From cuda-core 1.2 on a Buffer knows the stream of its free; without an owner this makes no CUDA call."""
     try:
         Buffer.from_handle(0, 0, stream=None)
     except TypeError:
@@ -42,14 +42,14 @@ _TAKES_STREAM = _from_handle_takes_stream()
 
 
 def _handle(stream: Any) -> int:
-    """The CUstream of whatever stream_handle() knows, or of a GraphBuilder; None and 0: the default."""
+    """The CUstream of any stream that stream_handle() accepts, or of a GraphBuilder; None and 0: the default."""
     if stream is not None and not hasattr(stream, "__cuda_stream__"):
         stream = getattr(stream, "stream", stream)  # a GraphBuilder's
     return stream_handle(stream) or _DEFAULT_STREAM
 
 
 def _core_stream(stream: Any, handle: int) -> Stream:
-    """`stream` as one of cuda.core, so that a Buffer of any library's stream is freed there and not on the default."""
+    """`stream` as a cuda.core Stream, so that a Buffer is freed on another library's stream, not on the default."""
     known = getattr(stream, "stream", stream)  # a GraphBuilder's
     return known if isinstance(known, Stream) else Stream.from_handle(handle)
 
@@ -57,25 +57,25 @@ def _core_stream(stream: Any, handle: int) -> Stream:
 class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in some versions
     """Memory of a device from its process-wide pool, for ``Device.memory_resource`` or for direct use.
 
-    Stream-ordered: a Buffer is for work queued on the stream that it was allocated for, or ordered after it. Freed on
-    that stream by the thread that allocated it, its memory is used again at once; freed in any other way (another
-    stream, another thread such as a callback's or a collector's), it is used again when all work queued so far is done.
-    Any thread may call any method, and no CUDA context needs to be current, but for a Buffer of a default stream from
-    cuda-core 1.2 on. cuda-core 0.5.1 to 1.x.
+    Stream-ordered: a Buffer is for work queued on its stream, or ordered after that work. If the thread that allocated
+    it frees it on that stream, its memory is reused at once. If another thread (a callback's or a collector's, for
+    example) or another stream frees it, its memory is reused when all work queued so far is done. Any thread may call
+    any method. No CUDA context needs to be current, except, from cuda-core 1.2 on, for a Buffer of a default stream.
+    Works with cuda-core 0.5.1 to 1.x.
     """
 
     def __init__(self, device: int = 0) -> None:
-        """The pool of the device with this ordinal, opened if need be. Raises vpmm.Error where that is not possible."""
+        """Opens the pool of the device with this ordinal if necessary. Raises vpmm.Error if that is not possible."""
         self._device = int(getattr(device, "device_id", device))
         self._pool = Pool.default(self._device)
-        # address -> (stream, thread, what keeps the stream alive). An address is here from its allocation to its free.
+        # address -> (stream, thread, object that keeps the stream alive), from an allocation to its free
         self._live: dict[int, tuple[int, int, object]] = {}
         self._abandoned = False
 
     def allocate(self, size: int, stream: Any = None) -> Buffer:
-        """`size` bytes, owned by the Buffer, for `stream`; None is the default stream. 0 bytes have the address 0.
+        """`size` bytes for `stream`, owned by the Buffer; None is the default stream. 0 bytes have the address 0.
 
-        Raises vpmm.OutOfMemoryError, which is a MemoryError, and TypeError for what is no stream.
+        Raises vpmm.OutOfMemoryError, which is a MemoryError, and TypeError if `stream` is no stream.
         """
         if size == 0:
             return Buffer.from_handle(0, 0, self)
@@ -91,10 +91,10 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
             raise
 
     def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
-        """Gives a Buffer's memory back; cuda.core calls this when the Buffer is closed or collected.
+        """Frees a Buffer's memory; cuda.core calls this when the Buffer is closed or collected.
 
-        `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that is
-        not allocated from this resource, and TypeError for what is no stream; then nothing is freed.
+        `stream` None is the stream of the allocation. Address 0 does nothing. Raises vpmm.Error for an address that
+        this resource has not allocated, and TypeError if `stream` is no stream; then nothing is freed.
         """
         pointer = int(ptr or 0)
         if pointer == 0:
@@ -106,8 +106,8 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
                 return
             raise vpmm.Error(f"{pointer:#x} is not allocated from this memory resource, or was freed before")
         handle, thread, _ = entry
-        # Note [Frees on the allocating thread]: a Buffer may die anywhere. On the thread that allocated it CUDA may be
-        # called, which a callback's thread must not; and the per-thread default stream is the same stream there only.
+        # Note [Frees on the allocating thread]: a Buffer may end on any thread. The thread that allocated it may call
+        # CUDA, which a callback's thread must not; and only there the per-thread default stream is the same stream.
         if process_ends() or thread != threading.get_ident() or freed_on not in (None, handle):
             self._pool.deallocate_deferred(pointer)
         else:
@@ -117,9 +117,9 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
                 self._pool.deallocate_deferred(pointer)
 
     def abandon(self) -> None:
-        """Frees everything that is allocated, once all work queued so far is done; what Buffers say later is ignored.
+        """Frees all allocations once all work queued so far is done; later frees by their Buffers are ignored.
 
-        For a CUDA context that is being reset: the streams that the Buffers know will not exist any more.
+        For a CUDA context that is being reset: the streams of the Buffers will no longer exist.
         """
         self._abandoned = True
         while self._live:
@@ -146,7 +146,7 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
 
     @property
     def device_id(self) -> int:
-        """The ordinal of the device whose memory this is."""
+        """The ordinal of the resource's device."""
         return self._device
 
     def __repr__(self) -> str:
@@ -154,9 +154,9 @@ class MemoryResource(_Base):  # type: ignore[misc]  # cuda.core has no types in 
 
 
 def exchange_resource(device: Any, resource: Any) -> Any:
-    """Gives a cuda.core Device a memory resource and returns the one it had; None is the default it makes when asked.
+    """Sets the memory resource of a cuda.core Device and returns the previous one; None is the default resource.
 
-    The public getter would create that default, a driver pool that nobody uses.
+    The public getter would create that default, a driver pool that nothing uses.
     """
     if hasattr(device, "_memory_resource"):
         previous = device._memory_resource
@@ -184,9 +184,9 @@ _installing = threading.RLock()  # the collector may run a release inside
 
 
 def hold_resource(holder: object, device: Any, ordinal: int) -> None:
-    """A cuda.core Device has a resource of ours until its last holder releases it or dies; twice does nothing.
+    """Keeps a resource of ours on a cuda.core Device until its last holder releases it or dies; twice does nothing.
 
-    Where the program has given the device a MemoryResource of vpmm by itself, that stays and nobody holds anything.
+    If the program itself has set a MemoryResource of vpmm, it stays, and there are no holders.
     """
     with _installing:
         place = _installed.get(id(device))
@@ -203,9 +203,9 @@ def hold_resource(holder: object, device: Any, ordinal: int) -> None:
 
 
 def release_resource(holder: object, device: Any) -> MemoryResource | None:
-    """At the last holder's release the device has again what it had before, if nobody has changed that since.
+    """Restores the previous resource of the device at the last holder's release, unless it was changed since.
 
-    Returns the resource that nobody holds any more, for the caller to abandon; None while others hold it.
+    Returns the resource without holders, for the caller to abandon; None while other holders remain.
     """
     return _release(id(holder), id(device))
 
@@ -221,7 +221,7 @@ def _release(holder: int, device: int) -> MemoryResource | None:
             return None
         del _installed[device]
         current = exchange_resource(place.device, place.replaced)
-        if current is not place.resource:  # the program has set one of its own since
+        if current is not place.resource:  # the program has set its own since
             exchange_resource(place.device, current)
         return place.resource
 

@@ -1,4 +1,4 @@
-# plugins: CuPy's device memory from the pools, through its allocators of C functions.
+# plugins: makes CuPy allocate device memory from the pools, through its allocators of C functions.
 
 """CuPy on VPMM: ``vpmm.use_for_cupy()``, or ``VPMM_CUPY=1`` in the environment. docs/guides/cupy.md is the guide."""
 
@@ -15,32 +15,32 @@ from vpmm.errors import Error
 
 __all__ = ["allocator", "install", "is_installed"]
 
-_LEAST = 13  # of CuPy's major versions
-_RAISES = (14, 1, 1)  # from here on CuPy turns what a C function throws into an error of Python's
+_LEAST = 13  # the oldest major version of CuPy
+_RAISES = (14, 1, 1)  # from this version on CuPy turns exceptions of a C function into Python errors
 
 
 def install() -> None:
     """Makes CuPy allocate all device memory from the process-wide pools, from now on.
 
-    Memory that CuPy has already stays where it is. A pool is opened by the first allocation on its device, with the
-    settings of the VPMM_ variables or of ``vpmm.configure()``. Calling it again does nothing. Raises vpmm.Error when
-    CuPy is missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``.
+    Existing allocations of CuPy stay where they are. The first allocation on a device opens its pool, with the settings
+    of the VPMM_ variables or of ``vpmm.configure()``. Calling it again does nothing. Raises vpmm.Error if CuPy is
+    missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``.
     """
     _import_cupy().cuda.set_allocator(allocator())
 
 
 def is_installed() -> bool:
-    """Whether CuPy allocates from the pools, in this thread as it is now. Imports CuPy."""
+    """Whether CuPy currently allocates from the pools in this thread. Imports CuPy."""
     return bool(_import_cupy().cuda.get_allocator() == allocator())
 
 
 @functools.lru_cache(maxsize=1)
 def allocator() -> Callable[[int], Any]:
-    """The allocator itself, for ``cupy.cuda.using_allocator``: bytes to a ``cupy.cuda.MemoryPointer``.
+    """The allocator itself, for ``cupy.cuda.using_allocator``: takes bytes, returns a ``cupy.cuda.MemoryPointer``.
 
-    Memory is for work on the stream that is current then, keeps its Stream object alive, and is freed in the order of
-    that stream; behind all streams, if it was a cupy.cuda.ExternalStream. Raises CuPy's
-    OutOfMemoryError, whose cause is vpmm.OutOfMemoryError with the pool's report. vpmm.Error: as for install().
+    The memory is for work on the current stream. It keeps that Stream object alive and is freed in the order of the
+    stream; for a cupy.cuda.ExternalStream it is freed after the work of all streams. Raises CuPy's OutOfMemoryError,
+    whose cause is vpmm.OutOfMemoryError with the pool's report. Raises vpmm.Error as install() does.
     """
     cupy = _import_cupy()
     from cupy_backends.cuda import stream

@@ -1,14 +1,14 @@
 # plugins: Numba's external memory manager (NBEP 7): Numba's arrays and kernel arguments come from the pool.
 
-"""The memory manager that Numba is given, for numba-cuda 0.25 and newer and for numba-cuda-mlir.
+"""The memory manager for numba-cuda 0.25 and newer and for numba-cuda-mlir.
 
-Three ways to select it, before the first CUDA context of the process:
+There are three ways to select it, before the first CUDA context of the process:
 
 - ``NUMBA_CUDA_MEMORY_MANAGER=vpmm`` in the environment;
 - ``vpmm.use_for_numba()``;
 - ``numba.cuda.set_memory_manager(vpmm.NumbaMemoryManager)``.
 
-Importing this module imports no Numba and touches no CUDA. docs/guides/numba.md says what changes for a program.
+Importing this module imports no Numba and makes no CUDA call. docs/guides/numba.md says what changes for a program.
 """
 
 # ruff: noqa: ANN401  what Numba and cuda.core pass has no types
@@ -40,17 +40,17 @@ __all__ = ["make_memory_manager", "use_for_numba"]
 _KERNEL_ARGUMENTS = "VPMM_NUMBA_KERNEL_ARGUMENTS"
 _TARGETS = ("numba.cuda", "numba_cuda_mlir.cuda")
 
-# What use_for_numba said; None: the environment decides.
+# The arguments of use_for_numba; None: the environment decides.
 _order: Literal["context", "legacy"] | None = None
 _kernel_arguments: bool | None = None
 
 
 class _Manager:
-    """The nine operations of NBEP 7 and managed memory; make_memory_manager() joins it with a target's base class.
+    """The nine operations of NBEP 7 and managed memory; make_memory_manager() adds a target's base class.
 
-    One per CUDA context; those of one device share its process-wide pool. Numba calls all methods, from any thread;
-    allocating ones with the context current. The base is Numba's plain one and not the host-only one, whose tables are
-    keyed by address, whose finalizers call CUDA from any thread and whose queue has no lock.
+    There is one per CUDA context; the managers of one device share its process-wide pool. Numba calls all methods, from
+    any thread, and those that allocate with the context current. The base is Numba's plain class and not the host-only
+    one: its tables are keyed by address, its finalizers call CUDA from any thread, and its queue has no lock.
     """
 
     context: Any
@@ -60,27 +60,28 @@ class _Manager:
     _out_of_memory: type[Exception]
 
     def __init__(self, *, context: Any) -> None:
-        """`context` is Numba's Context, or None for the instance that it makes to read the version. Calls no CUDA."""
+        """`context` is Numba's Context; None for the instance from which Numba reads the version. Calls no CUDA."""
         super().__init__(context=context)  # type: ignore[call-arg]  # the base that make_memory_manager() adds
         self._ledger = Ledger(self._target, context)
         self._weak_context = None if context is None else weakref.proxy(context)
         self._ready = False
-        self._starting = threading.RLock()  # the collector may run somebody's __del__ inside, which uses CUDA
+        self._starting = threading.RLock()  # the collector may run a __del__ inside, which uses CUDA
         self._core_device: Any = None  # the cuda.core Device whose memory resource we hold
 
     # --- lifecycle ---
 
     def initialize(self) -> None:
-        """Numba calls this before nearly every operation, under its own lock: after the first time it is one test."""
+        """Numba calls this before nearly every operation, under its own lock: after the first call it is one test."""
         if not self._ready:
             self._start()
 
     def _start(self) -> Pool:
-        takes_kernel_arguments = _takes_kernel_arguments()  # before anything is changed, for the variable may be wrong
+        takes_kernel_arguments = _takes_kernel_arguments()  # before any change, because the variable may be invalid
         with self._starting:
             pool = self._ledger.pool
             if pool is None:
-                # Not self.context.device.id: the device of a context that others made may be a bare CUdevice.
+                # Not self.context.device.id: in a context that another library created, the device may be a bare
+                # CUdevice.
                 device = int(self._target.driver.cuCtxGetDevice())
                 pool = Pool.default(device) if _order is None else Pool.configure(device, any_stream=_order)
                 self._ledger.pool = pool
@@ -112,25 +113,25 @@ class _Manager:
         return release_resource(self, device)
 
     def reset(self) -> None:
-        """Frees what this manager allocated; memory of others stays.
+        """Frees the memory that this manager allocated; other memory stays.
 
-        The memory resource of cuda.core's device, and kernel arguments from it, go with the last manager that holds it.
-        May come before initialize(), twice, and with no context current. Device memory is used again when all work
-        queued so far is done; host memory is gone at once, and arrays over it must not be touched.
+        The memory resource of cuda.core's device, and kernel arguments from it, end with the last manager that holds
+        it. May precede initialize(), may be called twice, and with no context current. Device memory is reused when all
+        work queued so far is done. Host memory is freed at once, and arrays over it must not be used any more.
         """
         with self._starting:
             self._ready = False
             self._extents.release(self)
             resource = self._release_resource()
         if resource is not None:
-            resource.abandon()  # may run what streams' owners do when they are dropped
+            resource.abandon()  # may run destructors of the streams' owners
         self._ledger.reset()
 
     @contextlib.contextmanager
     def defer_cleanup(self) -> Iterator[None]:
-        """While entered, nothing is unmapped, released or waited for, and host memory is not freed; nests.
+        """Defers cleanup in the block: nothing is unmapped, released or waited for, host memory is not freed. Nests.
 
-        Freed device memory is used again meanwhile. Running out of memory overrides all of this.
+        Freed device memory is still reused, and the pool still releases memory rather than run out.
         """
         pool = self._pool()
         pool.defer_cleanup_begin()
@@ -143,9 +144,9 @@ class _Manager:
     # --- allocating ---
 
     def memalloc(self, size: int) -> Any:
-        """`size` bytes of device memory that any stream may use at once, as a MemoryPointer.
+        """`size` bytes of device memory for immediate use on any stream, as a MemoryPointer.
 
-        Raises an error that is a MemoryError, a vpmm.Error and Numba's CudaAPIError when memory runs out.
+        When memory runs out, raises an error that is a MemoryError, a vpmm.Error and Numba's CudaAPIError.
         """
         ledger = self._ledger
         if ledger.pending:
@@ -162,14 +163,14 @@ class _Manager:
         return target.MemoryPointer(self._weak_context, target.binding.CUdeviceptr(address), size, finalizer=finalizer)
 
     def memallocmanaged(self, size: int, attach_global: bool = True) -> Any:
-        """`size` bytes that host and device share, from the driver: a pool's memory is the device's alone."""
+        """`size` bytes that host and device share, from the driver: only the device can access a pool's memory."""
         flags = self._target.binding.CUmemAttach_flags
         flag = flags.CU_MEM_ATTACH_GLOBAL if attach_global else flags.CU_MEM_ATTACH_HOST
         pointer = self._from_driver("cuMemAllocManaged", size, flag.value)
         return self._host_memory(self._target.ManagedMemory, pointer, size, "cuMemFree")
 
     def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
-        """`size` bytes of page-locked host memory from the driver, seen by the device if `mapped`."""
+        """`size` bytes of page-locked host memory from the driver, mapped for the device if `mapped`."""
         binding = self._target.binding
         flags = binding.CU_MEMHOSTALLOC_DEVICEMAP if mapped else 0
         flags |= binding.CU_MEMHOSTALLOC_PORTABLE if portable else 0
@@ -178,7 +179,7 @@ class _Manager:
         return self._host_memory(self._page_locked(mapped), pointer, size, "cuMemFreeHost")
 
     def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:
-        """Locks the pages of `owner`'s memory until the result is dropped, which unlocks them at once."""
+        """Page-locks `owner`'s memory until the result is dropped, which unlocks it at once."""
         self._pool()
         self._ledger.unpin()  # the range may be one that another thread dropped
         flags = self._target.binding.CU_MEMHOSTREGISTER_DEVICEMAP if mapped else 0
@@ -189,7 +190,7 @@ class _Manager:
         return self._target.MappedMemory if mapped else self._target.PinnedMemory
 
     def _from_driver(self, call: str, *arguments: int) -> Any:
-        """A driver call that takes memory; when there is none, once more after giving up all that is idle here."""
+        """Makes a driver call that needs memory; if it runs out, retries once after releasing all idle memory here."""
         pool, ledger = self._pool(), self._ledger
         ledger.settle()
         allocate = getattr(self._target.driver, call)
@@ -212,28 +213,28 @@ class _Manager:
             raise
         if kind is self._target.PinnedMemory:
             return memory
-        # Numba counts the references to these and frees at zero, where a fresh one begins: somebody has to own the
-        # first reference, and the object itself has to live as long as there is one.
+        # Numba counts references to these objects and frees at zero, where a new one begins: so the first reference
+        # needs an owner, and the object must live as long as there is a reference.
         self._ledger.keep(serial, memory)
         return memory.own()
 
     # --- asking ---
 
     def get_memory_info(self) -> Any:
-        """(free, total) bytes of the device; free counts what the pool holds and could hand out."""
+        """(free, total) bytes of the device; free includes the idle memory that the pool could hand out."""
         pool = self._pool()
         self._ledger.settle()
         free, total = pool.memory_info()
         return self._target.MemoryInfo(free=free, total=total)
 
     def get_ipc_handle(self, memory: Any) -> Any:
-        """A handle for other processes, as Numba's own: of memory of a pool, a view of it, or what others allocated.
+        """A handle for other processes, as Numba's own, for memory of a pool, a view of it, or other memory.
 
-        Memory of a pool is held until the handle is collected. Raises vpmm.Error for host and managed memory, and for
-        what CUDA cannot share.
+        The handle holds memory of a pool until the handle is collected. Raises vpmm.Error for host and managed memory,
+        and for memory that CUDA cannot share.
         """
         device = self.context.device
-        # A context that others made may have a bare CUdevice.
+        # A context that another library created may have a bare CUdevice.
         identity = device.get_device_identity() if hasattr(device, "get_device_identity") else None
         return _numba_ipc.export(self._target, memory, identity)
 
@@ -251,7 +252,7 @@ def _takes_kernel_arguments() -> bool:
 
 
 def _out_of_memory_error(target: ModuleType) -> type[Exception]:
-    """For whoever catches MemoryError, vpmm.Error or, as Numba itself does, CudaAPIError with its code."""
+    """Out of memory as a MemoryError, a vpmm.Error and, as in Numba itself, a CudaAPIError with its code."""
 
     def __init__(self: Any, message: str) -> None:  # noqa: N807
         target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, message)
@@ -290,7 +291,7 @@ def make_memory_manager(cuda: ModuleType) -> type[Any]:
 
 
 def _asking_target() -> str | None:
-    """Which Numba is up the call stack: both read the same variable, and take classes of their own only."""
+    """The Numba in the call stack: both packages read the same variable, and each accepts only its own classes."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -302,7 +303,7 @@ def _asking_target() -> str | None:
 
 
 def _cuda() -> ModuleType:
-    """The Numba that asks, else the one that is imported already, else the one that is installed."""
+    """The Numba that asks, else one that is already imported, else an installed one."""
     asking = _asking_target()
     loaded = [target for target in _TARGETS if target in sys.modules]
     for target in [asking] if asking else loaded + [name for name in _TARGETS if name not in loaded]:
@@ -318,7 +319,7 @@ def _cuda() -> ModuleType:
 
 
 def __getattr__(name: str) -> Any:
-    """`_numba_memory_manager` is what Numba looks for; classes are made when asked for, so that Numba is optional."""
+    """Numba reads `_numba_memory_manager`; the classes are created on demand, so that Numba is optional."""
     if name in ("_numba_memory_manager", "NumbaMemoryManager"):
         return make_memory_manager(_cuda())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -330,15 +331,15 @@ def use_for_numba(
     kernel_arguments: bool | None = None,
     _stacklevel: int = 2,
 ) -> None:
-    """Numba allocates from the pool from the next CUDA context on. Call it before the first; it calls no CUDA itself.
+    """Makes Numba allocate from the pool from the next CUDA context on. Call it before the first; makes no CUDA call.
 
-    `order` says what must be done before freed memory is used again: "context", all work of the device's context, or
-    "legacy", all work of blocking streams, which all streams are that Numba makes; None is VPMM_ANY_STREAM. Where a
-    pool is open already with another one, the first context raises vpmm.Error. `kernel_arguments` False leaves host
-    arrays that are passed to kernels to cuda.core; None is VPMM_NUMBA_KERNEL_ARGUMENTS.
+    `order` is the work that must be done before freed memory is reused. "context" is all work of the device's context.
+    "legacy" is all work of blocking streams; every stream that Numba creates is one. None: as VPMM_ANY_STREAM says. If
+    a pool is already open with another order, the first context raises vpmm.Error. `kernel_arguments` False leaves host
+    arrays that are passed to kernels to cuda.core; None: as VPMM_NUMBA_KERNEL_ARGUMENTS says.
 
-    Warns and does nothing where NUMBA_CUDA_MEMORY_MANAGER names another manager (NBEP 7) or Numba runs its simulator;
-    warns where a context exists, which keeps its manager. Raises vpmm.Error where no Numba is installed.
+    Warns and does nothing if NUMBA_CUDA_MEMORY_MANAGER names another manager (NBEP 7) or Numba runs its simulator.
+    Warns if a context exists, because that context keeps its manager. Raises vpmm.Error if Numba is not installed.
     """
     global _order, _kernel_arguments
     if order not in (None, "context", "legacy"):

@@ -1,8 +1,9 @@
-# plugins: to be imported by a process that is sent the 64 bytes of a handle only, and has no memory manager of ours.
+# plugins: for a process that receives only the 64 bytes of a handle and does not have our memory manager.
 
-"""Importing this module lets ``cuda.open_ipc_array()`` open memory of a pool, whatever memory manager Numba has.
+"""Importing this module lets ``cuda.open_ipc_array()`` open memory of a pool, with any memory manager of Numba.
 
-A process that has the manager, or unpickles a handle, needs no import. It imports Numba, and touches no CUDA.
+A process that has the manager, or unpickles a handle, does not need the import. It imports Numba and makes no CUDA
+call.
 """
 
 from __future__ import annotations

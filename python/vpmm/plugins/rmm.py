@@ -1,13 +1,13 @@
-# plugins: RMM's device memory from the pools: builds, loads and installs the resource in rmm_resource/
+# plugins: makes RMM allocate from the pools: builds, loads and installs the resource in rmm_resource/
 
-"""RMM, and with it cuDF, cuML and what else draws from RMM, on VPMM.
+"""RMM on VPMM, and with it cuDF, cuML and every other user of RMM.
 
-``VPMM_RMM=1 python program.py`` installs it when RMM is imported; ``vpmm.use_for_rmm()`` does it by hand.
+``VPMM_RMM=1 python program.py`` installs it when RMM is imported; ``vpmm.use_for_rmm()`` installs it by a call.
 docs/guides/rmm.md is the guide.
 
-RMM's interface is C++ and Cython and differs between its versions, so the resource is compiled for the RMM that is
-here, once: with Cython, g++ and the headers of RMM's package, in about ten seconds, into a cache (VPMM_CACHE_DIR, else
-~/.cache/vpmm). Where that is not possible, RMM calls the pool through Python functions.
+RMM's interface is C++ and Cython and differs between its versions, so the resource is compiled once for the installed
+RMM: with Cython, g++ and the headers of RMM's package, in about ten seconds, into a cache (VPMM_CACHE_DIR, else
+~/.cache/vpmm). If that is not possible, RMM calls the pool through Python functions.
 """
 
 # ruff: noqa: ANN401  RMM's module and its resources have no type here
@@ -36,24 +36,24 @@ __all__ = ["build", "install", "is_installed", "memory_resource"]
 
 _SOURCES = Path(__file__).resolve().with_name("rmm_resource")
 _MODULE = "vpmm_rmm_resource"
-_MOST_BYTES = 1 << 47  # a larger request is none of the pool's, and RMM's users expect that memory runs out
-# RMM's wheels have classes on the heap. Deleting an object of theirs lets go of its class, which would free a class of
-# ours that is static, so ours is on the heap, too.
+_MOST_BYTES = 1 << 47  # the pool takes no larger request, and RMM's users expect an out-of-memory error
+# RMM's wheels have classes on the heap. Deleting one of their objects drops a reference to its class, which would free
+# a static class of ours, so ours is on the heap, too.
 _HEAP_TYPES = "-DCYTHON_USE_TYPE_SPECS=1"
-_OLDEST = (26, 6)  # earlier ones take no resource of cuda::mr
+_OLDEST = (26, 6)  # earlier versions take no resource of cuda::mr
 
 _lock = threading.Lock()
-_compiled: Any = None  # the module, once it was loaded
-_reason = ""  # why there is none, once that was found out
+_compiled: Any = None  # the module, once it is loaded
+_reason = ""  # why it cannot be loaded, once that is known
 
 
 def install() -> None:
-    """Makes RMM draw the memory of all devices from the process-wide pools: each device's resource is then ours.
+    """Makes RMM allocate the memory of all devices from the process-wide pools: sets each device's resource.
 
-    Devices whose resource is ours already, or stacks on ours, stay as they are. Resources that the program sets later,
-    ``rmm.reinitialize()`` among them, take its place. No CUDA context is made; a pool is opened by the first allocation
-    on its device. Raises vpmm.Error when RMM is missing or older than 26.06, and where there is no CUDA driver; warns
-    when the resource cannot be compiled and calls go through Python.
+    A device whose resource is, or stacks on, one of VPMM stays as it is. Resources that the program sets later replace
+    it, including those of ``rmm.reinitialize()``. No CUDA context is created; the first allocation on a device opens
+    its pool. Raises vpmm.Error if RMM is missing or older than 26.06, or there is no CUDA driver. Warns if the resource
+    cannot be compiled and calls go through Python.
     """
     rmm = _import_rmm()
     for device in range(vpmm.device_count()):
@@ -62,17 +62,17 @@ def install() -> None:
 
 
 def is_installed(device: int = 0) -> bool:
-    """Whether RMM's resource of `device` is ours, or stacks on ours, in this process. Imports nothing."""
+    """Whether RMM's resource of `device` is, or stacks on, VPMM's in this process. Imports nothing."""
     rmm = sys.modules.get("rmm")
     return rmm is not None and _is_ours(rmm.mr.get_per_device_resource(device))
 
 
 def memory_resource(device: int = 0) -> Any:
-    """A resource of RMM's for the process-wide pool of `device`, for RMM's adaptors or for direct use.
+    """An RMM resource for the process-wide pool of `device`, for RMM's adaptors or for direct use.
 
-    A rmm.mr.DeviceMemoryResource; the pool is opened by its first allocation. Out of memory is a MemoryError with the
-    pool's report. Where the compiled resource cannot be had, it is a rmm.mr.CallbackMemoryResource, whose calls hold
-    the interpreter's lock, and the first one warns why. Raises vpmm.Error when RMM is missing or older than 26.06.
+    It is a rmm.mr.DeviceMemoryResource; its first allocation opens the pool. Running out of memory is a MemoryError
+    with the pool's report. If the resource cannot be compiled, it is a rmm.mr.CallbackMemoryResource, whose calls hold
+    the GIL, and the first one warns with the reason. Raises vpmm.Error if RMM is missing or older than 26.06.
     """
     global _compiled, _reason
     _import_rmm()
@@ -88,9 +88,10 @@ def memory_resource(device: int = 0) -> Any:
 
 
 def build() -> Path:
-    """The resource's library for the RMM that is here; compiles it unless the cache has it.
+    """Returns the resource's library for the installed RMM; compiles it if the cache lacks it.
 
-    Processes that need it at the same time wait for one of them. Raises vpmm.Error with the compiler's words.
+    If several processes need it at the same time, one compiles and the others wait. Raises vpmm.Error with the
+    compiler's output.
     """
     rmm = _import_rmm()
     abi = sysconfig.get_config_var("SOABI")
@@ -154,7 +155,7 @@ def _places(package: str) -> list[Path]:
 
 
 def _rmm_libraries() -> list[str]:
-    """librmm, which the process has loaded already."""
+    """librmm, which the process has already loaded."""
     mapped = Path("/proc/self/maps").read_text().split()
     return sorted({word for word in mapped if re.search(r"/librmm\.so[.\d]*$", word)})
 
@@ -195,7 +196,7 @@ def _through_python(device: int) -> Any:
         pool = Pool.default(device)
         try:
             pool.deallocate(pointer, stream_handle(stream))
-        except Error:  # nothing changed, and nobody would be told
+        except Error:  # nothing changed, and there is no caller to report to
             pool.deallocate_deferred(pointer)
 
     return _callback_class()(allocate, deallocate)

@@ -1,12 +1,12 @@
-# plugins: PyTorch's CUDA memory from the pools: builds, loads and installs the allocator in torch_allocator/
+# plugins: makes PyTorch allocate from the pools: builds, loads and installs the allocator in torch_allocator/
 
 """PyTorch on VPMM: the whole CUDA allocator interface, without a change to the program.
 
-``VPMM_TORCH=1 python train.py`` installs it at the end of ``import torch``, in the program and in all of its children;
-``vpmm.use_for_torch()`` does it by hand. docs/guides/pytorch.md is the guide.
+``VPMM_TORCH=1 python train.py`` installs it at the end of ``import torch``, in the program and in all of its child
+processes; ``vpmm.use_for_torch()`` installs it by a call. docs/guides/pytorch.md is the guide.
 
-PyTorch's interface is C++ and differs between its minor versions, so the allocator is compiled for the PyTorch that is
-here, once: with g++ and the headers of PyTorch's package, in about twenty seconds, into a cache (VPMM_CACHE_DIR, else
+PyTorch's interface is C++ and differs between its minor versions, so the allocator is compiled once for the installed
+PyTorch: with g++ and the headers of PyTorch's package, in about twenty seconds, into a cache (VPMM_CACHE_DIR, else
 ~/.cache/vpmm). ``python -m vpmm build-torch`` does that ahead of time.
 """
 
@@ -27,18 +27,18 @@ from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compil
 
 __all__ = ["build", "install", "is_installed"]
 
-_SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # of which allocator.cpp is compiled
-_LEAST_MINOR = 11  # of PyTorch 2: earlier ones have another interface
+_SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # allocator.cpp is the file that is compiled
+_LEAST_MINOR = 11  # of PyTorch 2: earlier versions have another interface
 _NCCL_HOOKS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
 
 def install() -> None:
     """Makes PyTorch allocate all CUDA memory from the process-wide pools, for the life of the process.
 
-    Call it before the first CUDA call of PyTorch; calling it again does nothing. A pool is opened by the first
-    allocation on its device, with the settings of the VPMM_ variables or of ``vpmm.configure()``. Raises vpmm.Error
-    when PyTorch is missing, is older than 2.11 or has no CUDA, when CUDA is initialized already, and when the
-    allocator cannot be built.
+    Call it before PyTorch's first CUDA call; calling it again does nothing. The first allocation on a device opens its
+    pool, with the settings of the VPMM_ variables or of ``vpmm.configure()``. Raises vpmm.Error if PyTorch is missing,
+    is older than 2.11 or has no CUDA, if CUDA is already initialized, if the program has given PyTorch another
+    allocator, and if the allocator cannot be built.
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
@@ -55,9 +55,10 @@ def is_installed() -> bool:
 
 
 def build() -> Path:
-    """The allocator's library for the PyTorch that is here; compiles it unless the cache has it.
+    """Returns the allocator's library for the installed PyTorch; compiles it if the cache lacks it.
 
-    Processes that need it at the same time wait for one of them. Raises vpmm.Error with the compiler's words.
+    If several processes need it at the same time, one compiles and the others wait. Raises vpmm.Error with the
+    compiler's output.
     """
     torch = _import_torch()
     facts = (torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI)
@@ -112,7 +113,7 @@ def _load(path: Path, minor: int) -> ctypes.CDLL:
 
 
 def _refuse_segment_registration() -> None:
-    """NCCL would register whole segments and learn of no remapping; memory pools are registered instead."""
+    """Refuses segment registration: NCCL would not notice remapping. Memory pools are registered instead."""
     for name in _NCCL_HOOKS:
         if os.environ.get(name, "0") not in ("", "0"):
             os.environ[name] = "0"

@@ -12,10 +12,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class BadFile(ValueError):  # noqa: N818  says what it is
-    """A file that is not what it should be: `FILE:OFFSET: reason`, where OFFSET is a byte, or a line of CSV."""
+    """A file that is not what it should be: `FILE:OFFSET: reason`, where OFFSET is a byte, or a line of CSV.
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(f"{path}:{offset}: {reason}")
+    None, `FILE: reason`: the reason itself names the place, as `segments[0].address`.
+    """
+
+    def __init__(self, path: str, offset: int | None, reason: str) -> None:
+        super().__init__(f"{path}: {reason}" if offset is None else f"{path}:{offset}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason

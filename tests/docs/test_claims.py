@@ -1,0 +1,240 @@
+"""tests: every claim of the README, of docs/where-it-loses.md and of each section called Limits has a proof.
+
+claims.toml has them in the order of their pages. A claim is proved by tests, or by figures that stand in a file of
+results; a sentence of a page that is in no claim fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import json
+import operator
+import re
+import statistics
+import sys
+import tomllib
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from test_named_tests import defined_tests
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/torch"))
+import tables  # noqa: E402  after its folder is known
+
+WHOLE_PAGES = ["README.md", "docs/where-it-loses.md"]
+PAGES = ["*.md", "docs/**/*.md", "examples/**/*.md"]
+CLAIMS: dict[str, Any] = tomllib.loads((ROOT / "tests/docs/claims.toml").read_text())
+LIMITS = re.compile(r"^#+ (?:Limits|Limitations)\n(.*?)(?=^#+ |\Z)", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMENT = re.compile(r"(?:#|//) (.*)")
+HEADING_OR_RULE = re.compile(r"^#+ .*$|^\|[-|]+\|$|^#include .*$", re.MULTILINE)
+MEASURED = re.compile(r"\d[\d,]*(?:\.\d+)?(?=(?: ms| us| ns| times)\b)")
+OPERATORS = {ast.Div: operator.truediv, ast.Mult: operator.mul, ast.Sub: operator.sub, ast.Add: operator.add}
+CONSTANTS = {1000.0, 2.0**26}  # between units; and the 64 MiB of the promise
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def comments_only(block: re.Match[str]) -> str:
+    """Of code its comments; a block without a language is a picture, and stays."""
+    return "\n".join(COMMENT.findall(block.group(2))) if block.group(1) else block.group(2)
+
+
+def claiming_text(page: str) -> str:
+    """What needs a proof: of some pages all, of others their sections called Limits."""
+    text = read(page)
+    parts = [text] if page in WHOLE_PAGES else LIMITS.findall(text)
+    return words(HEADING_OR_RULE.sub("", BLOCK.sub(comments_only, "\n".join(parts))))
+
+
+def claiming_pages() -> list[str]:
+    found = {str(path.relative_to(ROOT)) for pattern in PAGES for path in ROOT.glob(pattern)}
+    return sorted(page for page in found if claiming_text(page))
+
+
+def claims() -> Iterator[tuple[str, dict[str, Any]]]:
+    for page, entries in CLAIMS.items():
+        for entry in entries:
+            yield page, entry
+
+
+def unproved(page: str) -> str:
+    """What is left of a page's text without its claims."""
+    left = claiming_text(page)
+    for entry in CLAIMS.get(page, []):
+        left = left.replace(words(entry["text"]), " ", 1)
+    return re.sub(r"[^\w]+", " ", left).strip()
+
+
+def numbers(row: str) -> set[float]:
+    return {float(number.replace(",", "")) for number in re.findall(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?", row)}
+
+
+def value(formula: str, known: set[float]) -> float:
+    """Of a formula over numbers that stand in a file."""
+
+    def of(node: ast.expr) -> float:
+        if isinstance(node, ast.BinOp):
+            return float(OPERATORS[type(node.op)](of(node.left), of(node.right)))
+        assert isinstance(node, ast.Constant) and isinstance(node.value, int | float), formula
+        number = float(node.value)
+        assert number in known | CONSTANTS, f"{number} is not in the row"
+        return number
+
+    return of(ast.parse(formula, mode="eval").body)
+
+
+def rows(figure: dict[str, str]) -> set[float]:
+    """The numbers of the lines that a figure is from; `row` is how each of them begins, and no other line."""
+    known: set[float] = set()
+    lines = read(figure["file"]).splitlines()
+    for begin in figure["row"].split(" ; "):
+        found = [line for line in lines if line.startswith(begin)]
+        assert len(found) == 1, f"{len(found)} lines of {figure['file']} begin with {begin}"
+        separators = ",=" if figure["file"].endswith((".csv", ".txt")) else "="
+        known |= numbers(found[0].translate(dict.fromkeys(map(ord, separators), " ")))
+    return known
+
+
+class Claims(unittest.TestCase):
+    def test_every_sentence_of_a_claiming_page_is_a_claim(self) -> None:
+        pages = claiming_pages()
+        self.assertGreater(len(pages), len(WHOLE_PAGES))
+        for page in pages:
+            with self.subTest(page=page):
+                self.assertEqual(unproved(page), "")
+
+    def test_every_claim_stands_in_its_page(self) -> None:
+        for page, entry in claims():
+            with self.subTest(page=page):
+                self.assertIn(words(entry["text"]), claiming_text(page))
+
+    def test_every_claim_has_a_proof_that_exists(self) -> None:
+        defined = defined_tests()
+        for page, entry in claims():
+            with self.subTest(page=page, text=entry["text"]):
+                proofs = [*entry.get("tests", []), *entry.get("figures", [])]
+                self.assertTrue(proofs or entry.get("no_claim") or "not measured" in entry["text"])
+                for name in entry.get("tests", []):
+                    self.assertTrue((ROOT / name).is_file() if "/" in name else name in defined, name)
+
+    def test_every_figure_is_that_of_its_file(self) -> None:
+        for page, entry in claims():
+            for figure in entry.get("figures", []):
+                with self.subTest(page=page, figure=figure):
+                    said, decimals = figure["is"].replace(",", ""), len(figure["is"].partition(".")[2])
+                    found = value(figure.get("of", said), rows(figure))
+                    self.assertEqual(f"{found:.{decimals}f}", said)
+                    self.assertIn(figure["is"], entry["text"])
+
+    def test_every_measured_figure_of_a_claim_without_a_test_is_looked_up(self) -> None:
+        for page, entry in claims():
+            if entry.get("figures") and not entry.get("tests"):
+                with self.subTest(page=page, text=entry["text"]):
+                    self.assertLessEqual(set(MEASURED.findall(entry["text"])), {f["is"] for f in entry["figures"]})
+
+
+class Readme(unittest.TestCase):
+    def test_it_is_short(self) -> None:
+        self.assertLess(len(read("README.md").splitlines()), 120)
+
+    def test_its_version_is_that_of_the_project(self) -> None:
+        version = re.search(r"project\(vpmm VERSION ([\d.]+)", read("CMakeLists.txt"))
+        assert version is not None
+        self.assertIn(f"Version {version.group(1)}, alpha", words(read("README.md")))
+
+    def test_no_call_that_the_pool_requires_is_newer_than_cuda_12_0(self) -> None:
+        symbols = re.findall(
+            r"^VPMM_CUDA_SYMBOL\(\w+, \w+, (\d+), required", read("src/driver/cuda/cuda_symbols.def"), re.M
+        )
+        self.assertGreater(len(symbols), 0)
+        self.assertLessEqual(max(map(int, symbols)), 12000)
+
+
+NAMES = {
+    "native": "PyTorch's allocator",
+    "expandable": "PyTorch's expandable segments",
+    "cuda-async": "cudaMallocAsync",
+    "vpmm": "**VPMM**",
+}
+RESULTS: dict[str, tables.Row] = json.loads(read("bench/results/torch-programs.json"))["results"]
+
+
+class PytorchPrograms(unittest.TestCase):
+    """Ten programs, as bench/results has them."""
+
+    def test_the_readmes_table_is_their_mean_and_worst(self) -> None:
+        for allocator, name in NAMES.items():
+            held = [row[allocator]["held_bytes"] / tables.live(row) for row in RESULTS.values()]
+            time = [
+                tables.step_seconds(row[allocator]) / min(tables.step_seconds(row[rival]) for rival in tables.RIVALS)
+                for row in RESULTS.values()
+            ]
+            cells = [f"{statistics.fmean(part):.2f}, {max(part):.2f}" for part in (held, time)]
+            cells[0] = f"**{cells[0]}**" if allocator == "vpmm" else cells[0]
+            self.assertIn(f"| {name} | {cells[0]} | {cells[1]} |", read("README.md"))
+
+    def test_six_lose_time_and_five_hold_least(self) -> None:
+        found = [shortfalls for row in RESULTS.values() if (shortfalls := tables.shortfalls(row))]
+        self.assertEqual(sum(time > tables.SAME_SPEED for _, time in found), 6)
+        self.assertEqual(sum(held < 1 for held, _ in found), 5)
+
+    def test_the_readmes_picture_has_their_bars(self) -> None:
+        path = re.compile(r'<g id="patch_\d+">\s*<path d="M [\d.]+ ([\d.]+) \s*L [\d.]+ [\d.]+ \s*L [\d.]+ ([\d.]+) ')
+        heights = [float(low) - float(high) for low, high in path.findall(read("bench/results/torch-held.svg"))]
+        order = sorted(RESULTS, key=lambda name: -tables.severity(RESULTS[name]))
+        held = [
+            RESULTS[name][allocator]["held_bytes"] / tables.live(RESULTS[name]) for allocator in NAMES for name in order
+        ]
+        bars = heights[2 : 2 + len(held)]  # behind the background of the picture and of its axes
+        for bar, expected in zip(bars, held, strict=True):
+            self.assertAlmostEqual(bar / bars[0], expected / held[0], places=4)
+
+
+class Simulator(unittest.TestCase):
+    """The recorded programs, as tests/replay/golden.txt has them."""
+
+    PAGE = 2 << 20
+
+    def rounded_peak(self, trace: str) -> int:
+        """The most that lives, rounded to pages from a page up and to 256 bytes below."""
+        sizes: dict[str, int] = {}
+        live = peak = 0
+        with gzip.open(ROOT / f"bench/traces/{trace}.csv.gz", "rt") as file:
+            next(file)
+            for operation, number, asked, *_ in csv.reader(file):
+                if operation == "a":
+                    unit = self.PAGE if int(asked) >= self.PAGE else 256
+                    sizes[number] = -(-int(asked) // unit) * unit
+                    live += sizes[number]
+                    peak = max(peak, live)
+                else:
+                    live -= sizes.pop(number)
+        return peak
+
+    def test_the_table_of_recorded_programs_is_what_the_pool_does(self) -> None:
+        golden = {tuple(line.split()[:3]): line for line in read("tests/replay/golden.txt").splitlines()}
+        traces = ["gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"]
+        peaks = {trace: self.rounded_peak(trace) for trace in traces}
+        for label, setting in (("`vpmm`", "balanced"), ("`footprint`", "footprint"), ("`vpmm-page`", "page")):
+            figures = [dict(re.findall(r"(\w+)=(\d+)", golden[trace, setting, "recorded"])) for trace in traces]
+            cells = [
+                f"{int(figure['mapped']) / peaks[trace]:.3f}, {int(figure['driver_us']) / 1000:.0f} ms"
+                for trace, figure in zip(traces, figures, strict=True)
+            ]
+            self.assertIn(f"| {label} | {' | '.join(cells)} |", read("docs/where-it-loses.md"))
+
+
+if __name__ == "__main__":
+    unittest.main()
