@@ -22,11 +22,26 @@ def empty(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
+def overlap(at: int, size: int, begin: int, length: int) -> int:
+    return max(0, min(at + size, begin + length) - max(at, begin))
+
+
 class ProbeCase(VpmmCase):
     def setUp(self) -> None:
         self.probe = probe.load()
         self.addCleanup(self.probe.refuse_nothing)
         super().setUp()
+
+
+class Shortages(ProbeCase):
+    def test_a_callback_that_frees_memory_is_asked_and_the_request_is_met(self) -> None:
+        self.probe.hold(300 * MIB)
+        torch.cuda.set_per_process_memory_fraction(400 * MIB / torch.cuda.mem_get_info()[1])
+        try:
+            self.assertEqual(empty(200 * MIB).numel(), 200 * MIB)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
 
 
 class Compiling(ProbeCase):
@@ -35,6 +50,38 @@ class Compiling(ProbeCase):
 
 
 class Trackers(ProbeCase):
+    def test_they_hear_of_mapped_memory_before_what_lies_in_it(self) -> None:
+        self.probe.listen()
+        tensor = empty(5 * MIB)
+        begin = tensor.data_ptr()
+        del tensor
+        torch.cuda.empty_cache()
+        events = self.probe.events()
+        where = [action for action, *_ in events]
+        allocation = where.index("alloc")
+        self.assertEqual(events[allocation], ("alloc", begin, 5 * MIB, (0, 0)))
+        mapped = [(at, size) for action, at, size, _ in events[:allocation] if action == "segment_map"]
+        self.assertEqual(sum(overlap(at, size, begin, 5 * MIB) for at, size in mapped), 5 * MIB)
+        self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
+        unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
+        self.assertEqual(sorted(unmapped), sorted(mapped))
+
+    def test_they_hear_of_the_very_segments_of_a_pool_while_these_are_mapped(self) -> None:
+        pool = torch.cuda.MemPool()
+        self.probe.listen()
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(5 * MIB), empty(1000)]
+        segments = {(s["address"], s["total_size"], pool.id) for s in pool.snapshot()}
+        del tensors
+        torch.cuda.empty_cache()
+        events = self.probe.events()
+        for action in ("segment_alloc", "segment_free"):
+            self.assertEqual({(at, size, of) for what, at, size, of in events if what == action}, segments)
+        self.assertEqual([of for what, _, _, of in events if what == "alloc"], [pool.id, pool.id])
+        for begin, _, _ in segments:
+            order = [what for what, at, _, _ in events if at == begin and what.startswith("segment")]
+            self.assertEqual(order, ["segment_map", "segment_alloc", "segment_free", "segment_unmap"])
+
     def test_an_exception_at_a_segment_reaches_the_program_and_the_memory_goes_back(self) -> None:
         pool = torch.cuda.MemPool()
         for action, where in (

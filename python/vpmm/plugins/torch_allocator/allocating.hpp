@@ -34,18 +34,20 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   if (vpmm_pool* const open = device.pool.load(std::memory_order_acquire)) return open;
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device.index, &pool), "the pool could not be opened");
+  device.largest_small = Layout(pool)->largest_small;
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) | (1U << VPMM_EVENT_ARENA_GROW) |
                                    (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
   vpmm_statistics figures{};
   figures.size = sizeof figures;
-  check(vpmm_get_statistics(pool, &figures), "statistics");
+  const vpmm_status status = vpmm_get_statistics(pool, &figures);
+  if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
+  check(status, "statistics");
   {
     const std::lock_guard<std::mutex> counting(device.mutex);
     set(device.reserved.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
   }
-  device.largest_small = Layout(pool)->largest_small;
   device.pool.store(pool, std::memory_order_release);
   return pool;
 }
@@ -310,7 +312,9 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
       if (other->serves_others_when_short && other != arena) others.push_back(other);
   }
   for (const ArenaPtr& other : others) {
-    if (request_in(device, *other, bytes, stream, &ptr) != VPMM_OK) continue;
+    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or over since
+    if (handle == nullptr) continue;
+    if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK) continue;
     arena = other;
     return ptr;
   }

@@ -126,8 +126,10 @@ class Allocator final : public cca::CUDAAllocator {
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
   static std::shared_ptr<vpmm_arena> handle_of(Device& device, const Arena& arena);
-  bool end_if_over(Device& device, const ArenaPtr& arena);
   bool end_all_over(Device& device);
+  bool give_back_idle_pieces(Device& device, Arena& arena);
+  bool end_if_over(Device& device, const ArenaPtr& arena);
+  void give_back_piece(Device& device, Arena& arena, void* piece);
   static std::shared_ptr<Checkpoint> checkpoint_of(Device& device, const ArenaPtr& arena);
   void place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted);
   static ArenaPtr route(Device& device, cudaStream_t stream);

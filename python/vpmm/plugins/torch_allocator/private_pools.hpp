@@ -111,31 +111,9 @@ void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
     over = std::move(arena->handle);
 }
 
-// Memory of another allocator goes back to it when nobody uses the pool any more and nothing in it lives, and not while
-// a stream is captured: then the next call that empties caches does it. Whether anything went back.
-bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
-  std::shared_ptr<vpmm_arena> over;
-  std::unordered_map<void*, std::size_t> pieces;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->users != 0 || !arena->live.empty()) return false;
-  }
-  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return false;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return false;
-    over = std::move(arena->handle);
-    pieces = std::move(arena->pieces);
-  }
-  over.reset();
-  for (const auto& [memory, bytes] : pieces) {
-    history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id, Call::current_stack());
-    arena->source->raw_delete(memory);
-  }
-  return !pieces.empty();
-}
-
-// Called by destructors, too, so what an allocator throws is a warning. Whether anything went back.
+// Memory of another allocator goes back to it in the pieces in which it came, when nobody uses the pool any more and
+// nothing in a piece lives; and not while a stream is captured: then the next call that empties caches does it. Called
+// by destructors, too. Whether anything went back.
 bool Allocator::end_all_over(Device& device) {
   std::vector<ArenaPtr> ending;
   {
@@ -144,13 +122,67 @@ bool Allocator::end_all_over(Device& device) {
   }
   bool has_freed = false;
   for (const ArenaPtr& arena : ending) {
-    try {
-      has_freed |= end_if_over(device, arena);
-    } catch (const std::exception& error) {
-      TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
-    }
+    has_freed |= give_back_idle_pieces(device, *arena);
+    has_freed |= end_if_over(device, arena);
   }
   return has_freed;
+}
+
+bool Allocator::give_back_idle_pieces(Device& device, Arena& arena) {
+  const std::shared_ptr<vpmm_arena> handle = handle_of(device, arena);
+  bool has_freed = false;
+  void* piece = nullptr;
+  while (handle != nullptr && vpmm_arena_take_memory(handle.get(), &piece, nullptr) == VPMM_OK && piece != nullptr) {
+    give_back_piece(device, arena, piece);
+    has_freed = true;
+  }
+  return has_freed;
+}
+
+// What is left then: nothing, or the pieces of a pool in which a capture allocated. A thread that is in a request has
+// the handle, or what it was just given is live.
+bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (!arena->live.empty()) return false;
+  }
+  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return false;
+  std::shared_ptr<vpmm_arena> over;
+  std::vector<void*> pieces;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return false;
+    over = std::move(arena->handle);
+    for (const auto& [piece, bytes] : arena->pieces) pieces.push_back(piece);
+  }
+  std::size_t live = 0;
+  if (over != nullptr && vpmm_arena_live(over.get(), nullptr, 0, &live) == VPMM_OK && live != 0) {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena->handle = std::move(over);
+    device.ending.insert(arena);
+    return false;
+  }
+  over.reset();
+  for (void* const piece : pieces) give_back_piece(device, *arena, piece);
+  return !pieces.empty();
+}
+
+// What the allocator throws is a warning.
+void Allocator::give_back_piece(Device& device, Arena& arena, void* piece) {
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto found = arena.pieces.find(piece);
+    bytes = found->second;
+    arena.pieces.erase(found);
+    device.growths.remove(reinterpret_cast<std::size_t>(piece), bytes);
+  }
+  history_.note(Action::SEGMENT_FREE, device.index, piece, bytes, arena.id, Call::current_stack());
+  try {
+    arena.source->raw_delete(piece);
+  } catch (const std::exception& error) {
+    TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
+  }
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
