@@ -14,8 +14,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class Life:
-    """An allocation's life. `begin` and `end` are indices of events; it is live after `begin` and until before `end`.
-    """
+    """An allocation's life. `begin` and `end` are indices of events; it is live after `begin` and until before `end`."""
 
     event: Event
     begin: int
