@@ -215,6 +215,7 @@ int info(const Options& options) {
   const auto print = options.json ? print_json : print_text;
   print(answer);
   for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
+  for (const std::string& sentence : context::idle_variables()) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
   return answer.problems.empty() ? kSuccess : kCouldNot;
 }

@@ -1,5 +1,6 @@
 // cli: the command line: `vpmm VERB ...`, one file per verb.
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -49,6 +50,9 @@ int run(int argc, char** argv) {
 }  // namespace vpmm::cli
 
 int main(int argc, char** argv) {
+  // A reader that has enough, as `| head`, ends the program without a word, also where Python started it, which ignores
+  // the signal and hands that on.
+  std::signal(SIGPIPE, SIG_DFL);
   try {
     if (argc > 1 && vpmm::cli::is_python_verb(argv[1])) return vpmm::cli::run_in_python(argv);
     const int exit_code = vpmm::cli::run(argc, argv);

@@ -4,8 +4,8 @@
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
 the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch and
-tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. With VPMM_REQUIRE_GPU=1 a skipped case
-counts as failed.
+tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. Suites that are named run alone. With
+VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
 TORCH_LAUNCHER = [str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2"]
 PACKAGE_SECONDS = 1200
+WITHOUT_BUILD = "tests/tools"
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
 
@@ -54,6 +55,49 @@ class Tally:
 
     def last_line(self) -> str:
         return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
+@dataclass
+class Choice:
+    """What is to run: labels of ctest, and folders or files of Python's suites."""
+
+    cpp: list[str]
+    python: list[str]
+
+    def python_in(self, folder: str) -> list[str]:
+        return [suite for suite in self.python if suite == folder or suite.startswith(f"{folder}/")]
+
+    def targets(self) -> list[str]:
+        """What CMake must build for it."""
+        targets = ["vpmm_bench" if suite == "bench" else f"vpmm_test_{suite}" for suite in self.cpp]
+        if len(self.python) > len(self.python_in(WITHOUT_BUILD)):
+            targets.append("vpmm_python_suites")
+        return targets
+
+
+def all_suites() -> Choice:
+    """Those of C++ are named where CMake makes them."""
+    named = re.findall(r"^ *vpmm_tests\((\w+)", (ROOT / "tests/CMakeLists.txt").read_text(), re.MULTILINE)
+    return Choice([*named, "bench"], [*PYTHON_SUITES, PACKAGE_SUITE, TORCH_SUITE, TORCH_VPMM_SUITE])
+
+
+def choose(names: Sequence[str]) -> Choice:
+    """The suites of these names: `pool`, `tests/pool`, `docs`, `python/test_pool`. ValueError names them all."""
+    every, chosen = all_suites(), Choice([], [])
+    for name in names:
+        suite = name.removeprefix("./").removeprefix("tests/").rstrip("/")
+        file = ROOT / "tests" / f"{suite.removesuffix('.py')}.py"
+        python = f"tests/{suite}"
+        if python in every.python:
+            chosen.python.append(python)
+        elif file.name.startswith("test_") and file.is_file() and f"tests/{file.parent.name}" in every.python:
+            chosen.python.append(str(file.relative_to(ROOT)))
+        elif suite not in every.cpp:
+            known = sorted({*every.cpp, *(suite.removeprefix("tests/") for suite in every.python)})
+            raise ValueError(f"there is no suite '{name}'; there are: {' '.join(known)}")
+        if suite in every.cpp:
+            chosen.cpp.append(suite)
+    return chosen
 
 
 def skip_reason(output: str) -> str:
@@ -131,11 +175,12 @@ class TallyResult(unittest.TextTestResult):
 
 
 def run_python(suites: list[str]) -> Tally:
+    """Folders, and files of such."""
     tally = Tally()
-    for folder in suites:
-        if not any((ROOT / folder).glob("test_*.py")):
-            continue
-        tests = unittest.TestLoader().discover(str(ROOT / folder), top_level_dir=str(ROOT / folder))
+    for suite in suites:
+        path = ROOT / suite
+        folder, pattern = (path.parent, path.name) if path.suffix == ".py" else (path, "test_*.py")
+        tests = unittest.TestLoader().discover(str(folder), pattern, top_level_dir=str(folder))
         runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=TallyResult)
         result = runner.run(tests)
         assert isinstance(result, TallyResult)
@@ -161,12 +206,14 @@ def run_package(interpreter: Path, build: Path, suite: str = PACKAGE_SUITE, laun
         return tally
 
 
-def run_torch(interpreter: Path | None, build: Path, missing: str) -> Tally:
-    """The suites with PyTorch, whose every process runs on the simulated GPU."""
+def run_torch(suites: list[str], interpreter: Path | None, build: Path, missing: str) -> Tally:
+    """Those with PyTorch, whose every process runs on the simulated GPU."""
     if interpreter is None:
-        return Tally(skipped={TORCH_SUITE: missing, TORCH_VPMM_SUITE: missing})
-    tally = run_package(interpreter, build, TORCH_SUITE, TORCH_LAUNCHER)
-    tally.add(run_package(interpreter, build, TORCH_VPMM_SUITE, [*TORCH_LAUNCHER, "--vpmm"]))
+        return Tally(skipped=dict.fromkeys(suites, missing))
+    tally = Tally()
+    for suite in suites:
+        on_vpmm = ["--vpmm"] if suite.startswith(TORCH_VPMM_SUITE) else []
+        tally.add(run_package(interpreter, build, suite, [*TORCH_LAUNCHER, *on_vpmm]))
     return tally
 
 
@@ -179,6 +226,18 @@ def merge(tallies: dict[str, Tally]) -> Tally:
         merged.failed |= {f"{way}: {case}": output for case, output in tally.failed.items()}
         merged.skipped |= {case: reason for case, reason in tally.skipped.items() if case not in ran}
     return merged
+
+
+def run_chosen(chosen: Choice, options: argparse.Namespace, ctest: list[str]) -> Tally:
+    tally = run_ctest(options.build, options.jobs, ctest) if chosen.cpp else Tally()
+    tally.add(run_python([suite for folder in PYTHON_SUITES for suite in chosen.python_in(folder)]))
+    for suite in chosen.python_in(PACKAGE_SUITE):
+        tally.add(merge({path.parents[1].name: run_package(path, options.build, suite) for path in options.package}))
+        if not options.package:
+            tally.skipped[suite] = options.no_package
+    torch = [*chosen.python_in(TORCH_SUITE), *chosen.python_in(TORCH_VPMM_SUITE)]
+    tally.add(run_torch(torch, options.torch, options.build, options.no_torch))
+    return tally
 
 
 def report(tally: Tally) -> None:
@@ -208,8 +267,16 @@ def main() -> int:
     parser.add_argument("--no-torch", metavar="REASON", default="no interpreter with PyTorch was named")
     parser.add_argument("--only", help="one folder of unittest cases, and nothing else")
     parser.add_argument("--tally", type=Path, help="with --only: file for the result, as JSON")
-    parser.add_argument("ctest", nargs="*", help="arguments for ctest, after --")
+    parser.add_argument("--targets", action="store_true", help="only print what CMake must build for the suites")
+    parser.add_argument("suites", nargs="*", help="what runs; all without one")
     options = parser.parse_args()
+    try:
+        chosen = choose(options.suites) if options.suites else all_suites()
+    except ValueError as error:
+        parser.exit(2, f"{error}\n")
+    if options.targets:
+        print(*(chosen.targets() if options.suites else ["all"]))
+        return 0
     if options.only:
         tally = run_python([options.only])
         if options.tally:
@@ -221,13 +288,10 @@ def main() -> int:
         os.environ["VPMM_PACKAGE_PYTHON"] = str(options.package[0].absolute())
     os.environ["VPMM_BUILD_FOLDER"] = str(options.build.resolve())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file
-    tally = run_ctest(options.build, options.jobs, options.ctest)
-    if not options.no_python:
-        tally.add(run_python(PYTHON_SUITES))
-        tally.add(merge({path.parents[1].name: run_package(path, options.build) for path in options.package}))
-        if not options.package:
-            tally.skipped[PACKAGE_SUITE] = options.no_package
-        tally.add(run_torch(options.torch, options.build, options.no_torch))
+    if options.no_python:
+        chosen.python = []
+    labels = ["--label-regex", f"^({'|'.join(chosen.cpp)})$"] if options.suites else []
+    tally = run_chosen(chosen, options, labels)
     if os.environ.get("VPMM_REQUIRE_GPU") == "1":
         tally.skips_fail()
     report(tally)

@@ -66,7 +66,7 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const cont
 
 Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership) {
   observe::set_log_level(config.log);
-  context::warn_of_misspelt_variables();
+  context::warn_of_variables();
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});

@@ -281,10 +281,23 @@ Vector<std::string> misspelt_variables() {
   return sentences;
 }
 
-void warn_of_misspelt_variables() {
+Vector<std::string> idle_variables() {
+  Vector<std::string> sentences;
+  const std::string_view file = value_of(kRecord.name);
+  if (!file.empty() && file != kRecord.fallback) return sentences;
+  for (const ProcessVariable* how : {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
+    const std::string_view text = value_of(how->name);
+    if (!text.empty() && text != how->fallback)
+      sentences.push_back(message_of("{} has no effect without {}, {}", how->name, kRecord.name, kRecord.allowed));
+  }
+  return sentences;
+}
+
+void warn_of_variables() {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
-  for (const std::string& sentence : misspelt_variables()) observe::log(observe::LogLevel::warning, "{}", sentence);
+  for (const auto& sentences : {misspelt_variables(), idle_variables()})
+    for (const std::string& sentence : sentences) observe::log(observe::LogLevel::warning, "{}", sentence);
 }
 
 }  // namespace vpmm::context

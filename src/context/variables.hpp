@@ -63,7 +63,9 @@ Vector<SettingInForce> list_process_settings();
 // A sentence for each variable of the environment that begins like ours and is none:
 // "VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"
 Vector<std::string> misspelt_variables();
-// Writes them to the log, once in the life of the process.
-void warn_of_misspelt_variables();
+// A sentence for each variable that says how to record where none says to what file.
+Vector<std::string> idle_variables();
+// Writes both to the log, once in the life of the process.
+void warn_of_variables();
 
 }  // namespace vpmm::context

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <zlib.h>
 
 #include <bit>
 #include <cstddef>
-#include <cstring>
 #include <random>
 
 namespace vpmm::ipc {
@@ -29,12 +29,9 @@ struct Layout {
 };
 static_assert(sizeof(Layout) == sizeof(TokenBytes));
 
-// FNV-1a: against damage, not against forgery, which a process of the same user has no need of.
+// Against damage, not against forgery, which a process of the same user has no need of.
 std::uint64_t checksum_of(const Layout& layout) {
-  const auto bytes = std::bit_cast<std::array<std::uint8_t, sizeof layout>>(layout);
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (std::size_t i = 0; i < offsetof(Layout, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3;
-  return hash;
+  return crc32(0, reinterpret_cast<const Bytef*>(&layout), offsetof(Layout, checksum));
 }
 
 }  // namespace

@@ -247,6 +247,11 @@ class CommandLine(unittest.TestCase):
         info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_PAGE_SZE="4MiB").stdout)
         self.assertEqual(info["misspelt"], [sentence])
 
+    def test_info_warns_of_stacks_that_no_file_is_there_for(self) -> None:
+        done = vpmm("info", "--driver", "sim", VPMM_RECORD_STACKS="python")
+        sentence = "VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"
+        self.assertEqual((done.returncode, done.stderr), (OK, f"vpmm: warning: {sentence}\n"))
+
     def test_info_that_cannot_be_written_is_an_error(self) -> None:
         for words in ([], ["--json"]):
             with open("/dev/full", "w") as full:
@@ -405,6 +410,23 @@ class CommandLine(unittest.TestCase):
                 )
             self.assertEqual(done.returncode, COULD_NOT, words)
             self.assertRegex(done.stderr, r"^(vpmm: .*: No space left on device\n)+$")
+
+    def test_a_reader_that_has_enough_ends_it_without_a_word(self) -> None:
+        for words in (["--help"], ["info"], ["info", "--json"], ["replay", self.trace()], ["fit", self.trace()]):
+            for are_restored in (True, False):  # not restored: SIGPIPE is ignored, as where a Python program started it
+                reading, writing = os.pipe()
+                os.close(reading)
+                done = subprocess.run(
+                    [str(VPMM), *map(str, words)],
+                    stdout=writing,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    env=SIMULATED,
+                    restore_signals=are_restored,
+                )
+                os.close(writing)
+                self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""), words)
 
     def test_fit_finds_the_smallest_gpu_for_each_setting(self) -> None:
         done = vpmm("fit", self.trace(), "--json")

@@ -127,14 +127,33 @@ TEST_F(Variables, of_tests_and_empty_ones_and_ours_are_not_misspelt) {
   EXPECT_EQ(misspelt(), std::vector<std::string>{});
 }
 
-TEST_F(Variables, that_are_none_are_warned_of_once) {
-  const Variable variable("VPMM_PAGE_SZE", "4MiB");
+TEST_F(Variables, that_say_how_to_record_are_idle_where_none_says_to_what_file) {
+  const auto idle = [] {
+    const auto sentences = idle_variables();
+    return std::vector<std::string>(sentences.begin(), sentences.end());
+  };
+  EXPECT_EQ(idle(), std::vector<std::string>{});
+  const Variable stacks("VPMM_RECORD_STACKS", "python");
+  const std::vector<std::string> expected{"VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"};
+  EXPECT_EQ(idle(), expected);
+  {
+    const Variable variables[] = {{"VPMM_RECORD", "none"}, {"VPMM_RECORD_SAMPLE", "1"}, {"VPMM_RECORD_LIMIT", "none"}};
+    EXPECT_EQ(idle(), expected) << "defaults as info prints them ask for nothing";
+  }
+  const Variable record("VPMM_RECORD", "run.vpmm");
+  EXPECT_EQ(idle(), std::vector<std::string>{});
+}
+
+TEST_F(Variables, that_are_none_or_idle_are_warned_of_once) {
+  const Variable variables[] = {{"VPMM_PAGE_SZE", "4MiB"}, {"VPMM_RECORD_WINDOW", "60"}};
   std::vector<std::string> messages;
   observe::set_log_sink([&](observe::LogLevel, std::string_view message) { messages.emplace_back(message); });
-  warn_of_misspelt_variables();
-  warn_of_misspelt_variables();
+  warn_of_variables();
+  warn_of_variables();
   observe::set_log_sink({});
-  EXPECT_EQ(messages, std::vector<std::string>{"VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"});
+  EXPECT_EQ(messages,
+            (std::vector<std::string>{"VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?",
+                                      "VPMM_RECORD_WINDOW has no effect without VPMM_RECORD, the path of a file"}));
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ def value(formula: str, known: set[float]) -> float:
 
 
 def rows(figure: dict[str, str]) -> set[float]:
-    """The numbers of the lines that a figure is from; `row` is how a line begins, `|` that of one table only."""
+    """The numbers of the lines that a figure is from; `row` is how each of them begins, and no other line."""
     known: set[float] = set()
     lines = read(figure["file"]).splitlines()
     for begin in figure["row"].split(" ; "):

@@ -97,6 +97,11 @@ if len(sys.argv) == 1:
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertEqual(done.stderr, "vpmm: --record /no/such/folder/run.vpmm: there is no such folder\n")
 
+    def test_stacks_without_a_recording_are_an_error(self) -> None:
+        done = run("-m", "vpmm", "run", "--stacks", "python", str(self.program), "0")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "vpmm: --stacks says how to record: --record FILE is missing\n")
+
     def test_a_program_that_is_not_there_is_named_in_one_line(self) -> None:
         done = run("-m", "vpmm", "run", "nope.py")
         self.assertEqual(done.returncode, 2)
@@ -131,15 +136,15 @@ if len(sys.argv) == 1:
         self.assertEqual(recording.read_bytes(), b"a program's")
 
     def test_a_reader_that_has_enough_is_no_error(self) -> None:
-        command = [sys.executable, "-m", "vpmm", "report", "--text", str(SNAPSHOT)]
         environment = os.environ | {"PYTHONPATH": PACKAGE_PARENT, "VPMM_DRIVER": "sim"}
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        ) as child:
-            assert child.stdout is not None and child.stderr is not None
-            child.stdout.close()
-            self.assertEqual(child.stderr.read(), "")
-        self.assertEqual(child.returncode, 141)
+        for words in (["-m", "vpmm", "report", "--text", str(SNAPSHOT)], ["-u", "-m", "vpmm", "info"]):
+            reading, writing = os.pipe()
+            os.close(reading)
+            done = subprocess.run(
+                [sys.executable, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, check=False
+            )
+            os.close(writing)
+            self.assertEqual((done.returncode, done.stderr), (141, b""), words)
 
     def test_an_interrupted_verb_says_so(self) -> None:
         code = (

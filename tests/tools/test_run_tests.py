@@ -126,8 +126,8 @@ class Merging(unittest.TestCase):
         self.assertIn("ended with -11", tally.failed["tests/python"])
 
     def test_without_pytorch_each_of_its_suites_is_one_skip_with_the_reason(self) -> None:
-        tally = run_tests.run_torch(None, Path("build"), "planted reason")
         suites = [run_tests.TORCH_SUITE, run_tests.TORCH_VPMM_SUITE]
+        tally = run_tests.run_torch(suites, None, Path("build"), "planted reason")
         self.assertEqual(tally.skipped, dict.fromkeys(suites, "planted reason"))
         self.assertEqual(tally.last_line(), "0 passed, 0 failed, 2 skipped")
 
@@ -141,8 +141,46 @@ class Merging(unittest.TestCase):
         self.assertGreater(len(tally.passed), 0)
 
 
+class Suites(unittest.TestCase):
+    def test_a_room_is_a_label_of_ctest_and_one_target(self) -> None:
+        for name in "pool", "tests/pool", "./tests/pool/":
+            chosen = run_tests.choose([name])
+            self.assertEqual((chosen.cpp, chosen.python), (["pool"], []))
+            self.assertEqual(chosen.targets(), ["vpmm_test_pool"])
+
+    def test_a_python_suite_is_a_folder_or_a_file_of_it(self) -> None:
+        chosen = run_tests.choose(["tests/docs", "python/test_pool", "tests/tools/test_dev.py"])
+        self.assertEqual(chosen.python, ["tests/docs", "tests/python/test_pool.py", "tests/tools/test_dev.py"])
+        self.assertEqual(chosen.python_in("tests/python"), ["tests/python/test_pool.py"])
+        self.assertEqual(chosen.targets(), ["vpmm_python_suites"])
+
+    def test_the_tools_need_no_build(self) -> None:
+        self.assertEqual(run_tests.choose(["tools"]).targets(), [])
+
+    def test_a_folder_with_both_kinds_of_tests_runs_both(self) -> None:
+        chosen = run_tests.choose(["cuda_mr"])
+        self.assertEqual((chosen.cpp, chosen.python), (["cuda_mr"], ["tests/cuda_mr"]))
+
+    def test_every_folder_with_tests_is_a_suite_unless_it_needs_a_gpu(self) -> None:
+        every = run_tests.all_suites()
+        with_python = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("tests/*/test_*.py")}
+        self.assertEqual({folder for folder in with_python if "/gpu_" not in folder}, set(every.python))
+        with_cpp = {path.parent.name for path in ROOT.glob("tests/*/*_test.cpp")} - {"support"}
+        self.assertEqual(with_cpp - set(every.cpp), set())
+
+    def test_what_is_no_suite_is_an_error_that_names_all(self) -> None:
+        for name in "pol", "python/test_none", "gpu_python", "python/program":
+            with self.assertRaisesRegex(ValueError, f"no suite '{name}'.* pool .*torch_vpmm"):
+                run_tests.choose([name])
+
+    def test_one_file_alone_sums_up(self) -> None:
+        command = [sys.executable, ROOT / "tools/run_tests.py", "--build", "build", "tools/test_check_layers"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        self.assertRegex(done.stdout.splitlines()[-1], r"^[1-9]\d* passed, 0 failed, 0 skipped$")
+
+
 def load_tests(loader: unittest.TestLoader, *_: object) -> unittest.TestSuite:
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (Junit, Unittest, Merging))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (Junit, Unittest, Merging, Suites))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
         for device in range(_vpmm.device_count()):
             free, total = vpmm.memory_info(device)
             print(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool")
+    except BrokenPipeError:  # main() knows what to do
+        raise
     except (vpmm.Error, OSError) as error:
         print(f"vpmm: {error}", file=sys.stderr)
         return 1

@@ -46,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     if not Path(options.script).exists():
         print(f"vpmm: can't open file '{options.script}': No such file or directory", file=sys.stderr)
         return 2
+    if options.stacks and not options.record:
+        print("vpmm: --stacks says how to record: --record FILE is missing", file=sys.stderr)
+        return 2
     if options.record and not Path(options.record).parent.is_dir():
         print(f"vpmm: --record {options.record}: there is no such folder", file=sys.stderr)
         return 2
