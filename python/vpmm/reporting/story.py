@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class Life:
-    """An allocation's life. `begin` and `end` are indices of events; it is live after `begin` and until before `end`."""
+    """An allocation's life: after event `begin` and until before event `end`, which are indices of events."""
 
     event: Event
     begin: int
