@@ -50,7 +50,10 @@ PYTHON_SUITES = {"stress": ["numba_cuda"], "ipc": ["numba_cuda"], "cupy": ["cupy
 # What each needs, and whether PyTorch allocates through VPMM in the very process of the tests.
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
+    "torch_vpmm/test_private_pools.py": (["torch"], True),
     "torch_vpmm/test_programs.py": (["torch"], True),
+    "torch_vpmm/test_streams.py": (["torch"], True),
+    "torch_vpmm/test_trackers.py": (["torch"], True),
     "gpu_torch/run.py": (["torch", "transformers", "torchvision", "torch_geometric"], False),
 }
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default

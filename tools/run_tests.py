@@ -2,15 +2,16 @@
 """Runs every test of a build folder and sums up: skips with their reasons, then `N passed, N failed, N skipped`.
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
-unittest cases in tests/. Those of the Python package, tests/python, run with each interpreter that --package names, on
-the simulator; what one of them lacks is no skip if another has it. Those with PyTorch, tests/torch and
-tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. Suites that are named run alone. With
-VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
+unittest cases in tests/, several suites at a time. Those of the Python package, tests/python, run with each
+interpreter that --package names, on the simulator; what one of them lacks is no skip if another has it. Those with
+PyTorch, tests/torch and tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. Suites that are
+named run alone. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -28,8 +29,8 @@ PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli", "tes
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
-TORCH_LAUNCHER = [str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2"]
-PACKAGE_SECONDS = 1200
+TORCH_LAUNCHER = (str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2")
+SUITE_SECONDS = 1800  # of Python
 WITHOUT_BUILD = "tests/tools"
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
@@ -188,33 +189,55 @@ def run_python(suites: list[str]) -> Tally:
     return tally
 
 
-def run_package(interpreter: Path, build: Path, suite: str = PACKAGE_SUITE, launcher: Sequence[str] = ()) -> Tally:
-    """A suite that needs the package, in a process of that interpreter, which finds the package in the build folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "tally.json")
-        environment = {"VPMM_DRIVER": "sim"} | os.environ | {"PYTHONPATH": str(build.resolve() / "python")}
-        command = [str(interpreter), *launcher, str(Path(__file__)), "--only", suite, "--tally", str(path)]
-        try:
-            code: object = subprocess.run(command, env=environment, timeout=PACKAGE_SECONDS, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = f"more than {PACKAGE_SECONDS} seconds"
-        if not path.exists():
-            return Tally(failed={suite: f"{interpreter} ended with {code} and wrote no result"})
-        tally = Tally(**json.loads(path.read_text()))
-        if code not in (0, 1):  # after the last case: how the interpreter ends is tested, too
-            tally.failed[suite] = f"{interpreter} ended with {code}"
-        return tally
+@dataclass(frozen=True)
+class Run:
+    """One suite in a process of its own."""
+
+    suite: str
+    interpreter: Path
+    launcher: Sequence[str] = ()
+    needs_package: bool = True  # from the build folder, on the simulator
+
+    def tally(self, build: Path) -> Tally:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "tally.json")
+            environment = dict(os.environ)
+            if self.needs_package:
+                environment = {"VPMM_DRIVER": "sim"} | environment | {"PYTHONPATH": str(build.resolve() / "python")}
+            words = [str(self.interpreter), *self.launcher, __file__, "--only", self.suite, "--tally", str(path)]
+            code = self.end_of(words, environment)
+            if not path.exists():
+                return Tally(failed={self.suite: f"{self.interpreter} ended with {code} and wrote no result"})
+            tally = Tally(**json.loads(path.read_text()))
+            if code not in ("0", "1"):  # after the last case: how the interpreter ends is tested, too
+                tally.failed[self.suite] = f"{self.interpreter} ended with {code}"
+            return tally
+
+    def end_of(self, words: list[str], environment: dict[str, str]) -> str:
+        """How the process ended. What it printed is shown then, in one piece, for others run beside it."""
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            try:
+                done = subprocess.run(
+                    words, env=environment, stdout=output, stderr=output, timeout=SUITE_SECONDS, check=False
+                )
+                code = str(done.returncode)
+            except subprocess.TimeoutExpired:
+                code = f"more than {SUITE_SECONDS} seconds"
+            output.seek(0)
+            print(f"\n{self.suite} with {self.interpreter}\n{output.read()}", end="", flush=True)
+        return code
 
 
-def run_torch(suites: list[str], interpreter: Path | None, build: Path, missing: str) -> Tally:
-    """Those with PyTorch, whose every process runs on the simulated GPU."""
-    if interpreter is None:
-        return Tally(skipped=dict.fromkeys(suites, missing))
-    tally = Tally()
-    for suite in suites:
-        on_vpmm = ["--vpmm"] if suite.startswith(TORCH_VPMM_SUITE) else []
-        tally.add(run_package(interpreter, build, suite, [*TORCH_LAUNCHER, *on_vpmm]))
-    return tally
+def python_runs(chosen: Choice, packages: list[Path], torch: Path | None) -> list[Run]:
+    """The longest ones first."""
+    runs = [Run(suite, path) for path in packages for suite in chosen.python_in(PACKAGE_SUITE)]
+    if torch is not None:
+        runs += [Run(suite, torch, (*TORCH_LAUNCHER, "--vpmm")) for suite in chosen.python_in(TORCH_VPMM_SUITE)]
+        runs += [Run(suite, torch, TORCH_LAUNCHER) for suite in chosen.python_in(TORCH_SUITE)]
+    here = Path(sys.executable)
+    for folder in PYTHON_SUITES:
+        runs += [Run(suite, here, needs_package=False) for suite in chosen.python_in(folder)]
+    return runs
 
 
 def merge(tallies: dict[str, Tally]) -> Tally:
@@ -230,13 +253,15 @@ def merge(tallies: dict[str, Tally]) -> Tally:
 
 def run_chosen(chosen: Choice, options: argparse.Namespace, ctest: list[str]) -> Tally:
     tally = run_ctest(options.build, options.jobs, ctest) if chosen.cpp else Tally()
-    tally.add(run_python([suite for folder in PYTHON_SUITES for suite in chosen.python_in(folder)]))
-    for suite in chosen.python_in(PACKAGE_SUITE):
-        tally.add(merge({path.parents[1].name: run_package(path, options.build, suite) for path in options.package}))
-        if not options.package:
-            tally.skipped[suite] = options.no_package
-    torch = [*chosen.python_in(TORCH_SUITE), *chosen.python_in(TORCH_VPMM_SUITE)]
-    tally.add(run_torch(torch, options.torch, options.build, options.no_torch))
+    runs = python_runs(chosen, options.package, options.torch)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        results = dict(zip(runs, pool.map(lambda run: run.tally(options.build), runs), strict=True))
+    for suite in chosen.python:
+        ways = {run.interpreter.parents[1].name: result for run, result in results.items() if run.suite == suite}
+        tally.add(merge(ways) if len(ways) > 1 else next(iter(ways.values()), Tally()))
+        if not ways:
+            is_torch = suite.startswith((TORCH_SUITE, TORCH_VPMM_SUITE))
+            tally.skipped[suite] = options.no_torch if is_torch else options.no_package
     return tally
 
 

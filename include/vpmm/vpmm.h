@@ -184,7 +184,8 @@ typedef struct vpmm_layout {
   size_t block_count;
   const vpmm_chunk* chunks; /* ascending addresses */
   size_t chunk_count;
-  void* owner; /* owns both arrays; vpmm_layout_release frees them */
+  void* owner;            /* owns both arrays; vpmm_layout_release frees them */
+  uint64_t largest_small; /* the largest request in bytes that is served from pages that are cut; 0: none is */
 } vpmm_layout;
 
 typedef struct vpmm_allocation_info {
@@ -417,6 +418,8 @@ VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* by
 VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
 /* UINT64_MAX: no limit besides the GPU's. 0 is an error, as in the settings. Memory above the limit stays mapped. */
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
+/* What was set last, at first VPMM_CAPACITY. UINT64_MAX: no limit besides the GPU's. */
+VPMM_API vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes);
 /* Out-of-memory callbacks are called in turn until one returns nonzero. The request is then tried again; if it fails
  * again, the first callback is called again. This function sets the first callback, or removes it with null. The
  * previous one may still be running when the call returns. */

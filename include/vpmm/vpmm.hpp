@@ -7,114 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "vpmm/result.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm {
-
-// Base of every exception of this library, beside a standard exception: catch it to get the status. It does not derive
-// from std::exception, so that catching std::exception or std::bad_alloc is never ambiguous.
-class error {
- public:
-  virtual ~error() = default;
-  virtual const char* what() const noexcept = 0;
-  vpmm_status status() const noexcept { return status_; }
-
- protected:
-  explicit error(vpmm_status status) noexcept : status_(status) {}
-  error(const error&) = default;
-  error& operator=(const error&) = default;
-
- private:
-  vpmm_status status_;
-};
-
-// VPMM_ERROR_OUT_OF_MEMORY and VPMM_ERROR_HOST_OUT_OF_MEMORY.
-class out_of_memory : public std::bad_alloc, public error {
- public:
-  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is a member
-  out_of_memory(vpmm_status status, const std::string& message) : error(status), message_(message) {}
-  const char* what() const noexcept override { return message_.what(); }
-
- private:
-  std::runtime_error message_;  // copying it cannot throw; copying a string can
-};
-
-// Every other status.
-class failure : public std::runtime_error, public error {
- public:
-  failure(vpmm_status status, const std::string& message) : std::runtime_error(message), error(status) {}
-  const char* what() const noexcept override { return std::runtime_error::what(); }
-};
-
-[[noreturn]] inline void throw_error(vpmm_status status, const std::string& message) {
-  if (status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
-    throw out_of_memory(status, message);
-  }
-  throw failure(status, message);
-}
-
-// For calls into the C ABI: throws unless `status` is VPMM_OK.
-inline void check(vpmm_status status) {
-  if (status != VPMM_OK) throw_error(status, vpmm_last_error());
-}
-
-// A value, or a status and a message.
-template <typename T>
-class [[nodiscard]] result {
- public:
-  // NOLINTNEXTLINE(google-explicit-constructor): implicit, for `return value;`
-  result(T value) : value_(std::move(value)) {}
-  // With the calling thread's last error.
-  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
-
-  bool ok() const noexcept { return status_ == VPMM_OK; }
-  explicit operator bool() const noexcept { return ok(); }
-  vpmm_status status() const noexcept { return status_; }
-  const std::string& message() const noexcept { return message_; }
-
-  // Throws the error when there is no value.
-  T& value() & { return require(), *value_; }
-  const T& value() const& { return require(), *value_; }
-  T&& value() && { return require(), std::move(*value_); }
-
- private:
-  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
-  void require() const {
-    if (!ok()) throw_error(status_, message_);
-  }
-
-  std::optional<T> value_;
-  vpmm_status status_ = VPMM_OK;
-  std::string message_;
-};
-
-template <>
-class [[nodiscard]] result<void> {
- public:
-  result() = default;
-  static result failed(vpmm_status status) { return result(status, vpmm_last_error()); }
-
-  bool ok() const noexcept { return status_ == VPMM_OK; }
-  explicit operator bool() const noexcept { return ok(); }
-  vpmm_status status() const noexcept { return status_; }
-  const std::string& message() const noexcept { return message_; }
-  void value() const {
-    if (!ok()) throw_error(status_, message_);
-  }
-
- private:
-  result(vpmm_status status, const char* message) : status_(status), message_(message) {}
-
-  vpmm_status status_ = VPMM_OK;
-  std::string message_;
-};
 
 // Takes the place of a stream argument: memory for any stream.
 struct any_stream_t {
@@ -192,10 +93,18 @@ class pool_ref {
     return finish(status, ptr);
   }
 
-  // Null: it would need a driver call or a wait, or it would fail; allocate() does it or reports the error.
+  // The same without a driver call or a wait for a lock; null, false: that is not possible, or the request is wrong.
+  // allocate() and deallocate() then do it or report the error. With a stream: what that stream freed itself.
+  void* allocate_if_ready(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const noexcept {
+    void* ptr = nullptr;
+    return vpmm_try_allocate(handle_, bytes, alignment, stream, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
   void* allocate_if_ready(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const noexcept {
     void* ptr = nullptr;
     return vpmm_try_allocate_any_stream(handle_, bytes, alignment, &ptr) == VPMM_OK ? ptr : nullptr;
+  }
+  bool deallocate_if_ready(void* ptr, vpmm_stream stream) const noexcept {
+    return vpmm_try_deallocate(handle_, ptr, stream) == VPMM_OK;
   }
 
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
@@ -221,6 +130,8 @@ class pool_ref {
   }
   // Work on `stream` uses the memory too.
   void record_use(void* ptr, vpmm_stream stream) const { check(vpmm_record_use(handle_, ptr, stream)); }
+  // Work queued on `waiting` after the call waits, on the GPU, for the work queued on `first` so far.
+  void stream_wait(vpmm_stream waiting, vpmm_stream first) const { check(vpmm_stream_wait(handle_, waiting, first)); }
 
   // The allocation around any address inside it.
   vpmm_allocation_info query(const void* ptr) const {

@@ -248,7 +248,8 @@ void add_life(PoolClass& type) {
 Settings that are not given come from environment variables: ``VPMM_`` and the keyword in capitals.
 
 )" + Settings::described() +
-      R"(Sizes are bytes, as an int or a text such as ``"16GiB"``. Raises vpmm.Error
+      R"(
+Sizes are bytes, as an int or a text such as ``"16GiB"``. Raises vpmm.Error
 ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for an unknown keyword or a
 value of a wrong type.)";
   type.def(

@@ -118,6 +118,7 @@ class Pool:
         - ``driver``: the driver that the pool uses
         - ``ipc_isolate``: every allocation has its own pages, so that sharing one exposes no other
         - ``unnamed_free_on_allocating_stream``: a free without a stream uses the stream of the allocation
+
         Sizes are bytes, as an int or a text such as ``"16GiB"``. Raises vpmm.Error
         ("VPMM_ERROR_BAD_CONFIGURATION") for a value that is not allowed, and TypeError for an unknown keyword or a
         value of a wrong type.

@@ -60,13 +60,15 @@ vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(layout, "layout"));
     VPMM_TRY(check_size(layout->size, kFirstVersion, "vpmm_layout"));
-    std::unique_ptr<Owner> owner = to_structs(context.layout());
+    const context::Layout drawn = context.layout();
+    std::unique_ptr<Owner> owner = to_structs(drawn);
     vpmm_layout taken{};
     taken.blocks = owner->blocks.data();
     taken.block_count = owner->blocks.size();
     taken.chunks = owner->chunks.data();
     taken.chunk_count = owner->chunks.size();
     taken.owner = owner.release();
+    taken.largest_small = drawn.largest_small;
     copy_out(taken, layout);
     return {};
   });

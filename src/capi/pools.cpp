@@ -127,6 +127,14 @@ vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   });
 }
 
+vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(bytes, "bytes"));
+    *bytes = context.capacity().value_or(UINT64_MAX);
+    return {};
+  });
+}
+
 vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
   return with_pool(pool, [&](Context& context) { return context.set_peer_access(device); });
 }

@@ -34,7 +34,8 @@ Error no_such_arena(ArenaId id) {
 }  // namespace
 
 Error no_arenas() {
-  return {ErrorCode::unsupported, "arenas need the virtual memory pool, which is off or not supported here"};
+  return {ErrorCode::unsupported,
+          "arenas need the virtual memory pool, which VPMM_PAGE_SIZE=max switches off, or the GPU does not support"};
 }
 
 // --- which arena ----------------------------------------------------------------------------------------------------

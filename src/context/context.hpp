@@ -181,6 +181,7 @@ class Context {
   virtual Result<Bytes> trim(Bytes bytes_to_keep) = 0;
   virtual Result<void> preallocate(Bytes bytes) = 0;  // maps at least this much in all
   virtual void set_capacity(std::optional<Bytes> bytes) = 0;
+  virtual std::optional<Bytes> capacity() const = 0;
   // The one that is asked first; empty takes it away.
   virtual void set_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
   // Others, asked in the order in which they were added until one helps. Once one is removed nobody calls it any more.

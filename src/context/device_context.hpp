@@ -69,6 +69,7 @@ class DeviceContext final : public Context {
   Result<Bytes> trim(Bytes bytes_to_keep) override;
   Result<void> preallocate(Bytes bytes) override;
   void set_capacity(std::optional<Bytes> bytes) override;
+  std::optional<Bytes> capacity() const override;
   void set_out_of_memory_callback(OutOfMemoryCallback callback) override { out_of_memory_.set(std::move(callback)); }
   std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback) override {
     return out_of_memory_.add(std::move(callback));

@@ -10,6 +10,25 @@ namespace vpmm::context {
 using region::Region;
 using region::RegionState;
 
+namespace {
+
+// Between what is cut and what takes whole pages there is one border.
+Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
+  using Server = small::SmallPool::Server;
+  Bytes cut = 0;
+  for (Bytes whole = page_size; whole - cut > 1;) {
+    const Bytes middle = cut + (whole - cut) / 2;
+    const Server server = small.server_of(middle, small::kGrain);
+    if (server == Server::blocks || server == Server::spans)
+      cut = middle;
+    else
+      whole = middle;
+  }
+  return cut;
+}
+
+}  // namespace
+
 Layout DeviceContext::layout() const {
   const PoolLock lock(mutex_);
   return drawn_layout();
@@ -27,6 +46,7 @@ Layout DeviceContext::drawn_layout() const {
         layout.blocks.push_back(block_of(region));
     });
     arenas_.for_each_external([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
+    layout.largest_small = largest_small(*device_.small, device_.page_size);
     device_.small->for_each_part([&](const small::SmallPool::Part& part)
                                      VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(part)); });
   }

@@ -26,6 +26,7 @@ struct Block {
 struct Layout {
   Vector<Block> blocks;
   Vector<AddressRange> chunks;
+  Bytes largest_small = 0;  // the largest request that is served from pages that are cut; 0: none is
 };
 
 }  // namespace vpmm::context

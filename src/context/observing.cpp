@@ -131,6 +131,11 @@ void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
   footprint_.set_capacity(bytes);
 }
 
+std::optional<Bytes> DeviceContext::capacity() const {
+  const PoolLock lock(mutex_);
+  return footprint_.capacity();
+}
+
 Result<void> DeviceContext::remove_out_of_memory_callback(std::uint64_t id) {
   if (out_of_memory_.remove(id)) return {};
   return Error{ErrorCode::invalid_argument, message_of("no out-of-memory callback of this pool has the number {}", id)};

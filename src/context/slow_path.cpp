@@ -79,6 +79,10 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (found) return *found;
     if (is_first) ++misses_;
     prepare_growth(job);
+    if (job.request.in_one_chunk && effort == Effort::by_policy) {
+      VPMM_TRY_ASSIGN(const bool has_given_way, pool.give_way(job.lock, job.request));
+      if (has_given_way) continue;  // the lock was dropped
+    }
     VPMM_TRY_ASSIGN(const pool::Answer answer, pool.map(job.lock, job.request, job.caller, effort, began_ns));
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
     const pool::Needs& needs = std::get<pool::Needs>(answer);
@@ -99,10 +103,11 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 // trouble, or, when memory runs out, everything. True: something came back, so it may be asked again.
 bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
-  // What comes back is hardly ever one chunk of just that size.
-  if (job.request.in_one_chunk && effort == Effort::by_policy) return false;
-  if (small.flush_one(job.caller, job.request.size)) return true;
+  // What streams keep is hardly ever one chunk of just that size; what is pending often is.
+  const bool may_fit = !job.request.in_one_chunk || effort != Effort::by_policy;
+  if (may_fit && small.flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
+  if (!may_fit) return false;
   small.want_events(job.caller.timeline);
   if (small.steal(job.caller, job.request.size)) return true;
   return effort == Effort::by_policy ? small.flush_for_pages(job.caller) : small.flush();
@@ -110,8 +115,10 @@ bool SlowPath::flush(const Job& job, Effort effort) {
 
 // What may spare growth, where the request would probably need any: proof, and what the driver's pool holds idle.
 void SlowPath::prepare_growth(const Job& job) {
-  const bool would_set_record = device_.pool->would_set_record(job.request, job.caller);
-  want_proof(job.caller, would_set_record ? Urgency::at_once : Urgency::usual);
+  // One chunk is seldom what the caller's own stream uses last: that is given back for it, and needs proof, too.
+  const Caller own = job.request.in_one_chunk ? Caller{} : job.caller;
+  const bool would_set_record = device_.pool->would_set_record(job.request, own);
+  want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
   if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;
   const Bytes idle = footprint_.idle_in_driver_pool(device_.driver_pool->pending_bytes());
   if (idle >= device_.pool->page_size()) static_cast<void>(footprint_.trim_driver_pool(job.lock));

@@ -89,8 +89,9 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     }
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
-    if (effort == Effort::by_policy && !request.in_one_chunk) {  // which what is pending would hardly spare
-      VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, caller, began_ns));
+    if (effort == Effort::by_policy) {
+      const Caller user = request.in_one_chunk ? Caller{} : caller;  // whose own memory is no more ready than others'
+      VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, user, began_ns));
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room = memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
@@ -317,6 +318,15 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   if (reclaimer_.releasable_bytes(missing) < missing) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
   return released >= missing;
+}
+
+Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request) {
+  if (is_cleanup_held_) return false;
+  const Bytes early = early_growth(std::max(peak_live_, live_bytes() + request.size));
+  const Bytes idle = reclaimer_.releasable_bytes(request.size - std::min(early, request.size));
+  if (idle == 0) return false;
+  VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - std::min(idle, memory_.held_bytes())));
+  return released > 0;
 }
 
 // --- the way of a free ----------------------------------------------------------------------------------------------

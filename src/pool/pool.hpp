@@ -106,6 +106,8 @@ class Pool {
   Result<bool> sweep_all(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Note [Chunks are made anew]. True: there is room for one new chunk.
   Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
+  // Idle chunks cannot become one chunk: those beyond early growth go back before one is created. True: some did.
+  Result<bool> give_way(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // Address space, and what the GPU has room for, before anybody asks for memory.
   Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -194,6 +195,28 @@ TEST_F(Cpp, what_is_ready_is_given_at_once_and_the_rest_not) {
   EXPECT_NE(second, first);
   pool_.deallocate(first, any_stream);
   pool_.deallocate(second, any_stream);
+}
+
+TEST_F(Cpp, what_a_stream_frees_at_once_is_freed_and_where_no_context_is_current_it_has_nothing_ready) {
+  const vpmm_stream stream = nullptr;
+  void* const ptr = pool_.allocate(80, stream);
+  EXPECT_TRUE(pool_.deallocate_if_ready(ptr, stream));
+  EXPECT_EQ(live(), 0U);
+  EXPECT_FALSE(pool_.deallocate_if_ready(ptr, stream)) << "it is freed";
+  EXPECT_EQ(pool_.allocate_if_ready(80, stream), nullptr) << "whose default stream it is, is not known";
+  EXPECT_EQ(pool_.allocate(80, stream), ptr);
+}
+
+TEST_F(Cpp, one_stream_waits_for_another_and_what_is_none_is_named) {
+  auto* const per_thread = reinterpret_cast<vpmm_stream>(2);
+  EXPECT_NO_THROW(pool_.stream_wait(nullptr, per_thread));
+  try {
+    pool_.stream_wait(nullptr, reinterpret_cast<vpmm_stream>(0x4200));
+    FAIL() << "waited for no stream";
+  } catch (const error& caught) {
+    EXPECT_EQ(caught.status(), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(caught.what()).find("`first` 0x4200 is no stream"), std::string::npos) << caught.what();
+  }
 }
 
 TEST_F(Cpp, a_defer_cleanup_guard_lasts_for_a_scope) {

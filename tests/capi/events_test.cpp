@@ -168,6 +168,21 @@ TEST_F(Layouts, show_blocks_and_chunks_by_address) {
   vpmm_layout_release(nullptr);
 }
 
+TEST_F(Layouts, say_up_to_what_size_requests_share_pages) {
+  vpmm_layout layout = layout_of(pool_);
+  const std::uint64_t largest = layout.largest_small;
+  vpmm_layout_release(&layout);
+  ASSERT_GT(largest, 0U);
+  const void* const small = allocate(largest);
+  const void* const whole = allocate(largest + 1);
+  layout = layout_of(pool_);
+  for (std::size_t i = 0; i < layout.block_count; ++i) {
+    if (layout.blocks[i].begin == small) EXPECT_EQ(layout.blocks[i].is_small, 1);
+    if (layout.blocks[i].begin == whole) EXPECT_EQ(layout.blocks[i].is_small, 0);
+  }
+  vpmm_layout_release(&layout);
+}
+
 TEST_F(Layouts, stay_as_they_were_taken) {
   void* const ptr = allocate(20 * kMiB);
   vpmm_layout layout = layout_of(pool_);

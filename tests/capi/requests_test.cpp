@@ -59,6 +59,16 @@ TEST_F(Requests, plain_ones_are_as_any_other) {
   EXPECT_EQ(ptr, nullptr);
 }
 
+TEST_F(Requests, meet_the_capacity_that_was_set_last) {
+  std::uint64_t capacity = 0;
+  ASSERT_EQ(vpmm_get_capacity(pool_, &capacity), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(capacity, UINT64_MAX);
+  ASSERT_EQ(vpmm_set_capacity(pool_, 24 * kMiB), VPMM_OK);
+  ASSERT_EQ(vpmm_get_capacity(pool_, &capacity), VPMM_OK);
+  EXPECT_EQ(capacity, 24 * kMiB);
+  EXPECT_EQ(vpmm_get_capacity(pool_, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+}
+
 TEST_F(Requests, of_any_stream_name_none) {
   vpmm_request request = request_of(4 * kMiB, VPMM_ALLOCATE_ANY_STREAM);
   request.stream = reinterpret_cast<vpmm_stream>(0x1234);

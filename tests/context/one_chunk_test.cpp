@@ -1,6 +1,7 @@
 // context: allocations that are one physical chunk of their own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "support/pool_world_captures.hpp"
@@ -98,6 +99,29 @@ TEST_P(OneChunk, another_stream_does_not_get_it_before_it_is_complete) {
   const DevicePtr second = allocate(world, 3 * kPage, other);
   expect_one_chunk(world, second, 3 * kPage);
   world.use(second, 3 * kPage, other);
+}
+
+TEST_P(OneChunk, one_that_was_freed_without_a_stream_serves_again_once_the_gpu_is_done) {
+  PoolWorld world(options());
+  const DevicePtr first = allocate(world, 32 * kPage, std::nullopt);
+  world.deallocate(first, std::nullopt);
+  world.sim().run_until_idle();
+  EXPECT_EQ(allocate(world, 32 * kPage, std::nullopt), first);
+}
+
+TEST_P(OneChunk, sizes_that_never_repeat_do_not_pile_up) {
+  PoolWorld world(options());
+  const StreamHandle stream = world.stream();
+  Bytes largest = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Bytes bytes = static_cast<Bytes>(32 + i * 7 % 40) * kPage;
+    largest = std::max(largest, bytes);
+    const DevicePtr ptr = allocate(world, bytes, stream);
+    world.use(ptr, bytes, stream);
+    world.deallocate(ptr, stream);
+    world.sim().run_until_idle();
+  }
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 3 * largest);
 }
 
 TEST_P(OneChunk, where_the_gpu_is_full_idle_chunks_are_given_back_to_make_it) {

@@ -111,7 +111,7 @@ class Merging(unittest.TestCase):
 
     def test_an_interpreter_that_dies_is_a_failure(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            tally = run_tests.run_package(Path("/bin/false"), Path(folder))
+            tally = run_tests.Run("tests/python", Path("/bin/false")).tally(Path(folder))
         self.assertEqual(list(tally.failed), ["tests/python"])
         self.assertIn("ended with 1", tally.failed["tests/python"])
 
@@ -121,15 +121,30 @@ class Merging(unittest.TestCase):
             result = json.dumps({"passed": ["a"], "failed": {}, "skipped": {}})
             interpreter.write_text(f"#!/bin/sh\nprintf '%s' '{result}' >\"$5\"\nkill -SEGV $$\n")
             interpreter.chmod(0o755)
-            tally = run_tests.run_package(interpreter, Path(folder))
+            tally = run_tests.Run("tests/python", interpreter).tally(Path(folder))
         self.assertEqual(tally.passed, ["a"])
         self.assertIn("ended with -11", tally.failed["tests/python"])
 
-    def test_without_pytorch_each_of_its_suites_is_one_skip_with_the_reason(self) -> None:
-        suites = [run_tests.TORCH_SUITE, run_tests.TORCH_VPMM_SUITE]
-        tally = run_tests.run_torch(suites, None, Path("build"), "planted reason")
-        self.assertEqual(tally.skipped, dict.fromkeys(suites, "planted reason"))
-        self.assertEqual(tally.last_line(), "0 passed, 0 failed, 2 skipped")
+    def test_suites_whose_interpreter_is_missing_are_one_skip_each_with_the_reason(self) -> None:
+        suites = [run_tests.PACKAGE_SUITE, run_tests.TORCH_SUITE, run_tests.TORCH_VPMM_SUITE]
+        command = [sys.executable, ROOT / "tools/run_tests.py", "--build", "build", "--no-package", "planted", *suites]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.assertIn("tests/python: planted\n", done.stdout)
+        self.assertIn("tests/torch_vpmm: no interpreter with PyTorch was named\n", done.stdout)
+        self.assertTrue(done.stdout.endswith("\n0 passed, 0 failed, 3 skipped\n"), done.stdout)
+
+    def test_a_file_of_pytorchs_runs_under_the_launcher_of_its_suite(self) -> None:
+        chosen = run_tests.choose(["torch_vpmm", "python/test_pool", "tools"])
+        runs = run_tests.python_runs(chosen, [Path("a/bin/python"), Path("b/bin/python")], Path("t/bin/python"))
+        self.assertEqual(
+            [(run.suite, str(run.interpreter), run.launcher[-1:], run.needs_package) for run in runs],
+            [
+                ("tests/python/test_pool.py", "a/bin/python", (), True),
+                ("tests/python/test_pool.py", "b/bin/python", (), True),
+                ("tests/torch_vpmm", "t/bin/python", ("--vpmm",), True),
+                ("tests/tools", sys.executable, (), False),
+            ],
+        )
 
     def test_a_suite_alone_writes_its_result(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,6 @@
 """tests: PyTorch on VPMM, in a process where it is installed: on the simulated GPU or on a real one.
 
-What PyTorch's own tests check of its allocator, in our words: counts, snapshots, history, running out of memory,
-private pools, checkpoints, streams, threads.
+What PyTorch's own tests check of its allocator, in our words: counts, snapshots, history, running out of memory.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 if not ABSENT:
     import torch
 
-GPUS = 0 if ABSENT else torch.cuda.device_count()
 
-
-def empty(size: int, device: int = 0) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def stats(device: int = 0) -> dict[str, int]:
@@ -248,6 +245,60 @@ class Snapshots(VpmmCase):
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
+    def test_segments_and_their_events_have_the_stack_of_the_call_that_grew_the_pool(self) -> None:
+        def names_of(entry: dict[str, Any]) -> set[str]:
+            return {frame["name"] for frame in entry["frames"]}
+
+        def grow() -> torch.Tensor:
+            return empty(48 * MIB)
+
+        def give_back() -> None:
+            torch.cuda.empty_cache()
+
+        pool = torch.cuda.MemPool()
+        torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=1000)
+        try:
+            tensor = grow()
+            with torch.cuda.use_mem_pool(pool):
+                inside = grow()
+            segments = torch.cuda.memory._snapshot()["segments"]
+            del tensor, inside
+            give_back()
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self.assertEqual({tuple(segment["segment_pool_id"]) for segment in segments}, {(0, 0), pool.id})
+        for segment in segments:
+            self.assertIn("grow", names_of(segment))
+        for action, function in (("segment_map", "grow"), ("segment_unmap", "give_back")):
+            of_kind = [event for event in events if event["action"] == action]
+            self.assertGreater(len(of_kind), 0)
+            for event in of_kind:
+                self.assertIn(function, names_of(event))
+
+    def test_metadata_is_the_threads(self) -> None:
+        seen: list[str] = []
+
+        def work() -> None:
+            seen.append(torch.cuda.memory._get_memory_metadata())
+            torch.cuda.memory._set_memory_metadata("its")
+            empty(2000)
+
+        torch.cuda.memory._record_memory_history(max_entries=1000)
+        torch.cuda.memory._set_memory_metadata("mine")
+        try:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            empty(3000)
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+            self.assertEqual((seen, torch.cuda.memory._get_memory_metadata()), ([""], "mine"))
+        finally:
+            torch.cuda.memory._set_memory_metadata("")
+            torch.cuda.memory._record_memory_history(enabled=None)
+        labels = {event["size"]: event["user_metadata"] for event in events if event["action"] == "alloc"}
+        self.assertEqual(labels, {2000: "its", 3000: "mine"})
+
     def test_a_dump_opens_in_pytorchs_own_viewer(self) -> None:
         from torch.cuda import _memory_viz
 
@@ -323,153 +374,6 @@ class RunningOut(VpmmCase):
         del small[::2]
         small = []
         self.assertEqual(empty(120 * MIB).numel(), 120 * MIB)
-
-
-class PrivatePools(VpmmCase):
-    def pool_segments(self, pool: torch.cuda.MemPool) -> list[dict[str, Any]]:
-        return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool.id]
-
-    def test_what_is_allocated_inside_lies_in_the_pools_segments(self) -> None:
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            inside = [empty(1000), empty(3 * MIB)]
-        outside = empty(1000)
-        addresses = {b["address"] for s in self.pool_segments(pool) for b in s["blocks"]}
-        self.assertTrue({t.data_ptr() for t in inside} <= addresses)
-        self.assertNotIn(outside.data_ptr(), addresses)
-        self.assertEqual(pool.use_count(), 1)
-        self.assertEqual(len(pool.snapshot()), len(self.pool_segments(pool)))
-
-    def test_what_is_freed_inside_serves_the_pool_again_and_goes_back_with_it(self) -> None:
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            first = empty(3 * MIB)
-            address = first.data_ptr()
-            del first
-        outside = empty(3 * MIB)
-        self.assertNotEqual(outside.data_ptr(), address)
-        with torch.cuda.use_mem_pool(pool):
-            again = empty(3 * MIB)
-        self.assertEqual(again.data_ptr(), address)
-        del again, pool, outside
-        torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
-
-    def test_tensors_outlive_their_pool(self) -> None:
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            tensor = torch.arange(1000, dtype=torch.int32).to("cuda")
-        del pool
-        self.assertTrue(torch.equal(tensor.cpu(), torch.arange(1000, dtype=torch.int32)))
-        del tensor
-        torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
-
-    def test_only_the_thread_that_opened_it_is_routed(self) -> None:
-        pool = torch.cuda.MemPool()
-        other: list[torch.Tensor] = []
-        with torch.cuda.use_mem_pool(pool):
-            thread = threading.Thread(target=lambda: other.append(empty(MIB)))
-            thread.start()
-            thread.join()
-        self.assertEqual(self.pool_segments(pool), [])
-
-    def test_idle_memory_of_a_pool_is_no_reason_to_run_out(self) -> None:
-        pool = torch.cuda.MemPool()
-        torch.cuda.set_per_process_memory_fraction(128 * MIB / torch.cuda.mem_get_info()[1])
-        try:
-            with torch.cuda.use_mem_pool(pool):
-                tensor = empty(100 * MIB)
-                del tensor
-            self.assertEqual(empty(100 * MIB).numel(), 100 * MIB)
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0)
-
-    def test_a_checkpoint_brings_the_same_addresses_back(self) -> None:
-        pool_id = torch.cuda.graph_pool_handle()
-        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
-        kept = [empty(1000), empty(3 * MIB)]
-        state = torch._C._cuda_getCheckpointState(0, pool_id)
-        addresses = [t.data_ptr() for t in kept]
-        later = [empty(500), empty(8 * MIB)]
-        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, {t.data_ptr() for t in kept + later}))
-        self.assertFalse(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
-        torch._C._cuda_endAllocateToPool(0, pool_id)
-        stale = [t.untyped_storage()._cdata for t in kept + later]
-        torch._C._cuda_setCheckpointPoolState(0, state, stale, [])
-        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
-        del later, kept  # their storages own nothing any more
-        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
-        for address in addresses:
-            torch.cuda.caching_allocator_delete(address)
-        torch._C._cuda_releasePool(0, pool_id)
-        self.assertEqual(self.allocated(), 0)
-
-    def test_each_chunk_of_a_pool_is_a_segment(self) -> None:
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            tensors = [empty(4 * MIB) for _ in range(4)]
-        addresses = sorted(tensor.data_ptr() for tensor in tensors)
-        self.assertEqual([segment["address"] for segment in pool.snapshot()], addresses)
-
-    def test_a_pool_is_not_opened_twice_and_not_closed_without_being_open(self) -> None:
-        pool_id = torch.cuda.graph_pool_handle()
-        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
-        with self.assertRaisesRegex(RuntimeError, "already recording"):
-            torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
-        torch._C._cuda_endAllocateToPool(0, pool_id)
-        with self.assertRaisesRegex(RuntimeError, "not currently recording"):
-            torch._C._cuda_endAllocateToPool(0, pool_id)
-        for _ in range(2):
-            torch._C._cuda_releasePool(0, pool_id)
-
-
-class Streams(VpmmCase):
-    def test_record_stream_takes_any_stream_and_foreign_memory(self) -> None:
-        tensor = empty(3 * MIB)
-        tensor.record_stream(torch.cuda.Stream())
-        tensor.record_stream(torch.cuda.current_stream())
-        view = tensor[MIB:]
-        view.record_stream(torch.cuda.Stream())
-        del tensor, view
-        self.assertEqual(self.allocated(), 0)
-
-    def test_what_another_stream_uses_is_not_used_again_before_that_is_over(self) -> None:
-        source = torch.ones(3 * MIB, dtype=torch.uint8).pin_memory()
-        side = torch.cuda.Stream()
-        for _ in range(4):
-            tensor = empty(3 * MIB)
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                torch.cuda._sleep(10_000_000)
-                tensor.copy_(source, non_blocking=True)
-            tensor.record_stream(side)
-            del tensor
-            again = empty(3 * MIB)
-            again.copy_(source, non_blocking=True)  # the hazard checker sees both
-            del again
-        torch.cuda.synchronize()
-
-    def test_many_streams_strand_no_memory(self) -> None:
-        for _ in range(40):
-            with torch.cuda.stream(torch.cuda.Stream()):
-                tensor = empty(32 * MIB)
-                del tensor
-            torch.cuda.synchronize()
-        self.assertLess(torch.cuda.max_memory_reserved(), 128 * MIB)
-
-
-class Devices(VpmmCase):
-    @unittest.skipIf(GPUS < 2, "there is one GPU")
-    def test_tensors_go_from_one_gpu_to_another(self) -> None:
-        source = torch.arange(1 << 20, dtype=torch.int32)
-        first = source.to("cuda:0")
-        second = first.to("cuda:1")
-        self.assertTrue(torch.equal(second.cpu(), source))
-        self.assertEqual(torch.cuda.memory_allocated(1), second.numel() * 4)
-        with torch.cuda.device(0):
-            del second  # while another device is current
-        self.assertEqual(torch.cuda.memory_allocated(1), 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from vpmm_case import ABSENT, MIB, VpmmCase
+from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
 
 if not ABSENT:
     import torch
@@ -18,7 +18,9 @@ if not ABSENT:
 FOREIGN = """
 #include <cuda_runtime_api.h>
 #include <stddef.h>
-extern "C" int made = 0, given_back = 0;
+extern "C" {
+int made = 0, given_back = 0;
+}
 extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
   void* ptr = nullptr;
   if (cudaMalloc(&ptr, size) != cudaSuccess) return nullptr;
@@ -63,6 +65,17 @@ class Switch(VpmmCase):
         )
         self.assertIn("PyTorch has initialized CUDA already", self.output_of(code, VPMM_TORCH="0"))
 
+    def test_an_allocator_that_the_program_chose_is_not_replaced(self) -> None:
+        code = (
+            "import torch, vpmm\nfrom torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator\n"
+            "change_current_allocator(CUDAPluggableAllocator('libc.so.6', 'malloc', 'free'))\n"
+            "try:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print(error)\n"
+            "print(torch.cuda.get_allocator_backend())"
+        )
+        self.assertRegex(
+            self.output_of(code, VPMM_TORCH="0"), "another allocator already, 'pluggable': leave out.*\npluggable\n"
+        )
+
     def test_without_a_compiler_there_is_a_warning_and_the_native_allocator(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             code = "import torch\nprint(torch.cuda.get_allocator_backend())"
@@ -105,21 +118,28 @@ class Switch(VpmmCase):
             [(each.function, each.line) for each in recording.stacks[stack][:2]], [("train", 3), ("<module>", 4)]
         )
 
-    def test_processes_that_are_spawned_have_it(self) -> None:
-        code = (
-            "import torch, torch.multiprocessing as mp\n"
-            "def child(queue):\n    torch.empty(1, device='cuda')\n    queue.put(torch.cuda.get_allocator_backend())\n"
-            "if __name__ == '__main__':\n    context = mp.get_context('spawn')\n    queue = context.Queue()\n"
-            "    process = context.Process(target=child, args=(queue,))\n    process.start()\n"
-            "    print(queue.get(timeout=120))\n    process.join()"
-        )
+    def test_every_process_of_torchrun_has_it(self) -> None:
+        code = "import os, torch\ntorch.empty(1, device='cuda')\nbackend = torch.cuda.get_allocator_backend()\n"
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
-            program.write_text(code)
-            done = subprocess.run(
-                [sys.executable, str(program)], capture_output=True, text=True, timeout=240, check=False
-            )
-        self.assertEqual((done.returncode, done.stdout), (0, "vpmm\n"), done.stderr)
+            program.write_text(code + "print(os.environ['RANK'], backend, flush=True)")
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node=2",
+                str(program),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())), (0, ["0 vpmm", "1 vpmm"]), done.stderr)
+
+    def test_a_library_for_another_version_is_refused(self) -> None:
+        import vpmm
+        from vpmm.plugins import torch as plugin
+
+        with self.assertRaisesRegex(vpmm.Error, r"is for PyTorch 2\.\d+, and this is 2\.\d+: remove it"):
+            plugin._load(plugin.build(), plugin._minor_of(torch) + 1)
 
     def test_the_verb_runs_a_program_with_it_and_records_it(self) -> None:
         from vpmm import recordings
@@ -136,6 +156,30 @@ class Switch(VpmmCase):
             done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
             self.assertEqual((done.returncode, done.stdout), (0, "vpmm 1\n"), done.stderr)
             self.assertIn(20 * MIB, [event.bytes for event in recordings.read(trace).events])
+
+
+class Settings(VpmmCase):
+    """One program with six GPUs, for a pool's settings hold for its life."""
+
+    @unittest.skipUnless(sim_gpu.is_here(), "needs six GPUs")
+    def test_figures_limits_and_errors_follow_the_settings_of_each_pool(self) -> None:
+        program = str(Path(__file__).with_name("settings_program.py"))
+        done = subprocess.run(
+            [sys.executable, program],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            env=os.environ | {"VPMM_SIM_GPU_DEVICES": "6"},
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        *agreeing, refusal, limits, looking = done.stdout.splitlines()
+        self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
+        self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
+        self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
+        within, below, above, again = (True, False), (False, False), (True, False), (True, False)
+        self.assertEqual(limits, str([*within, *below, *above, *again]))
+        self.assertEqual(looking, "(False, 0)")  # no context, and all zero
 
 
 class Examples(VpmmCase):
@@ -215,6 +259,28 @@ class ForeignAllocators(VpmmCase):
         torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (1, 1))
 
+    def test_memory_of_a_pool_that_is_over_is_no_reason_to_run_out(self) -> None:
+        most = torch.cuda.mem_get_info()[0] // 10 * 6
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.empty(most, dtype=torch.uint8, device="cuda")
+        del pool, tensor  # in this order, and nothing empties the cache
+        self.assertEqual(self.counts(), (1, 0))
+        self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
+        self.assertEqual(self.counts(), (1, 1))
+
+    def test_pieces_without_tensors_go_back_although_others_of_the_pool_are_used(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]
+        kept = tensors.pop()
+        del pool, tensors
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (4, 3))
+        del kept
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (4, 4))
+
     def test_each_piece_is_a_segment_and_emptying_the_cache_leaves_a_living_pool_alone(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())
         with torch.cuda.use_mem_pool(pool):
@@ -230,6 +296,20 @@ class ForeignAllocators(VpmmCase):
 
 
 class Sharing(VpmmCase):
+    def test_a_spawned_process_reads_and_changes_tensors_that_are_sent_to_it(self) -> None:
+        program = str(Path(__file__).resolve().with_name("sharing_program.py"))
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        wanted = [
+            "vpmm [0, 1] [4999999] changed [7, 1]",
+            "vpmm [300, 301] [309] changed [7, 301]",
+            "vpmm [100, 101] [5000099] changed [7, 101]",  # of a memory pool
+            "vpmm [200, 201] [249] changed [7, 201]",
+            "vpmm [1000, 1001] [4999999] changed [7, 1001]",  # a view
+            "left 0 0 0",
+        ]
+        self.assertEqual(done.stdout.splitlines(), wanted)
+
     def test_a_handle_names_the_allocation_and_is_the_same_each_time(self) -> None:
         tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
         first, again = (tensor.untyped_storage()._share_cuda_() for _ in range(2))

@@ -23,7 +23,7 @@ FOLDER = "docs/reference/api"
 # Pages: name, title, headers.
 PAGES = [
     ("vpmm_h", "C: vpmm.h", ["vpmm.h"]),
-    ("vpmm_hpp", "C++: vpmm.hpp", ["vpmm.hpp", "recording.hpp", "cuda_mr.hpp", "rmm_mr.hpp"]),
+    ("vpmm_hpp", "C++: vpmm.hpp", ["vpmm.hpp", "result.hpp", "recording.hpp", "cuda_mr.hpp", "rmm_mr.hpp"]),
     ("emm_h", "C: emm.h", ["emm.h"]),
     (
         "emm_hpp",

@@ -37,7 +37,8 @@ def install() -> None:
 
     Call it before PyTorch's first CUDA call; calling it again does nothing. The first allocation on a device opens its
     pool, with the settings of the VPMM_ variables or of ``vpmm.configure()``. Raises vpmm.Error if PyTorch is missing,
-    is older than 2.11 or has no CUDA, if CUDA is already initialized, and if the allocator cannot be built.
+    is older than 2.11 or has no CUDA, if CUDA is already initialized, if the program has given PyTorch another
+    allocator, and if the allocator cannot be built.
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))

@@ -1,8 +1,6 @@
 // torch_allocator: opening a device's pool, allocating and freeing. Part of allocator.cpp.
 #pragma once
 
-#include <c10/core/impl/GPUTrace.h>
-#include <c10/core/impl/PyInterpreter.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -42,8 +40,11 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
   vpmm_statistics figures{};
   figures.size = sizeof figures;
-  check(vpmm_get_statistics(pool, &figures), "statistics");
+  const vpmm_status status = vpmm_get_statistics(pool, &figures);
+  if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
+  check(status, "statistics");
   device.mapped = figures.mapped_bytes;
+  device.largest_small = Layout(pool)->largest_small;
   device.pool.store(pool, std::memory_order_release);
   return pool;
 }
@@ -58,8 +59,32 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   else
     device.mapped.fetch_sub(event->bytes, std::memory_order_relaxed);
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
-  instance().history_.record(is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, device.index, event->ptr,
-                             event->bytes, nullptr, kCommonPool);
+  instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
+}
+
+// A stretch of a private pool has the stack of the call that made it its own, and keeps it when it goes back.
+void Allocator::note_growth(Device& device, const vpmm_event& event, Context stack) {
+  const auto begin = reinterpret_cast<std::size_t>(event.ptr);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  if (event.kind == VPMM_EVENT_UNMAP)
+    device.growths.remove(begin, event.bytes);
+  else if (event.kind != VPMM_EVENT_ARENA_SHRINK)
+    device.growths.add(begin, event.bytes, std::move(stack));
+}
+
+// What trackers throw does not pass through the pool. The ring does not have stretches of private pools: they lie in
+// memory that it has already.
+void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id) {
+  const Context stack = Call::current_stack();
+  try {
+    note_growth(device, event, stack);
+    if (event.arena == 0)
+      history_.record(action, device.index, event.ptr, event.bytes, nullptr, id, stack);
+    else
+      history_.tell(action, device.index, event.ptr, event.bytes, id, stack);
+  } catch (...) {
+    Call::note_exception();
+  }
 }
 
 // Who registers memory wants to know of every stretch, with the pool that it belongs to.
@@ -77,7 +102,7 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
       device.order_of_stretches.erase(event.ptr);
   }
   const Action action = has_grown ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
-  instance().history_.tell(action, device.index, event.ptr, event.bytes, id);
+  instance().tell_of_segment(device, action, event, id);
 }
 
 double Allocator::getMemoryFraction(DeviceIndex index) {
@@ -86,19 +111,34 @@ double Allocator::getMemoryFraction(DeviceIndex index) {
   return device.fraction;
 }
 
-// A fraction of all that the device has; 1: no limit.
+// Of all that the device has, and at most what the pool may map without it (VPMM_CAPACITY). 1: as if never set.
 void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
   Device& device = device_of(index);
+  if (fraction == 1) {
+    std::optional<std::uint64_t> before;
+    {
+      const std::lock_guard<std::mutex> lock(device.mutex);
+      device.fraction = 1;
+      std::swap(before, device.capacity);
+    }
+    if (before) check(vpmm_set_capacity(pool_of(device), *before), "the memory fraction");
+    return;
+  }
   const c10::cuda::CUDAGuard guard(index);
   std::size_t free = 0;
   std::size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const auto limit = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
-  check(vpmm_set_capacity(pool_of(device), fraction == 1 ? UINT64_MAX : std::max<std::uint64_t>(limit, 1)),
-        "the memory fraction");
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  device.fraction = fraction;
+  std::uint64_t capacity = 0;
+  check(vpmm_get_capacity(pool_of(device), &capacity), "the memory fraction");
+  auto limit = std::max<std::uint64_t>(static_cast<std::uint64_t>(fraction * static_cast<double>(total)), 1);
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    device.fraction = fraction;
+    if (!device.capacity) device.capacity = capacity;
+    limit = std::min(limit, *device.capacity);
+  }
+  check(vpmm_set_capacity(pool_of(device), limit), "the memory fraction");
 }
 
 // --- allocating -----------------------------------------------------------------------------------------------------
@@ -114,9 +154,8 @@ c10::DataPtr Allocator::allocate(std::size_t bytes) {
     ptr = allocate_on(device, bytes, Stream::current(device));
   } else {
     C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
+    trace_allocation(ptr);
   }
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   return {ptr, ptr, raw_deleter(), where};
 }
 
@@ -141,7 +180,7 @@ void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 
 void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
   Device& device = device_of(index);
-  Context stack = history_.is_listening() ? history_.stack(RecordContext::STATE) : nullptr;
+  const Call call(history_, RecordContext::STATE);
   ArenaPtr arena;
   if (device.has_routes.load(std::memory_order_acquire)) arena = route(device, stream.handle);
   void* ptr = nullptr;
@@ -149,10 +188,14 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
   if (C10_UNLIKELY(status != VPMM_OK)) {
     std::string reason = vpmm_last_error();
     ptr = allocate_short(device, arena, bytes, stream.handle, status, reason);
-    if (ptr == nullptr) fail(device, bytes, stack, reason);
+    if (ptr == nullptr) {
+      call.rethrow();
+      fail(device, bytes, call.stack(), reason);
+    }
   }
-  note_allocated(device, ptr, bytes, stream, std::move(arena), std::move(stack));
+  note_allocated(device, ptr, bytes, stream, std::move(arena), call);
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
+  trace_allocation(ptr);
   return ptr;
 }
 
@@ -194,7 +237,7 @@ vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<
 // Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it. It is not
 // ours, and may take locks of its program's, so none of ours is held.
 vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes) {
-  const std::size_t piece = arena.splits && bytes <= kPage / 2 ? kPage : round_up(bytes, kPage);
+  const std::size_t piece = arena.splits && bytes <= kPiece / 2 ? kPiece : round_up(bytes, kPiece);
   void* memory = nullptr;
   try {
     memory = arena.source->raw_alloc(piece);
@@ -211,7 +254,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   }
   const vpmm_status status = vpmm_arena_add_memory(handle, memory, piece);
   if (status == VPMM_OK) {
-    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id);
+    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id, Call::current_stack());
     return status;
   }
   {
@@ -223,10 +266,12 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
 }
 
 // Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
-// other processes, and MemPools that may serve everybody. Null: it does not help.
+// other processes, memory of other allocators in MemPools that are over, and MemPools that may serve everybody. Null:
+// it does not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status, std::string& reason) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses,
+              "VPMM: ", arena == nullptr ? "" : "in a memory pool (MemPool or CUDA graph): ", reason);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.retries;
@@ -234,7 +279,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
   bool has_freed = false;
   for (const std::string& key : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
     has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(key)->Execute();
-  end_all_over(device);
+  has_freed |= end_all_over(device);
   void* ptr = nullptr;
   if (has_freed) {
     status = request(device, arena.get(), bytes, stream, &ptr);
@@ -250,7 +295,9 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
       if (other->serves_others_when_short && other != arena) others.push_back(other);
   }
   for (const ArenaPtr& other : others) {
-    if (request_in(device, *other, bytes, stream, &ptr) != VPMM_OK) continue;
+    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or over since
+    if (handle == nullptr) continue;
+    if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK) continue;
     arena = other;
     return ptr;
   }
@@ -265,28 +312,27 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   std::size_t allocated = 0;
   std::size_t in_arenas = 0;
-  double fraction = 1;
+  std::uint64_t allowed = 0;
+  check(vpmm_get_capacity(pool_of(device), &allowed), "the limit");
+  allowed = std::min<std::uint64_t>(allowed, total);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.failures;
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
-    fraction = device.fraction;
     for (const auto& [id, arena] : device.arenas)
       for (void* const ptr : arena->live) in_arenas += device.blocks.at(ptr).bytes;
   }
   const std::size_t reserved = std::max<std::size_t>(device.mapped.load(), allocated);
-  const auto allowed = static_cast<std::size_t>(fraction * static_cast<double>(total));
   history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr, kCommonPool, stack);
   std::vector<cca::OutOfMemoryObserver> observers;
   {
     const std::lock_guard<std::mutex> lock(observers_mutex_);
     observers = observers_;
   }
-  for (const cca::OutOfMemoryObserver& observer : observers)
-    observer(device.index, bytes, fraction < 1 ? allowed : total, free);
+  for (const cca::OutOfMemoryObserver& observer : observers) observer(device.index, bytes, allowed, free);
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated, reserved,
                                    c10::Device(c10::DeviceType::CUDA, device.index));
-  const std::string limit = fraction < 1 ? format_size(allowed) + " allowed; " : "";
+  const std::string limit = allowed < total ? format_size(allowed) + " allowed; " : "";
   const std::string graphs =
       in_arenas != 0 ? ", with " + format_size(in_arenas) + " allocated in private pools (e.g., CUDA Graphs)" : "";
   TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(bytes), ". GPU ",
@@ -297,22 +343,32 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
 }
 
 void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena,
-                               Context stack) {
-  const MempoolId_t id = arena == nullptr ? kCommonPool : arena->id;
-  if (C10_UNLIKELY(history_.is_listening()))
-    history_.record(Action::ALLOC, device.index, ptr, bytes, stream.handle, id, stack);
+                               const Call& call) {
   Block block;
   block.requested = bytes;
   block.bytes = round_up(bytes, kGrain);
   block.stream = stream.handle;
   block.may_outlive_stream = stream.is_foreign;
-  block.is_small = arena == nullptr && bytes <= kLargestSmall;
-  block.stack = std::move(stack);
+  block.is_small = arena == nullptr && bytes <= device.largest_small;
+  block.stack = call.stack();
+  block.arena = std::move(arena);
+  if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(device, ptr, block, call);
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.counts.add(block);
-  if (arena != nullptr) arena->live.insert(ptr);
-  block.arena = std::move(arena);
+  if (block.arena != nullptr) block.arena->live.insert(ptr);
   device.blocks.insert_or_assign(ptr, std::move(block));
+}
+
+// What a tracker refuses goes back to the pool, also if it refused the segment, and the program has its exception.
+void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call) {
+  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+  try {
+    call.rethrow();
+    history_.record(Action::ALLOC, device.index, ptr, block.requested, block.stream, id, block.stack);
+  } catch (...) {
+    give_back(device, ptr, block);
+    throw;
+  }
 }
 
 void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
@@ -328,25 +384,34 @@ void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
 
 // --- freeing --------------------------------------------------------------------------------------------------------
 
-void Allocator::raw_delete(void* ptr) { free(ptr); }
+void Allocator::raw_delete(void* ptr) {
+  if (const std::exception_ptr thrown = free(ptr); thrown != nullptr) std::rethrow_exception(thrown);
+}
 
-void Allocator::free(void* ptr) {
-  if (ptr == nullptr) return;
-  const Context stack = history_.is_listening() ? history_.stack(RecordContext::ALL) : nullptr;
+std::exception_ptr Allocator::free(void* ptr) {
+  if (ptr == nullptr) return nullptr;
+  const Call call(history_, RecordContext::ALL);
   Freed freed = forget(ptr);
   TORCH_CHECK(freed.device != nullptr, "invalid device pointer: ", ptr);
   Device& device = *freed.device;
   const Block& block = freed.block;
-  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
-  if (C10_UNLIKELY(history_.is_listening())) {
-    history_.record(Action::FREE_REQUESTED, device.index, ptr, block.requested, block.stream, id, stack);
-    history_.record(Action::FREE_COMPLETED, device.index, ptr, block.requested, block.stream, id, stack);
-  }
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  if (C10_UNLIKELY(history_.is_listening())) tell_of_free(device, ptr, block, call);
+  trace_deallocation(ptr);
   if (freed.exported) vpmm_ipc_export_end(&*freed.exported);
   give_back(device, ptr, block);
   report(device, ptr, -static_cast<std::int64_t>(block.bytes));
+  return call.thrown();
+}
+
+// A tracker may throw, and the memory is freed all the same.
+void Allocator::tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call) {
+  const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
+  try {
+    for (const Action action : {Action::FREE_REQUESTED, Action::FREE_COMPLETED})
+      history_.record(action, device.index, ptr, block.requested, block.stream, id, call.stack());
+  } catch (...) {
+    Call::note_exception();
+  }
 }
 
 // Looks on the device of the last free first: most programs use one.
@@ -412,8 +477,10 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
 }
 
-// Of one memory pool: what is over, and what is idle in it; called by destructors, so nothing is waited for or thrown.
+// Of one memory pool: what is over, and what is idle in it. The destructors of memory pools call that, so it throws
+// nothing.
 void Allocator::emptyCache(MempoolId_t id) {
+  const Call call(history_, RecordContext::ALL);
   const int count = device_count_.load();
   for (int i = 0; i < count; ++i) {
     Device& device = devices_[static_cast<std::size_t>(i)];
@@ -435,6 +502,10 @@ void Allocator::emptyCache(MempoolId_t id) {
     if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
   }
+  if (id == kCommonPool)
+    call.rethrow();
+  else
+    Call::warn_of(call.thrown());
 }
 
 void Allocator::copy_data(void* to, const void* from, std::size_t bytes) const {

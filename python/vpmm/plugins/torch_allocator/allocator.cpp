@@ -119,13 +119,16 @@ VPMM_TORCH_EXPORT int vpmm_torch_minor() { return VPMM_TORCH_MINOR; }
 
 VPMM_TORCH_EXPORT const char* vpmm_torch_last_error() { return last_error.c_str(); }
 
-// Makes PyTorch allocate CUDA memory here from now on. 0: done, or done before. Not thread-safe: call it before the
-// first CUDA tensor.
+// Makes PyTorch allocate CUDA memory here from now on. 0: done, or done before. Only PyTorch's own allocators are
+// replaced. Not thread-safe: call it before the first CUDA tensor.
 VPMM_TORCH_EXPORT int vpmm_torch_install() {
   try {
     cca::CUDAAllocator* const before = cca::allocator.load();
     if (before == &instance()) return 0;
     TORCH_CHECK(before != nullptr, "PyTorch has no CUDA allocator: is this a build without CUDA?");
+    const std::string name = before->name();
+    TORCH_CHECK(name == "native" || name == "cudaMallocAsync", "PyTorch has another allocator already, '", name,
+                "': leave out either VPMM or torch.cuda.memory.change_current_allocator");
     TORCH_CHECK(!before->initialized(),
                 "PyTorch has initialized CUDA already: switch VPMM on before the first CUDA call");
     cca::allocator.store(&instance());

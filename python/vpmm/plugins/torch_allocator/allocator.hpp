@@ -1,6 +1,8 @@
 // torch_allocator: PyTorch's CUDA allocator, every method of it.
 #pragma once
 
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/PyInterpreter.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
@@ -8,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "call.hpp"
 #include "device.hpp"
 #include "history.hpp"
 #include "vpmm/vpmm.h"
@@ -68,9 +72,11 @@ class Allocator final : public cca::CUDAAllocator {
                      const std::vector<std::string>& skipped) override;
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override;
   void pushCompileContext(std::string& name) override { compile_contexts.push_back(name); }
-  void popCompileContext() override { compile_contexts.pop_back(); }
-  void setUserMetadata(const std::string& text) override { history_.set_metadata(text); }
-  std::string getUserMetadata() override { return history_.metadata(); }
+  void popCompileContext() override {
+    if (!compile_contexts.empty()) compile_contexts.pop_back();
+  }
+  void setUserMetadata(const std::string& text) override { user_metadata = text; }
+  std::string getUserMetadata() override { return user_metadata; }
   void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
   void enablePeerAccess(DeviceIndex device, DeviceIndex owner) override;
@@ -92,7 +98,8 @@ class Allocator final : public cca::CUDAAllocator {
   void annotateMemory(const void* ptr, const std::string& text) override;
 #endif
 
-  void free(void* ptr);
+  // Returns what a tracker threw; the memory is freed all the same.
+  std::exception_ptr free(void* ptr);
 
  private:
   struct Checkpoint;
@@ -112,13 +119,19 @@ class Allocator final : public cca::CUDAAllocator {
   void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream, vpmm_status status,
                        std::string& reason);
   [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason);
-  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, Context stack);
+  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, const Call& call);
+  void tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call);
+  void tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call);
   Freed forget(void* ptr);
   Freed forget_on(Device& device, void* ptr);
   void give_back(Device& device, void* ptr, const Block& block);
   static std::shared_ptr<vpmm_arena> handle_of(Device& device, const Arena& arena);
-  void end_if_over(Device& device, const ArenaPtr& arena);
-  void end_all_over(Device& device);
+  bool end_all_over(Device& device);
+  bool give_back_idle_pieces(Device& device, Arena& arena);
+  bool end_if_over(Device& device, const ArenaPtr& arena);
+  void give_back_piece(Device& device, Arena& arena, void* piece);
+  static std::shared_ptr<Checkpoint> checkpoint_of(Device& device, const ArenaPtr& arena);
+  void place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted);
   static ArenaPtr route(Device& device, cudaStream_t stream);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
@@ -129,6 +142,8 @@ class Allocator final : public cca::CUDAAllocator {
   void count_segments(Device& device, std::uint64_t cut_bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);
+  static void note_growth(Device& device, const vpmm_event& event, Context stack);
+  void tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id);
 
   static constexpr std::size_t kMostDevices = 128;
   std::array<Device, kMostDevices> devices_;
@@ -148,7 +163,21 @@ inline Allocator& instance() {
   return *allocator;
 }
 
-inline void delete_memory(void* ptr) { instance().free(ptr); }
-inline void delete_uncached(void* ptr) { C10_CUDA_CHECK_WARN(cudaFree(ptr)); }
+// What Python's observers of GPU memory are told, such as the sanitizer; they do not throw.
+inline void trace_allocation(void* ptr) {
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+}
+inline void trace_deallocation(void* ptr) {
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+}
+
+// Destructors call it: what a tracker throws is a warning.
+inline void delete_memory(void* ptr) { Call::warn_of(instance().free(ptr)); }
+inline void delete_uncached(void* ptr) {
+  trace_deallocation(ptr);
+  C10_CUDA_CHECK_WARN(cudaFree(ptr));
+}
 
 }  // namespace vpmm::torch_plugin

@@ -12,20 +12,21 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "growths.hpp"
 #include "history.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::torch_plugin {
 
-constexpr std::size_t kGrain = 512;  // what PyTorch's own allocator rounds to, and aligns to
-constexpr std::size_t kPage = std::size_t{2} << 20;
-constexpr std::size_t kLargestSmall = kPage - (std::size_t{64} << 10);  // what the pool cuts from shared pages
+constexpr std::size_t kGrain = 512;                   // what PyTorch's own allocator rounds to, and aligns to
+constexpr std::size_t kPiece = std::size_t{2} << 20;  // what PyTorch's own asks another allocator for multiples of
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
 constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // a larger request is none of the pool's
 constexpr MempoolId_t kCommonPool{0, 0};
@@ -38,6 +39,22 @@ constexpr std::size_t bytes_to_ask_for(std::size_t bytes) { return bytes < 4096 
 inline void check(vpmm_status status, const char* what) {
   TORCH_CHECK(status == VPMM_OK, "VPMM: ", what, ": ", vpmm_last_error());
 }
+
+// What lies where in a pool at one moment.
+class Layout {
+ public:
+  explicit Layout(vpmm_pool* pool) {
+    layout_.size = sizeof layout_;
+    check(vpmm_layout_take(pool, &layout_), "a layout");
+  }
+  ~Layout() { vpmm_layout_release(&layout_); }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  const vpmm_layout* operator->() const { return &layout_; }
+
+ private:
+  vpmm_layout layout_{};
+};
 
 // A private pool of PyTorch's: a graph's, or a MemPool. The pool's arena is made by its first allocation.
 struct Arena {
@@ -115,6 +132,7 @@ struct Export {
 struct Device {
   DeviceIndex index = 0;
   std::atomic<vpmm_pool*> pool{nullptr};
+  std::size_t largest_small = 0;  // the largest request that the pool cuts from shared pages; set before `pool`
   std::atomic<bool> has_routes{false};
   std::atomic<std::uint64_t> mapped{0};
   std::atomic<std::uint64_t> mapping_changes{0};  // to know whether what was counted still holds
@@ -128,6 +146,7 @@ struct Device {
   std::int64_t retries = 0;
   std::int64_t failures = 0;
   double fraction = 1.0;
+  std::optional<std::uint64_t> capacity;  // of the pool before a fraction below 1 was set
   std::vector<Route> routes;
   std::map<MempoolId_t, ArenaPtr> arenas;
   std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
@@ -135,7 +154,10 @@ struct Device {
   // Where stretches of private pools begin, by the order in which they came: NCCL registers them in it on every rank.
   std::unordered_map<const void*, std::int32_t> order_of_stretches;
   std::int32_t stretches_made = 0;
+  Growths growths;
   std::unordered_map<void*, Export> exports;
+
+  bool is_open() const { return pool.load(std::memory_order_acquire) != nullptr; }
 };
 
 }  // namespace vpmm::torch_plugin

@@ -32,6 +32,7 @@ using Action = TraceEntry::Action;
 using Context = std::shared_ptr<GatheredContext>;
 
 inline thread_local std::vector<std::string> compile_contexts;
+inline thread_local std::string user_metadata;  // of the thread's next events
 
 // The events of the last while, and who is told of each: the profiler's viewers, NCCL. One for all devices.
 class History {
@@ -75,21 +76,21 @@ class History {
     if (!is_listening()) return;
     TraceEntry entry = make(action, device, at, bytes, stream, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
-    entry.user_metadata_ = text.value_or(metadata_);
+    entry.user_metadata_ = text.value_or(user_metadata);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
     keep(std::move(entry));
   }
   // To trackers alone: what lies in memory that the ring has already.
-  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
-    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   }
   // Into the ring alone: what trackers were told.
-  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool) {
+  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
-    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, nullptr);
+    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     keep(std::move(entry));
   }
@@ -101,15 +102,6 @@ class History {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (annotations_.size() == most_) annotations_.pop_front();
     annotations_.push_back(std::move(entry));
-  }
-
-  void set_metadata(const std::string& text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    metadata_ = text;
-  }
-  std::string metadata() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return metadata_;
   }
 
   // Oldest first, times in microseconds since 1970.
@@ -161,7 +153,6 @@ class History {
   std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<Action> skipped_;
   std::vector<cca::AllocatorTraceTracker> trackers_;
-  std::string metadata_;
 };
 
 }  // namespace vpmm::torch_plugin

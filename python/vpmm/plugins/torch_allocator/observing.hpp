@@ -22,21 +22,19 @@ struct Allocator::Mapped {
   // In private pools each chunk, and each piece of another allocator, is one of its own: those who register memory want
   // to know its borders. `pieces`: where pieces begin, ascending.
   static std::vector<Mapped> of(vpmm_pool* pool, const std::vector<std::size_t>& pieces) {
-    vpmm_layout layout{};
-    layout.size = sizeof layout;
-    check(vpmm_layout_take(pool, &layout), "snapshot");
+    const Layout layout(pool);
     std::vector<Mapped> runs;
     const auto is_border = [&](std::size_t at) {
-      const auto* const end = layout.chunks + layout.chunk_count;
+      const auto* const end = layout->chunks + layout->chunk_count;
       const auto* const chunk =
-          std::lower_bound(layout.chunks, end, at, [](const vpmm_chunk& each, std::size_t address) {
+          std::lower_bound(layout->chunks, end, at, [](const vpmm_chunk& each, std::size_t address) {
             return reinterpret_cast<std::size_t>(each.begin) < address;
           });
       return (chunk != end && reinterpret_cast<std::size_t>(chunk->begin) == at) ||
              std::binary_search(pieces.begin(), pieces.end(), at);
     };
-    for (std::size_t i = 0; i < layout.block_count; ++i) {
-      const vpmm_block& block = layout.blocks[i];
+    for (std::size_t i = 0; i < layout->block_count; ++i) {
+      const vpmm_block& block = layout->blocks[i];
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
       const Mapped next{reinterpret_cast<std::size_t>(block.begin), block.bytes, block.is_small != 0, block.arena};
       if (!runs.empty() && runs.back().is_continued_by(next) && (next.arena == 0 || !is_border(next.begin)))
@@ -44,7 +42,6 @@ struct Allocator::Mapped {
       else
         runs.push_back(next);
     }
-    vpmm_layout_release(&layout);
     return runs;
   }
   bool is_continued_by(const Mapped& next) const {
@@ -81,6 +78,7 @@ std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optio
     segment.total_size = run.bytes;
     segment.is_large = !run.is_small;
     segment.is_expandable = run.arena == 0;
+    segment.context_when_allocated = device.growths.stack_in(run.begin, run.bytes);
     const auto name = device.arena_names.find(run.arena);
     if (run.arena != 0 && name != device.arena_names.end()) segment.owner_private_pool_id = name->second;
     const auto order = device.order_of_stretches.find(reinterpret_cast<const void*>(run.begin));
@@ -121,7 +119,7 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   snapshot.device_traces.resize(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     Device& device = devices_[static_cast<std::size_t>(i)];
-    if (device.pool.load(std::memory_order_acquire) == nullptr) continue;
+    if (!device.is_open()) continue;
     std::vector<SegmentInfo> segments =
         segments_of(device, id == kCommonPool ? std::nullopt : std::optional<MempoolId_t>(id));
     std::size_t active = 0;
@@ -172,14 +170,17 @@ void Allocator::count_segments(Device& device, std::uint64_t cut_bytes) {
   }
 }
 
+// Of a device that PyTorch does not use, nothing is opened to answer: all is zero.
 DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   Device& device = device_of(index);
+  DeviceStats stats;
+  stats.max_split_size = -1;
+  if (!device.is_open()) return stats;
   vpmm_statistics figures{};
   figures.size = sizeof figures;
   check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
   count_segments(device, figures.small_bytes);
   const std::lock_guard<std::mutex> lock(device.mutex);
-  DeviceStats stats;
   stats.allocation = stats.active = device.counts.allocations;
   stats.allocated_bytes = stats.active_bytes = device.counts.bytes;
   stats.requested_bytes = device.counts.requested;
@@ -194,7 +195,6 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   stats.num_sync_all_streams = static_cast<std::int64_t>(figures.host_waits);
   stats.num_device_alloc = static_cast<std::int64_t>(figures.chunks_created);
   stats.num_device_free = static_cast<std::int64_t>(figures.chunks_released);
-  stats.max_split_size = -1;
   return stats;
 }
 
@@ -209,6 +209,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
 
 void Allocator::resetPeakStats(DeviceIndex index) {
   Device& device = device_of(index);
+  if (!device.is_open()) return;
   static_cast<void>(getDeviceStats(index));  // counts what is there now
   check(vpmm_reset_peaks(pool_of(device)), "peaks");
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -219,7 +220,9 @@ void Allocator::resetPeakStats(DeviceIndex index) {
 
 std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {
   std::vector<cca::StreamSegmentSize> sizes;
-  for (const SegmentInfo& segment : segments_of(device_of(index), std::nullopt))
+  Device& device = device_of(index);
+  if (!device.is_open()) return sizes;
+  for (const SegmentInfo& segment : segments_of(device, std::nullopt))
     if (segment.is_expandable)
       sizes.emplace_back(static_cast<cudaStream_t>(segment.stream), !segment.is_large, segment.total_size);
   return sizes;
@@ -233,6 +236,7 @@ void Allocator::cacheInfo(DeviceIndex index, std::size_t* largest) {
     std::size_t total = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
   }
+  if (!device.is_open()) return;
   vpmm_statistics figures{};
   figures.size = sizeof figures;
   check(vpmm_get_statistics(pool_of(device), &figures), "statistics");

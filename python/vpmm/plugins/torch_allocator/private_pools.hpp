@@ -111,42 +111,77 @@ void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
     over = std::move(arena->handle);
 }
 
-// Memory of another allocator goes back to it when nobody uses the pool any more and nothing in it lives, and not while
-// a stream is captured: then the next call that empties caches does it.
-void Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
-  std::shared_ptr<vpmm_arena> over;
-  std::unordered_map<void*, std::size_t> pieces;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->users != 0 || !arena->live.empty()) return;
-  }
-  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return;
-    over = std::move(arena->handle);
-    pieces = std::move(arena->pieces);
-  }
-  over.reset();
-  for (const auto& [memory, bytes] : pieces) {
-    history_.note(Action::SEGMENT_FREE, device.index, memory, bytes, arena->id);
-    arena->source->raw_delete(memory);
-  }
-}
-
-// Called by destructors, too, so what an allocator throws is a warning.
-void Allocator::end_all_over(Device& device) {
+// Memory of another allocator goes back to it in the pieces in which it came, when nobody uses the pool any more and
+// nothing in a piece lives; and not while a stream is captured: then the next call that empties caches does it. Called
+// by destructors, too. Whether anything went back.
+bool Allocator::end_all_over(Device& device) {
   std::vector<ArenaPtr> ending;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ending.assign(device.ending.begin(), device.ending.end());
   }
+  bool has_freed = false;
   for (const ArenaPtr& arena : ending) {
-    try {
-      end_if_over(device, arena);
-    } catch (const std::exception& error) {
-      TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
-    }
+    has_freed |= give_back_idle_pieces(device, *arena);
+    has_freed |= end_if_over(device, arena);
+  }
+  return has_freed;
+}
+
+bool Allocator::give_back_idle_pieces(Device& device, Arena& arena) {
+  const std::shared_ptr<vpmm_arena> handle = handle_of(device, arena);
+  bool has_freed = false;
+  void* piece = nullptr;
+  while (handle != nullptr && vpmm_arena_take_memory(handle.get(), &piece, nullptr) == VPMM_OK && piece != nullptr) {
+    give_back_piece(device, arena, piece);
+    has_freed = true;
+  }
+  return has_freed;
+}
+
+// What is left then: nothing, or the pieces of a pool in which a capture allocated. A thread that is in a request has
+// the handle, or what it was just given is live.
+bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (!arena->live.empty()) return false;
+  }
+  if (vpmm_synchronize(pool_of(device)) != VPMM_OK) return false;
+  std::shared_ptr<vpmm_arena> over;
+  std::vector<void*> pieces;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (arena->handle.use_count() > 1 || device.ending.erase(arena) == 0) return false;
+    over = std::move(arena->handle);
+    for (const auto& [piece, bytes] : arena->pieces) pieces.push_back(piece);
+  }
+  std::size_t live = 0;
+  if (over != nullptr && vpmm_arena_live(over.get(), nullptr, 0, &live) == VPMM_OK && live != 0) {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena->handle = std::move(over);
+    device.ending.insert(arena);
+    return false;
+  }
+  over.reset();
+  for (void* const piece : pieces) give_back_piece(device, *arena, piece);
+  return !pieces.empty();
+}
+
+// What the allocator throws is a warning.
+void Allocator::give_back_piece(Device& device, Arena& arena, void* piece) {
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    const auto found = arena.pieces.find(piece);
+    bytes = found->second;
+    arena.pieces.erase(found);
+    device.growths.remove(reinterpret_cast<std::size_t>(piece), bytes);
+  }
+  history_.note(Action::SEGMENT_FREE, device.index, piece, bytes, arena.id, Call::current_stack());
+  try {
+    arena.source->raw_delete(piece);
+  } catch (const std::exception& error) {
+    TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
   }
 }
 
@@ -186,11 +221,12 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
   Device& device = device_of(index);
   const Stream stream = Stream::current(index);
+  const Call call(history_, RecordContext::STATE);
   ArenaPtr arena = route(device, stream.handle);
   const std::shared_ptr<vpmm_arena> handle = arena == nullptr ? nullptr : handle_of(device, *arena);
   TORCH_CHECK(handle != nullptr, "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
   check(vpmm_arena_allocate_at(handle.get(), at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
-  note_allocated(device, at, bytes, stream, std::move(arena), history_.stack(RecordContext::STATE));
+  note_allocated(device, at, bytes, stream, std::move(arena), call);
   return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
 }
 #endif
@@ -212,44 +248,72 @@ void Allocator::annotateMemory(const void* ptr, const std::string& text) {
 }
 #endif
 
-std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
-  Device& device = device_of(index);
-  const std::lock_guard<std::mutex> lock(device.mutex);
+std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device, const ArenaPtr& arena) {
   auto state = std::make_shared<Checkpoint>();
-  state->id = id;
-  for (void* const ptr : arena_of(device, id, "getCheckpointState")->live) {
+  state->id = arena->id;
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  for (void* const ptr : arena->live) {
     const Block& block = device.blocks.at(ptr);
-    state->live.push_back({ptr, block.requested, {block.stream, false}});
+    state->live.push_back({ptr, block.requested, {block.stream, block.may_outlive_stream}});
   }
   return state;
 }
 
-// The pool's live allocations become those of the state, at the same addresses.
+// The pool's memory stays where it is from now on, for a restore brings back the same addresses.
+std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
+  Device& device = device_of(index);
+  ArenaPtr arena;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    arena = arena_of(device, id, "getCheckpointState");
+  }
+  if (const auto handle = handle_of(device, *arena); handle != nullptr)
+    check(vpmm_arena_pin(handle.get()), "a checkpoint");
+  return checkpoint_of(device, arena);
+}
+
+// The pool's live allocations become those of the state, at the same addresses; where that fails they are as before.
 cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::shared_ptr<cca::AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const Checkpoint*>(state.get());
   TORCH_CHECK(wanted != nullptr, "the checkpoint is another allocator's");
   Device& device = device_of(index);
   ArenaPtr arena;
-  std::vector<void*> live;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     arena = arena_of(device, wanted->id, "setCheckpointPoolState");
-    live.assign(arena->live.begin(), arena->live.end());
   }
   const std::shared_ptr<vpmm_arena> handle = handle_of(device, *arena);
   TORCH_CHECK(handle != nullptr || wanted->live.empty(), "the memory pool of the checkpoint is over");
+  if (handle != nullptr) check(vpmm_arena_pin(handle.get()), "a checkpoint");  // what is freed here stays for now
+  const std::shared_ptr<Checkpoint> before = checkpoint_of(device, arena);
+  for (const Checkpoint::Live& block : before->live) delete_memory(block.ptr);
+  try {
+    place(device, arena, handle.get(), *wanted);
+  } catch (...) {
+    place(device, arena, handle.get(), *before);
+    throw;
+  }
   cca::CheckpointDelta delta;
-  for (void* const ptr : live) {
-    free(ptr);
-    delta.ptrs_freed.push_back(ptr);
-  }
-  for (const Checkpoint::Live& block : wanted->live) {
-    check(vpmm_arena_allocate_at(handle.get(), block.ptr, round_up(block.bytes, kGrain), block.stream.handle),
-          "a checkpoint could not be restored");
-    note_allocated(device, block.ptr, block.bytes, block.stream, arena, history_.stack(RecordContext::STATE));
+  for (const Checkpoint::Live& block : before->live) delta.ptrs_freed.push_back(block.ptr);
+  for (const Checkpoint::Live& block : wanted->live)
     delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
-  }
   return delta;
+}
+
+// All of them, or none.
+void Allocator::place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted) {
+  const Call call(history_, RecordContext::STATE);
+  auto next = wanted.live.begin();
+  try {
+    for (; next != wanted.live.end(); ++next) {
+      check(vpmm_arena_allocate_at(handle, next->ptr, round_up(next->bytes, kGrain), next->stream.handle),
+            "a checkpoint could not be restored");
+      note_allocated(device, next->ptr, next->bytes, next->stream, arena, call);
+    }
+  } catch (...) {
+    while (next != wanted.live.begin()) delete_memory((--next)->ptr);
+    throw;
+  }
 }
 
 }  // namespace vpmm::torch_plugin

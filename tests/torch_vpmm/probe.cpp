@@ -1,0 +1,96 @@
+// tests: what libraries add to PyTorch's allocator in C++: trackers of its events, and callbacks for shortages.
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace cca = c10::cuda::CUDACachingAllocator;
+using c10::CachingDeviceAllocator::TraceEntry;
+
+// As probe.py has it.
+struct Event {
+  std::int32_t action;
+  std::int32_t device;
+  std::uint64_t address;
+  std::uint64_t bytes;
+  std::uint64_t pool[2];
+};
+
+std::mutex mutex;
+bool is_listening = false;
+int refused = -1;  // the action of the next event at which the tracker throws
+std::vector<Event> events;
+
+void track(const TraceEntry& entry) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_listening)
+    events.push_back(
+        {entry.action_, entry.device_, entry.addr_, entry.size_, {entry.mempool_.first, entry.mempool_.second}});
+  if (entry.action_ != refused) return;
+  refused = -1;
+  throw std::runtime_error("the tracker refuses it");
+}
+
+class KeepsTheLast final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text = warning.msg(); }
+  std::string text;
+};
+
+KeepsTheLast warnings;
+void* hostage = nullptr;
+int shortages = 0;
+
+struct GivesHostageBack final : c10::FreeMemoryCallback {
+  bool Execute() override {
+    if (hostage == nullptr) return false;
+    ++shortages;
+    cca::raw_delete(hostage);
+    hostage = nullptr;
+    return true;
+  }
+};
+
+}  // namespace
+
+namespace c10 {
+REGISTER_FREE_MEMORY_CALLBACK("vpmm_probe", GivesHostageBack)
+}  // namespace c10
+
+#define PROBE extern "C" __attribute__((visibility("default")))
+
+// There is no way to take a tracker away: this one is silent unless it is told to listen.
+PROBE void probe_attach() {
+  cca::get()->attachAllocatorTraceTracker(&track);
+  c10::WarningUtils::set_warning_handler(&warnings);
+}
+
+PROBE void probe_listen(int is_on) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  is_listening = is_on != 0;
+  events.clear();
+}
+
+PROBE std::size_t probe_events(Event* to, std::size_t capacity) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::copy_n(events.begin(), std::min(capacity, events.size()), to);
+  return events.size();
+}
+
+PROBE void probe_refuse(int action) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  refused = action;
+}
+
+PROBE const char* probe_warning() { return warnings.text.c_str(); }
+PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
+PROBE int probe_shortages() { return shortages; }
+PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }

@@ -1,0 +1,97 @@
+"""tests: builds and loads probe.cpp: what libraries add to PyTorch's allocator in C++."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler
+
+SOURCE = Path(__file__).resolve().with_name("probe.cpp")
+WHAT = "the probe of the tests"
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
+MOST_EVENTS = 10_000
+
+
+class Event(ctypes.Structure):
+    """As probe.cpp has it."""
+
+    _fields_ = (
+        ("action", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("pool", ctypes.c_uint64 * 2),
+    )
+
+
+class Probe:
+    """Its tracker is attached for the rest of the process, and hears everything from `listen` to `events`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        library.probe_events.restype = ctypes.c_size_t
+        library.probe_hold.argtypes = [ctypes.c_size_t]
+        library.probe_warning.restype = ctypes.c_char_p
+        library.probe_attach()
+
+    def listen(self) -> None:
+        self.library.probe_listen(1)
+
+    def events(self) -> list[tuple[str, int, int, tuple[int, int]]]:
+        """What was heard: action, address, bytes, memory pool. Ends the listening."""
+        room = (Event * MOST_EVENTS)()
+        count = self.library.probe_events(room, ctypes.c_size_t(MOST_EVENTS))
+        assert count <= MOST_EVENTS
+        self.library.probe_listen(0)
+        return [(ACTIONS[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
+
+    def refuse(self, action: str) -> None:
+        """The tracker throws at the next event of this kind, once."""
+        self.library.probe_refuse(ACTIONS.index(action))
+
+    def refuse_nothing(self) -> None:
+        self.library.probe_refuse(-1)
+
+    def warning(self) -> str:
+        """What PyTorch's C++ warned of last, on this thread and outside of its calls from Python."""
+        return bytes(self.library.probe_warning()).decode()
+
+    def hold(self, size: int) -> None:
+        """Allocates `size` bytes, which its callback frees in the next shortage."""
+        self.library.probe_hold(size)
+
+    def shortages(self) -> int:
+        """How often its callback freed something."""
+        return int(self.library.probe_shortages())
+
+    def pop_compile_context(self) -> None:
+        self.library.probe_pop_compile_context()
+
+
+@functools.cache
+def load() -> Probe:
+    import torch
+
+    root = Path(torch.__file__).resolve().parent
+    facts = (torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI)
+    arguments = [
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        "-O0",
+        *("-isystem", str(root / "include"), "-isystem", str(cuda_include(WHAT))),
+        str(SOURCE),
+        *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
+    ]
+    name = f"probe_{fingerprint((SOURCE, Path(__file__)), facts)}.so"
+    return Probe(ctypes.CDLL(str(cached(name, lambda library: run_compiler(arguments, library, WHAT, ""), WHAT))))

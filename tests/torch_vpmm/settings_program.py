@@ -1,0 +1,99 @@
+"""tests: a program for six GPUs, whose pools have other settings than the defaults; it prints what it found."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+
+import figures
+import torch
+
+import vpmm
+
+MIB = 1 << 20
+SETTINGS = (
+    {"page_size": "8MiB"},
+    {"page_size": "max"},
+    {"small": "stream_ordered"},
+    {"ipc_isolate": True},
+    {"capacity": 64 * MIB},
+)
+UNUSED = len(SETTINGS)  # the last GPU
+
+
+def empty(size: int, device: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def disagreements(device: int) -> dict[str, tuple[int, int]]:
+    chance = random.Random(7)
+    live: list[torch.Tensor] = []
+    for step in range(40):
+        if live and chance.random() < 0.45:
+            live.pop(chance.randrange(len(live)))
+        else:
+            live.append(empty(int(2 ** chance.uniform(0, 24)), device))
+        if step % 10 == 0:
+            torch.cuda.empty_cache()
+        if found := figures.differences(device):
+            return found
+    return {}
+
+
+def words_of_a_refusal(device: int) -> str:
+    with torch.cuda.device(device):
+        pool = torch.cuda.MemPool()
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                empty(1000, device)
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return "served"
+
+
+def is_served(size: int, device: int) -> bool:
+    try:
+        empty(size, device)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def under_fractions(device: int) -> list[bool]:
+    """Whether 32 and 100 MiB are served: with a capacity of 64 MiB, below it, above it, and without a fraction."""
+    total = torch.cuda.mem_get_info(device)[1]
+    found = []
+    for fraction in (1.0, 16 * MIB / total, 0.5, 1.0):
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+        found += [is_served(32 * MIB, device), is_served(100 * MIB, device)]
+    return found
+
+
+def has_context(device: int) -> bool:
+    flags, is_active = ctypes.c_uint(), ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(is_active))
+    return bool(is_active.value)
+
+
+def contexts_of_looking(device: int) -> tuple[bool, int]:
+    figures_there = torch.cuda.memory_stats(device)
+    torch.cuda.memory_summary(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.reset_accumulated_memory_stats(device)
+    torch.cuda.memory_snapshot()
+    torch.cuda.empty_cache()
+    return has_context(device), sum(figures_there[name] for name in figures_there if name.endswith("current"))
+
+
+def main() -> None:
+    for device, settings in enumerate(SETTINGS):
+        vpmm.configure(device, **settings)
+    for device, settings in enumerate(SETTINGS[:4]):
+        print(settings, disagreements(device))
+    print(words_of_a_refusal(1))
+    print(under_fractions(4))
+    print(contexts_of_looking(UNUSED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""tests: private pools of PyTorch on VPMM: routing, what goes back, options, checkpoints."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from typing import Any
+
+from vpmm_case import ABSENT, MIB, VpmmCase
+
+if not ABSENT:
+    import torch
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+class PrivatePools(VpmmCase):
+    def pool_segments(self, pool: torch.cuda.MemPool) -> list[dict[str, Any]]:
+        return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool.id]
+
+    def test_what_is_allocated_inside_lies_in_the_pools_segments(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            inside = [empty(1000), empty(3 * MIB)]
+        outside = empty(1000)
+        addresses = {b["address"] for s in self.pool_segments(pool) for b in s["blocks"]}
+        self.assertTrue({t.data_ptr() for t in inside} <= addresses)
+        self.assertNotIn(outside.data_ptr(), addresses)
+        self.assertEqual(pool.use_count(), 1)
+        self.assertEqual(len(pool.snapshot()), len(self.pool_segments(pool)))
+
+    def test_what_is_freed_inside_serves_the_pool_again_and_goes_back_with_it(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            first = empty(3 * MIB)
+            address = first.data_ptr()
+            del first
+        outside = empty(3 * MIB)
+        self.assertNotEqual(outside.data_ptr(), address)
+        with torch.cuda.use_mem_pool(pool):
+            again = empty(3 * MIB)
+        self.assertEqual(again.data_ptr(), address)
+        del again, pool, outside
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_tensors_outlive_their_pool(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.arange(1000, dtype=torch.int32).to("cuda")
+        del pool
+        self.assertTrue(torch.equal(tensor.cpu(), torch.arange(1000, dtype=torch.int32)))
+        del tensor
+        torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_only_the_thread_that_opened_it_is_routed(self) -> None:
+        pool = torch.cuda.MemPool()
+        other: list[torch.Tensor] = []
+        with torch.cuda.use_mem_pool(pool):
+            thread = threading.Thread(target=lambda: other.append(empty(MIB)))
+            thread.start()
+            thread.join()
+        self.assertEqual(self.pool_segments(pool), [])
+
+    def test_idle_memory_of_a_pool_is_no_reason_to_run_out(self) -> None:
+        pool = torch.cuda.MemPool()
+        torch.cuda.set_per_process_memory_fraction(128 * MIB / torch.cuda.mem_get_info()[1])
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                tensor = empty(100 * MIB)
+                del tensor
+            self.assertEqual(empty(100 * MIB).numel(), 100 * MIB)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def test_without_splits_each_tensor_has_a_segment(self) -> None:
+        pool = torch.cuda.MemPool(no_split=True)
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(100) for _ in range(3)]
+        segments = [segment["address"] for segment in pool.snapshot()]
+        self.assertEqual(segments, sorted(tensor.data_ptr() for tensor in tensors))
+
+    def test_only_a_pool_for_shortages_serves_others_with_what_it_must_keep(self) -> None:
+        for serves in (False, True):
+            pool = torch.cuda.MemPool(use_on_oom=serves)
+            with torch.cuda.use_mem_pool(pool):
+                tensor = empty(100 * MIB)
+            address = tensor.data_ptr()
+            torch._C._cuda_getCheckpointState(0, pool.id)  # from now on its memory stays
+            del tensor
+            torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
+            try:
+                if serves:
+                    self.assertEqual(empty(90 * MIB).data_ptr(), address)
+                else:
+                    self.assertRaises(torch.OutOfMemoryError, empty, 90 * MIB)
+            finally:
+                torch.cuda.set_per_process_memory_fraction(1.0)
+            del pool
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_a_checkpoint_brings_the_same_addresses_back(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        kept = [empty(1000), empty(3 * MIB)]
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        addresses = [t.data_ptr() for t in kept]
+        later = [empty(500), empty(8 * MIB)]
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, {t.data_ptr() for t in kept + later}))
+        self.assertFalse(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        stale = [t.untyped_storage()._cdata for t in kept + later]
+        torch._C._cuda_setCheckpointPoolState(0, state, stale, [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
+        del later, kept  # their storages own nothing any more
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set(addresses)))
+        for address in addresses:
+            torch.cuda.caching_allocator_delete(address)
+        torch._C._cuda_releasePool(0, pool_id)
+        self.assertEqual(self.allocated(), 0)
+
+    def test_a_checkpoint_is_restored_although_the_cache_was_emptied(self) -> None:
+        pool_id, kept = self.open_pool([8 * MIB, 8 * MIB, 100])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        addresses = {t.data_ptr() for t in kept}
+        kept.clear()
+        torch.cuda.empty_cache()
+        torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, addresses))
+        for address in addresses:
+            torch.cuda.caching_allocator_delete(address)
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def test_a_restore_that_fails_leaves_all_as_it_was(self) -> None:
+        pool_id, kept = self.open_pool([8 * MIB, 8 * MIB])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
+        _, others = self.open_pool([8 * MIB, 1000], pool_id)  # another pool of that name, where the first one was
+        addresses = {t.data_ptr() for t in others}
+        with self.assertRaisesRegex(RuntimeError, "a checkpoint could not be restored"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, addresses))
+        self.assertEqual(self.allocated(), 8 * MIB + 1024)
+        others.clear()
+        self.assertEqual(self.allocated(), 0)
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def open_pool(
+        self, sizes: list[int], pool_id: tuple[int, int] | None = None
+    ) -> tuple[tuple[int, int], list[torch.Tensor]]:
+        """A pool without a capture, as graph trees use it for what they record first, and tensors in it."""
+        pool_id = pool_id or torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        tensors = [empty(size) for size in sizes]
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        return pool_id, tensors
+
+    def test_each_chunk_of_a_pool_is_a_segment(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(4 * MIB) for _ in range(4)]
+        addresses = sorted(tensor.data_ptr() for tensor in tensors)
+        self.assertEqual([segment["address"] for segment in pool.snapshot()], addresses)
+
+    def test_a_pool_is_not_opened_twice_and_not_closed_without_being_open(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        with self.assertRaisesRegex(RuntimeError, "already recording"):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        with self.assertRaisesRegex(RuntimeError, "not currently recording"):
+            torch._C._cuda_endAllocateToPool(0, pool_id)
+        for _ in range(2):
+            torch._C._cuda_releasePool(0, pool_id)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,152 @@
+"""tests: what libraries add to PyTorch's allocator in C++, on VPMM: trackers of its events, callbacks for shortages.
+
+What is attached here stays for the rest of the process, so this file comes last in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unittest
+
+from vpmm_case import ABSENT, MIB, VpmmCase
+
+import vpmm
+
+if not ABSENT:
+    import probe
+    import torch
+    from torch.cuda import _gpu_trace
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def overlap(at: int, size: int, begin: int, length: int) -> int:
+    return max(0, min(at + size, begin + length) - max(at, begin))
+
+
+class ProbeCase(VpmmCase):
+    def setUp(self) -> None:
+        self.probe = probe.load()
+        self.addCleanup(self.probe.refuse_nothing)
+        super().setUp()
+
+
+class Shortages(ProbeCase):
+    def test_a_callback_that_frees_memory_is_asked_and_the_request_is_met(self) -> None:
+        self.probe.hold(300 * MIB)
+        torch.cuda.set_per_process_memory_fraction(400 * MIB / torch.cuda.mem_get_info()[1])
+        try:
+            self.assertEqual(empty(200 * MIB).numel(), 200 * MIB)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
+
+
+class Compiling(ProbeCase):
+    def test_the_end_of_a_context_that_never_began_does_nothing(self) -> None:
+        self.probe.pop_compile_context()
+
+
+class Trackers(ProbeCase):
+    def test_they_hear_of_mapped_memory_before_what_lies_in_it(self) -> None:
+        self.probe.listen()
+        tensor = empty(5 * MIB)
+        begin = tensor.data_ptr()
+        del tensor
+        torch.cuda.empty_cache()
+        events = self.probe.events()
+        where = [action for action, *_ in events]
+        allocation = where.index("alloc")
+        self.assertEqual(events[allocation], ("alloc", begin, 5 * MIB, (0, 0)))
+        mapped = [(at, size) for action, at, size, _ in events[:allocation] if action == "segment_map"]
+        self.assertEqual(sum(overlap(at, size, begin, 5 * MIB) for at, size in mapped), 5 * MIB)
+        self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
+        unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
+        self.assertEqual(sorted(unmapped), sorted(mapped))
+
+    def test_they_hear_of_the_very_segments_of_a_pool_while_these_are_mapped(self) -> None:
+        pool = torch.cuda.MemPool()
+        self.probe.listen()
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(5 * MIB), empty(1000)]
+        segments = {(s["address"], s["total_size"], pool.id) for s in pool.snapshot()}
+        del tensors
+        torch.cuda.empty_cache()
+        events = self.probe.events()
+        for action in ("segment_alloc", "segment_free"):
+            self.assertEqual({(at, size, of) for what, at, size, of in events if what == action}, segments)
+        self.assertEqual([of for what, _, _, of in events if what == "alloc"], [pool.id, pool.id])
+        for begin, _, _ in segments:
+            order = [what for what, at, _, _ in events if at == begin and what.startswith("segment")]
+            self.assertEqual(order, ["segment_map", "segment_alloc", "segment_free", "segment_unmap"])
+
+    def test_an_exception_at_a_segment_reaches_the_program_and_the_memory_goes_back(self) -> None:
+        pool = torch.cuda.MemPool()
+        for action, where in (
+            ("segment_map", contextlib.nullcontext()),
+            ("segment_alloc", torch.cuda.use_mem_pool(pool)),
+        ):
+            self.probe.refuse(action)
+            with where, self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+                empty(48 * MIB)
+            self.assertEqual(self.allocated(), 0)
+            torch.cuda.empty_cache()
+            self.assertEqual(torch.cuda.memory_reserved(), 0, action)
+
+    def test_an_exception_at_an_allocation_reaches_the_program_and_the_memory_goes_back(self) -> None:
+        self.probe.refuse("alloc")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            empty(48 * MIB)
+        torch.cuda.empty_cache()
+        self.assertEqual((self.allocated(), torch.cuda.memory_reserved()), (0, 0))
+
+    def test_an_exception_at_a_free_is_a_warning_where_it_cannot_reach_the_program(self) -> None:
+        tensor = empty(48 * MIB)
+        self.probe.refuse("free_requested")
+        del tensor  # a destructor
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
+        raw = torch.cuda.caching_allocator_alloc(48 * MIB)
+        self.probe.refuse("free_completed")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch.cuda.caching_allocator_delete(raw)
+        self.assertEqual(self.allocated(), 0)
+        self.probe.refuse("segment_unmap")
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch.cuda.empty_cache()
+        self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_an_exception_in_another_librarys_call_is_a_warning(self) -> None:
+        self.probe.refuse("segment_map")
+        pool = vpmm.Pool.default(0)
+        pool.deallocate(pool.allocate(48 * MIB, 0), 0)
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
+
+
+class Traces(VpmmCase):
+    def test_they_hear_of_every_way_to_allocate(self) -> None:
+        heard: list[tuple[str, int]] = []
+        _gpu_trace.register_callback_for_memory_allocation(lambda pointer: heard.append(("allocate", pointer)))
+        _gpu_trace.register_callback_for_memory_deallocation(lambda pointer: heard.append(("free", pointer)))
+        self.addCleanup(_gpu_trace.MemoryAllocationCallbacks.callback_list.clear)
+        self.addCleanup(_gpu_trace.MemoryDeallocationCallbacks.callback_list.clear)
+        torch._C._activate_gpu_trace()
+        raw = [torch.cuda.caching_allocator_alloc(MIB), torch.cuda.caching_allocator_alloc(MIB, 0, torch.cuda.Stream())]
+        tensor = empty(MIB)
+        torch.cuda.caching_allocator_enable(False)
+        try:
+            uncached = empty(MIB)
+            made = [*raw, tensor.data_ptr(), uncached.data_ptr()]
+            del uncached
+        finally:
+            torch.cuda.caching_allocator_enable(True)
+        del tensor
+        for pointer in raw:
+            torch.cuda.caching_allocator_delete(pointer)
+        self.assertEqual([pointer for what, pointer in heard if what == "allocate"], made)
+        self.assertEqual(sorted(pointer for what, pointer in heard if what == "free"), sorted(made))
+
+
+if __name__ == "__main__":
+    unittest.main()
