@@ -144,7 +144,9 @@ class Allocator final : public cca::CUDAAllocator {
                    std::vector<Live>::const_iterator last);
   static std::vector<Live> live_of_all(const Device& device, const Layout& layout);
   std::vector<SegmentInfo> segments_of(Device& device, const std::optional<MempoolId_t>& only);
-  vpmm_statistics note_mapped(Device& device);
+  std::optional<vpmm_statistics> note_mapped(Device& device);
+  void note_drivers_pool(Device& device);
+  vpmm_statistics count(Device& device);
   static void note_foreign(Device& device, const void* memory, std::size_t bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);

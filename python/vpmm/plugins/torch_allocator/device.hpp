@@ -135,6 +135,7 @@ struct Device {
   std::atomic<vpmm_pool*> pool{nullptr};
   std::size_t largest_small = 0;  // the largest request that the pool cuts from shared pages; set before `pool`
   std::atomic<bool> has_routes{false};
+  std::atomic<bool> uses_drivers_pool{false};
   std::atomic<std::uint64_t> mapping_changes{0};
   std::atomic<std::uint64_t> noted_changes{0};  // up to which it was asked what pages are cut
 

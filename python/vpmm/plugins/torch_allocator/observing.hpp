@@ -26,7 +26,9 @@ struct Allocator::Mapped {
     for (std::size_t i = 0; i < layout->block_count; ++i) {
       const vpmm_block& block = layout->blocks[i];
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
-      const Mapped next{reinterpret_cast<std::size_t>(block.begin), block.bytes, block.is_small != 0, block.arena,
+      // Of the driver's own pool blocks have the size that was asked for.
+      const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
+      const Mapped next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0, block.arena,
                         block.arena == 0 ? nullptr : stretches.find(block.begin)};
       if (!runs.empty() && runs.back().is_continued_by(next))
         runs.back().bytes += next.bytes;
@@ -157,24 +159,39 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return snapshot;
 }
 
-// How much is mapped events tell, but not which pages the pool cuts for small requests, nor what the driver's own pool
-// has: so that is asked for whenever something was mapped or unmapped.
-vpmm_statistics Allocator::note_mapped(Device& device) {
+// How much is mapped events tell, but not which pages the pool cuts for small requests: so that is asked for whenever
+// something was mapped or unmapped. Null: the pool does not say.
+std::optional<vpmm_statistics> Allocator::note_mapped(Device& device) {
   device.noted_changes = device.mapping_changes.load();
   vpmm_statistics figures{};
   figures.size = sizeof figures;
-  check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
-  std::int64_t all = 0;
-  if (figures.stream_ordered_bytes != 0) {
-    const Layout layout(pool_of(device));
-    for (const Mapped& run : Mapped::of(layout, {})) all += static_cast<std::int64_t>(run.bytes);
-  }
+  if (vpmm_get_statistics(pool_of(device), &figures) != VPMM_OK) return std::nullopt;
   const std::lock_guard<std::mutex> lock(device.mutex);
-  if (all != 0) set(device.reserved.at(kAll), all);
-  set(device.reserved.at(kSmall), static_cast<std::int64_t>(figures.small_bytes));
-  set(device.reserved.at(kLarge),
-      std::max<std::int64_t>(device.reserved.at(kAll).current - device.reserved.at(kSmall).current, 0));
+  const std::int64_t all = device.reserved.at(kAll).current;
+  const auto small = static_cast<std::int64_t>(figures.small_bytes);
+  set(device.reserved.at(kSmall), small);
+  set(device.reserved.at(kLarge), std::max<std::int64_t>(all - small, 0));
   return figures;
+}
+
+// Of the driver's own pool no event tells.
+void Allocator::note_drivers_pool(Device& device) {
+  const Layout layout(pool_of(device));
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  std::int64_t all = 0;
+  for (const Mapped& run : Mapped::of(layout, device.stretches)) all += static_cast<std::int64_t>(run.bytes);
+  set(device.reserved.at(kAll), all);
+}
+
+vpmm_statistics Allocator::count(Device& device) {
+  std::optional<vpmm_statistics> figures = note_mapped(device);
+  if (figures && figures->stream_ordered_bytes != 0) device.uses_drivers_pool = true;
+  if (figures && device.uses_drivers_pool) {
+    note_drivers_pool(device);
+    figures = note_mapped(device);
+  }
+  TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());
+  return *figures;
 }
 
 // Of a device that PyTorch does not use, nothing is opened to answer: all is zero.
@@ -183,7 +200,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   DeviceStats stats;
   stats.max_split_size = -1;
   if (!device.is_open()) return stats;
-  const vpmm_statistics figures = note_mapped(device);
+  const vpmm_statistics figures = count(device);
   const std::lock_guard<std::mutex> lock(device.mutex);
   stats.allocation = stats.active = device.counts.allocations;
   stats.allocated_bytes = stats.active_bytes = device.counts.bytes;
@@ -210,7 +227,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
 void Allocator::resetPeakStats(DeviceIndex index) {
   Device& device = device_of(index);
   if (!device.is_open()) return;
-  note_mapped(device);
+  count(device);
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.for_each_stat([](c10::CachingAllocator::Stat& stat) { stat.reset_peak(); });
 }
