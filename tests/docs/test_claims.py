@@ -163,9 +163,9 @@ class Readme(unittest.TestCase):
 
 
 NAMES = {
-    "native": "PyTorch's allocator",
-    "expandable": "PyTorch's expandable segments",
-    "cuda-async": "cudaMallocAsync",
+    "native": "PyTorch's allocator (`native`)",
+    "expandable": "PyTorch's expandable segments (`expandable`)",
+    "cuda-async": "cudaMallocAsync (`cuda-async`)",
     "vpmm": "**VPMM**",
 }
 RESULTS: dict[str, tables.Row] = json.loads(read("bench/results/torch-programs.json"))["results"]
