@@ -341,10 +341,10 @@ vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if no allocation starts at `ptr`.)")
            "Frees memory; work queued on any stream so far may still use it. Address 0 does nothing.")
       .def("deallocate_deferred", &Pool::deallocate_deferred, "ptr"_a.none(),
            nb::sig("def deallocate_deferred(self, ptr: int) -> None"),
-           R"(The same for finalizers and callbacks: takes no lock, makes no CUDA call, and raises no error.
+           R"(The same for finalizers and callbacks: takes no lock, makes no CUDA call, and fails for no address.
 
 A later call, on any thread, carries the free out; mistakes are counted in ``caller_mistakes``. Does nothing
-in a closed pool.)")
+in a closed pool. A value that is not an address raises TypeError or vpmm.Error.)")
       .def(
           "deallocate_many", &Pool::deallocate_many, "ptrs"_a.none(), "stream"_a.none(),
           nb::sig("def deallocate_many(self, ptrs: collections.abc.Iterable[int], stream: vpmm._streams.StreamLike) -> "

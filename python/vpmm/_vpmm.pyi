@@ -216,10 +216,10 @@ class Pool:
 
     def deallocate_deferred(self, ptr: int) -> None:
         """
-        The same for finalizers and callbacks: takes no lock, makes no CUDA call, and raises no error.
+        The same for finalizers and callbacks: takes no lock, makes no CUDA call, and fails for no address.
 
         A later call, on any thread, carries the free out; mistakes are counted in ``caller_mistakes``. Does nothing
-        in a closed pool.
+        in a closed pool. A value that is not an address raises TypeError or vpmm.Error.
         """
 
     def deallocate_many(self, ptrs: Iterable[int], stream: vpmm._streams.StreamLike) -> None:

@@ -15,7 +15,7 @@ struct vpmm_arena {
 
 namespace {
 
-constexpr std::uint32_t kKnownFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
+constexpr std::uint32_t kKnownArenaFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
 
 template <typename Work>
 vpmm_status with_arena(vpmm_arena* arena, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
@@ -25,7 +25,7 @@ vpmm_status with_arena(vpmm_arena* arena, Work&& work, WhenEnding when_ending = 
 
 Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vpmm_arena** arena) {
   VPMM_TRY(require(arena, "arena"));
-  if ((flags & ~kKnownFlags) != 0)
+  if ((flags & ~kKnownArenaFlags) != 0)
     return Error{ErrorCode::invalid_argument,
                  "`flags` is " + std::to_string(flags) + ": this version of the library knows only bits 1, 2 and 4"};
   auto made = std::make_unique<vpmm_arena>();

@@ -84,8 +84,6 @@ void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descrip
   }
 }
 
-Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
-
 }  // namespace
 
 // --- messages -------------------------------------------------------------------------------------------------------

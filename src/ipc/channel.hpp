@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
@@ -16,6 +17,8 @@ namespace vpmm::ipc {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+
+inline Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
 
 struct Received {
   Message message;

@@ -25,8 +25,6 @@ std::uint64_t most_descriptors() {
   return limit.rlim_cur / kShare;
 }
 
-Error not_shared(const char* why) { return {ErrorCode::not_shared, why}; }
-
 }  // namespace
 
 // Its number is not another process's as long as it has not ended: one that connected before it was let in before it.

@@ -34,13 +34,13 @@ constexpr std::size_t kMostLeases = 1 << 14;
 constexpr std::size_t kMostHeard = 32;  // of one connection, before it is the others' turn
 constexpr int kMostLetIn = 32;          // likewise of new ones
 
-constinit std::atomic<Exporter*> of_this_process{nullptr};
+constinit std::atomic<Exporter*> exporter_of_this_process{nullptr};
 
 // For the handler at exit; the child of a fork has none.
 constinit std::atomic<const std::string*> socket_of_this_process{nullptr};
 
 void forget_in_child() {
-  of_this_process.store(nullptr);
+  exporter_of_this_process.store(nullptr);
   socket_of_this_process.store(nullptr);
 }
 
@@ -57,11 +57,11 @@ constexpr const char* kOutOfMemory = "the process that exported the memory is ou
 }  // namespace
 
 Exporter& Exporter::of_process() {
-  if (Exporter* const made = of_this_process.load()) return *made;
+  if (Exporter* const made = exporter_of_this_process.load()) return *made;
   when_forked(forget_in_child);
   auto fresh = std::make_unique<Exporter>();
   Exporter* expected = nullptr;
-  if (of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
+  if (exporter_of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
   return *expected;
 }
 

@@ -24,7 +24,7 @@ using driver::Driver;
 
 namespace {
 
-constinit std::atomic<Importer*> of_this_process{nullptr};
+constinit std::atomic<Importer*> importer_of_this_process{nullptr};
 
 Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal home) {
   if (device == home) return {};
@@ -76,11 +76,11 @@ Result<void> wait_for_primary(Driver& driver, DeviceOrdinal device) {
 }
 
 Importer& Importer::of_process() {
-  if (Importer* const made = of_this_process.load()) return *made;
-  when_forked([] { of_this_process.store(nullptr); });
+  if (Importer* const made = importer_of_this_process.load()) return *made;
+  when_forked([] { importer_of_this_process.store(nullptr); });
   auto fresh = std::make_unique<Importer>();
   Importer* expected = nullptr;
-  if (of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
+  if (importer_of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
   return *expected;
 }
 

@@ -12,8 +12,6 @@ namespace {
 constexpr std::chrono::seconds kForClosing{1};
 constexpr int kMostPassedOver = 1024;  // a socket holds fewer; who never stops talking is not listened to for ever
 
-Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
-
 // As vpmm_status numbers, from another process that may be newer.
 ErrorCode code_of(const Message& refusal) {
   const auto code = static_cast<ErrorCode>(refusal.status);

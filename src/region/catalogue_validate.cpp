@@ -12,8 +12,6 @@ namespace {
 
 using Regions = Vector<const Region*>;
 
-bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
-
 template <typename Number, typename Admits>
 Ranking ranked(const Regions& regions, const Number& number, const Admits& admits) {
   Ranking all;

@@ -70,4 +70,6 @@ struct alignas(kCacheLine) Region {
   Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
 };
 
+inline bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
+
 }  // namespace vpmm::region

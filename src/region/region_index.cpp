@@ -15,8 +15,6 @@
 namespace vpmm::region {
 namespace {
 
-bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
-
 // Of the same state, stamp and age.
 Region* make_like(RegionSlab& regions, const Region& region) {
   Region* const made = regions.make();

@@ -18,7 +18,7 @@ using time::Stamp;
 using time::StampPart;
 using time::TimelineId;
 
-constexpr Bytes kPage = 8 * kGrain;
+constexpr Bytes kSmallPage = 8 * kGrain;
 
 struct Grain {
   bool is_live = false;
@@ -66,7 +66,7 @@ class Model {
 
   std::string add() {
     if (stretches_.size() > 5) return {};
-    const AddressRange range{DevicePtr{0x10000 + 0x10000 * ++added_}, (1 + below(3)) * kPage};
+    const AddressRange range{DevicePtr{0x10000 + 0x10000 * ++added_}, (1 + below(3)) * kSmallPage};
     const StreamKey owner = key();
     arena_.add(range, owner);
     stretches_.push_back(range);
@@ -171,7 +171,7 @@ class Model {
   }
 
   std::mt19937_64 random_;
-  Arena arena_{kPage, Arena::Splitting::yes};
+  Arena arena_{kSmallPage, Arena::Splitting::yes};
   std::map<DevicePtr, Grain> grains_;
   std::vector<AddressRange> stretches_;
   std::vector<AddressRange> live_;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/page_size.hpp"
+
 namespace vpmm::arena {
 namespace {
 
@@ -10,7 +12,6 @@ using time::Stamp;
 using time::StampPart;
 using time::TimelineId;
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr DevicePtr kBase{0x1000'0000};
 constexpr StreamKey kA{1};
 constexpr StreamKey kB{2};

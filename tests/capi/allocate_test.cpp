@@ -14,7 +14,6 @@ using Allocate = SimPool;
 bool is_aligned(const void* ptr, std::size_t alignment) {
   return reinterpret_cast<std::uintptr_t>(ptr) % alignment == 0;
 }
-void* plus(void* ptr, std::size_t bytes) { return static_cast<char*>(ptr) + bytes; }
 
 TEST_F(Allocate, gives_memory_and_takes_it_back) {
   void* const small = allocate(100);

@@ -10,8 +10,6 @@
 namespace vpmm::capi_test {
 namespace {
 
-void* plus(void* ptr, std::size_t bytes) { return static_cast<char*>(ptr) + bytes; }
-
 class ArenaAbi : public SimPool {
  protected:
   void SetUp() override {

@@ -14,6 +14,8 @@ namespace vpmm::capi_test {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
+inline void* plus(void* ptr, std::size_t bytes) { return static_cast<char*>(ptr) + bytes; }
+
 inline vpmm_config default_config() {
   vpmm_config config{};
   config.size = sizeof(config);

@@ -542,8 +542,8 @@ TEST_P(Broken, manager_is_found_out) {
               Contains(AllOf(StartsWith(GetParam().check), HasSubstr(GetParam().text))));
 }
 
-std::string name_of(const testing::TestParamInfo<Fault>& info) { return info.param.name; }
-INSTANTIATE_TEST_SUITE_P(One, Broken, testing::ValuesIn(faults()), name_of);
+std::string name_of_fault(const testing::TestParamInfo<Fault>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(One, Broken, testing::ValuesIn(faults()), name_of_fault);
 
 }  // namespace
 }  // namespace vpmm::conformance

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "conformance/conformance.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::conformance {
 namespace {
 
 TEST(EmmCheckReference, describes_each_check_in_the_order_of_the_suite) {
-  std::ifstream page(VPMM_TEST_SOURCE_DIR "/docs/reference/emm-check.md");
+  std::ifstream page(repository_path("docs/reference/emm-check.md"));
   std::vector<std::string> described;
   const std::string start = "| `";
   for (std::string line; std::getline(page, line);) {

@@ -5,7 +5,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 TEST(Allocate, zero_bytes_are_null_and_touch_nothing) {
@@ -215,4 +215,4 @@ TEST(Allocate, the_same_calls_give_the_same_addresses) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

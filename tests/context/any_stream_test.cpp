@@ -3,7 +3,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -135,4 +135,4 @@ TEST(AnyStream, small_memory_may_be_used_on_any_stream_at_once) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -4,7 +4,7 @@
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -213,4 +213,4 @@ INSTANTIATE_TEST_SUITE_P(Modes, CapturedArena,
                          ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed));
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -12,7 +12,7 @@
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::Block;
@@ -334,4 +334,4 @@ TEST(RandomArenaEvents, events_and_layouts_tell_the_same_whatever_fails) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

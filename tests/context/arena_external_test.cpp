@@ -10,7 +10,7 @@
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -430,4 +430,4 @@ TEST_F(ExternalArena, without_splitting_each_allocation_has_a_whole_piece) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -6,7 +6,7 @@
 
 #include "support/pool_world_arenas.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class ArenaMemory : public ::testing::Test {
@@ -203,4 +203,4 @@ TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

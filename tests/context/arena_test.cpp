@@ -7,7 +7,7 @@
 
 #include "support/pool_world_arenas.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -404,4 +404,4 @@ TEST_F(ArenaOnPool, threads_may_share_an_arena) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

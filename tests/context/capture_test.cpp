@@ -4,7 +4,7 @@
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -317,4 +317,4 @@ TEST_F(AnnouncedCapture, a_seen_capture_that_ended_unseen_is_over_when_its_graph
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -5,7 +5,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -144,4 +144,4 @@ TEST(DeferredCleanup, ends_with_the_last_of_nested_holds_on_whatever_thread) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

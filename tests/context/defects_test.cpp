@@ -6,7 +6,7 @@
 #include "pool/tuning.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -501,4 +501,4 @@ TEST(Defects, memory_can_be_given_back_to_the_system) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

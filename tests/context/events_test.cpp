@@ -9,7 +9,7 @@
 #include "support/event_log.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -294,4 +294,4 @@ INSTANTIATE_TEST_SUITE_P(Policies, RandomEvents, ::testing::Bool(),
                          [](const auto& tested) { return tested.param ? "pages" : "adaptive"; });
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

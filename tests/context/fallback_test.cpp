@@ -3,7 +3,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -168,4 +168,4 @@ TEST(SmallRequests, count_in_all_figures_and_can_be_queried) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

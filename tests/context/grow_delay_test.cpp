@@ -7,7 +7,7 @@
 #include "context/hooked_world.hpp"
 #include "pool/tuning.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -386,4 +386,4 @@ TEST(GrowDelay, a_context_that_breaks_meanwhile_is_told_and_left_alone) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -10,7 +10,7 @@
 #include "support/hooked_driver.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 class HookedWorld {
  public:
@@ -72,4 +72,4 @@ class HookedWorld {
   }
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

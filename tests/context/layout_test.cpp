@@ -11,7 +11,7 @@
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::bit_of;
@@ -252,4 +252,4 @@ INSTANTIATE_TEST_SUITE_P(Policies, RandomLayout, ::testing::Bool(),
                          [](const auto& tested) { return tested.param ? "pages" : "adaptive"; });
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -336,4 +336,4 @@ TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -24,7 +24,7 @@
 #include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::CuResult;
@@ -219,4 +219,4 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
 INSTANTIATE_TEST_SUITE_P(PageSizes, Lines, ::testing::Values(2 * kMiB, 4 * kMiB));
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

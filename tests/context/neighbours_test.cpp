@@ -8,7 +8,7 @@
 
 #include "support/pool_world_arenas.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::Context;
@@ -164,4 +164,4 @@ TEST_F(Neighbours, that_are_short_at_once_do_not_wait_for_each_other_for_ever) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -7,7 +7,7 @@
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -228,4 +228,4 @@ TEST(OneChunkWithoutPool, needs_the_virtual_memory_pool) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

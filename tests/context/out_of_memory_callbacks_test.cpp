@@ -11,7 +11,7 @@
 #include "context/out_of_memory.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::OutOfMemory;
@@ -118,4 +118,4 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -7,7 +7,7 @@
 #include "pool/grow_delay.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -391,4 +391,4 @@ TEST_P(Peers, the_end_of_a_pool_waits_for_them) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -10,7 +10,7 @@
 #include "observe/trace_file.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -249,4 +249,4 @@ TEST(Ready, threads_take_and_defer_side_by_side) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -11,7 +11,7 @@
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::RecordOptions;
@@ -258,4 +258,4 @@ TEST_F(Recorded, eight_threads_that_hand_memory_to_each_other_are_recorded_in_an
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -13,7 +13,7 @@
 #include "driver/sim/sim_driver.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -193,4 +193,4 @@ TEST_F(ResetBeside, another_reset_is_done_after_it) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

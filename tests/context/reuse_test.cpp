@@ -8,7 +8,7 @@
 #include "pool/tuning.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -447,4 +447,4 @@ TEST_F(CachedFrees, are_no_reason_to_grow) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "context/config.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::context {
 namespace {
 
 std::vector<std::string> rows_of_the_page() {
-  std::ifstream file(VPMM_TEST_SOURCE_DIR "/docs/reference/settings.md");
+  std::ifstream file(repository_path("docs/reference/settings.md"));
   std::vector<std::string> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("| `", 0) == 0) rows.push_back(line);

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "support/page_size.hpp"
 #include "support/pool_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 using context::Holder;
 using context::SharedChunks;
@@ -234,4 +233,4 @@ TEST(Sharing, with_isolation_every_allocation_has_chunks_of_its_own) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -9,7 +9,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 enum class Step { moved, anew, caches, gpu_wait, host_wait };
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(, ShortageOrder,
                          });
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -6,7 +6,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -318,4 +318,4 @@ TEST(OutOfMemory, memory_that_other_processes_give_back_is_found) {
 INSTANTIATE_TEST_SUITE_P(Limits, ShortOfMemory, ::testing::Values(Limit::capacity, Limit::gpu, Limit::others), name_of);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -5,31 +5,31 @@
 
 #include "context/hooked_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
 using driver::CuResult;
 using driver::FaultPlan;
 
-enum class Limit { capacity, others };  // the pool's own, or what other processes leave of the GPU
+enum class WaitLimit { capacity, others };  // the pool's own, or what other processes leave of the GPU
 
 constexpr Bytes kPages = 40;  // all that there is
 constexpr std::uint64_t kMillisecondNs = 1'000'000;
 constexpr std::uint64_t kFastNs = 5 * kMillisecondNs;
 constexpr std::uint64_t kSlowNs = 10'000 * kMillisecondNs;
 
-WorldOptions limited(Limit limit) {
+WorldOptions limited(WaitLimit limit) {
   WorldOptions options = page_world();
   options.sim.capacity = 2 * kPages * kPage;
-  if (limit == Limit::capacity)
+  if (limit == WaitLimit::capacity)
     options.config.capacity = kPages * kPage;
   else
     options.sim.used_by_others = kPages * kPage;
   return options;
 }
 
-class ShortageWaits : public ::testing::TestWithParam<Limit> {
+class ShortageWaits : public ::testing::TestWithParam<WaitLimit> {
  protected:
   void free_behind_a_kernel(DevicePtr ptr, Bytes pages, StreamHandle stream, std::uint64_t duration_ns) {
     world.use(ptr, pages * kPage, stream, duration_ns);
@@ -43,7 +43,7 @@ class ShortageWaits : public ::testing::TestWithParam<Limit> {
 };
 
 // Nothing can move, for the number of mappings is at its limit; what is freed is complete only after a wait.
-class WaitAtTheMappingLimit : public ::testing::TestWithParam<Limit> {
+class WaitAtTheMappingLimit : public ::testing::TestWithParam<WaitLimit> {
  protected:
   static WorldOptions options() {
     WorldOptions options = limited(GetParam());
@@ -67,8 +67,8 @@ TEST_P(WaitAtTheMappingLimit, is_followed_by_chunks_that_are_made_anew) {
   EXPECT_GT(world.statistics().host_waits, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(, WaitAtTheMappingLimit, ::testing::Values(Limit::capacity, Limit::others),
-                         [](const auto& limit) { return limit.param == Limit::capacity ? "capacity" : "others"; });
+INSTANTIATE_TEST_SUITE_P(, WaitAtTheMappingLimit, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
+                         [](const auto& limit) { return limit.param == WaitLimit::capacity ? "capacity" : "others"; });
 
 // The slow stream's page has the older event; the fast one has all others.
 class WhichWait : public ShortageWaits {
@@ -230,11 +230,11 @@ TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
   EXPECT_TRUE(second.ok()) << message_of(second);
 }
 
-std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
-  return tested.param == Limit::capacity ? "capacity" : "others";
+std::string name_of_limit(const ::testing::TestParamInfo<WaitLimit>& tested) {
+  return tested.param == WaitLimit::capacity ? "capacity" : "others";
 }
-INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(Limit::capacity, Limit::others), name_of);
-INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(Limit::capacity, Limit::others), name_of);
+INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(WaitLimit::capacity, WaitLimit::others), name_of_limit);
+INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(WaitLimit::capacity, WaitLimit::others), name_of_limit);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

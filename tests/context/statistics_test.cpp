@@ -7,7 +7,7 @@
 #include "observe/trace_file.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -183,4 +183,4 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -9,7 +9,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees stay cached while
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(Preferences, SteadyState,
                          ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency));
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

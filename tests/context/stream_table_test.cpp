@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <deque>
 
+#include "support/page_size.hpp"
+
 namespace vpmm::context {
 namespace {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr std::uint64_t kAlike = 64;  // ids that differ by this share their places
 
 class StreamTableTest : public ::testing::Test {

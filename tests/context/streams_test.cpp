@@ -5,7 +5,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -152,4 +152,4 @@ TEST(Devices, two_pools_on_one_device_share_nothing_but_the_device) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -9,7 +9,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 TEST(Summary, tells_peaks_requests_failures_driver_time_and_waits) {
@@ -74,4 +74,4 @@ TEST(Opening, names_the_device_the_limit_and_what_differs_from_the_defaults) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

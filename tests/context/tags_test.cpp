@@ -9,7 +9,7 @@
 #include "support/event_log.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using context::bit_of;
@@ -130,4 +130,4 @@ TEST(Tag, names_are_the_processs_and_their_texts_stay) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::Call;
@@ -218,4 +218,4 @@ TEST(UsesStreamOrdered, of_an_address_inside_an_allocation_are_an_error_that_nam
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -11,7 +11,7 @@
 
 #include "support/pool_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 std::string number(Bytes pages, const char* kind) { return pages == 0 ? "" : fmt::format("[{}{}]", kind, pages); }
@@ -86,4 +86,4 @@ TEST_P(Walkthrough, adaptive_mode_meets_the_same_footprints_in_gigabytes) {
 INSTANTIATE_TEST_SUITE_P(X, Walkthrough, ::testing::Range(0, 21));
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -5,7 +5,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::GraphHandle;
@@ -307,4 +307,4 @@ TEST_P(CaptureLimits, a_blocking_copy_breaks_the_capture_of_a_blocking_stream_as
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 // A binary of its own: no test of another kind survives a reset in its process.
 #include "support/gpu_test.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr std::uint32_t kPattern = 0xFEED'BEEF;
@@ -112,4 +112,4 @@ TEST_P(ResetContract, new_streams_have_new_ids_and_work) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

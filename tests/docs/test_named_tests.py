@@ -32,7 +32,7 @@ class NamedTests(unittest.TestCase):
         self.assertGreater(len(named), 0)
         for page, name in named:
             with self.subTest(page=page, test=name):
-                self.assertIn(name, defined)
+                self.assertTrue(name in defined, f"{name} is no test")
 
     def test_every_rule_of_the_specification_has_a_row(self) -> None:
         rows = re.findall(r"^\| (V\d+) \|", (ROOT / "docs/spec.md").read_text(), re.MULTILINE)

@@ -12,7 +12,7 @@
 #include "observe/render.hpp"
 #include "support/gpu_test.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class PoolOnGpu : public GpuTest {
@@ -365,4 +365,4 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
 VPMM_ON_BOTH_DRIVERS(PoolOnGpu);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -26,7 +26,7 @@
 #include "support/stress_seconds.hpp"
 #include "support/watchdog.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr std::size_t kMostThreads = 8;
@@ -279,4 +279,4 @@ TEST_P(ThreadsOnGpu, threads_that_share_memory_and_streams_find_their_data_where
 VPMM_ON_BOTH_DRIVERS(ThreadsOnGpu);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

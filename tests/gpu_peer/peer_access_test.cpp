@@ -3,7 +3,7 @@
 
 #include "gpu_peer/two_gpus.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class PeerAccessOnGpus : public TwoGpus {
@@ -155,4 +155,4 @@ TEST_P(PeerAccessOnGpus, synchronize_waits_for_the_other_gpu) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -15,7 +15,7 @@
 #include "ipc/importer.hpp"
 #include "ipc/staged.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr const char* kHandle = "VPMM_TEST_SHARED_HANDLE";
@@ -157,4 +157,4 @@ TEST_P(SharingBetweenGpus, without_peer_access_memory_is_not_opened_but_copied_t
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -4,7 +4,7 @@
 #include "context/context.hpp"
 #include "support/gpu_test.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 class TwoGpus : public ::testing::TestWithParam<WorldKind> {
  protected:
@@ -35,4 +35,4 @@ class TwoGpus : public ::testing::TestWithParam<WorldKind> {
   std::unique_ptr<GpuWorld> world_;
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

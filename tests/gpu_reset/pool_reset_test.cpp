@@ -4,7 +4,7 @@
 #include "context/context.hpp"
 #include "support/gpu_test.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr std::uint32_t kPattern = 0x5EED'5EED;
@@ -87,4 +87,4 @@ TEST_P(PoolReset, a_reset_by_others_is_noticed_before_an_event_is_touched) {
 VPMM_ON_BOTH_DRIVERS(PoolReset);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

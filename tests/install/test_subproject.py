@@ -1,7 +1,7 @@
 """tests: VPMM within another project, by add_subdirectory and by FetchContent: it builds what is asked for, changes
 nothing of the project's, and a program links it shared and static.
 
-The library's objects come from the build that VPMM_BUILD_FOLDER names, but for one source.
+The library's objects come from the build that VPMM_BUILD_FOLDER names, but for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from test_install import BUILD, NO_GPU, ROOT, run
 
 SOURCE = ROOT / "tests/install/subproject"
-COMPILED = "src/observe/block_reader.cpp"
+COMPILED = "src/observe/block_reader.cpp vpmm_time.dir/Unity/unity_0_cxx.cxx.o"  # where several are compiled at once
 WITHOUT_THE_COMMAND_LINE = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("CLI11", "GTest")]
 
 
@@ -58,7 +58,8 @@ class Subproject(unittest.TestCase):
 
     def test_fetched_content_is_built_linked_in_both_ways_and_not_installed(self) -> None:
         launcher = SOURCE.parent / "take_object.sh"
-        build = self.configure("-DBY_FETCH_CONTENT=ON", "-DVPMM_STATIC=ON", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+        options = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", f"-DVPMM_UNITY={cached(BUILD)['VPMM_UNITY']}"]
+        build = self.configure("-DBY_FETCH_CONTENT=ON", "-DVPMM_STATIC=ON", *options)
         taking = {"VPMM_BUILT": str(BUILD), "VPMM_SOURCE": str(ROOT), "VPMM_COMPILED": COMPILED}
         run("cmake", "--build", build, environment=dict(os.environ) | taking)
         for program in ("client", "static_client"):

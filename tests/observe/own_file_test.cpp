@@ -20,7 +20,6 @@ namespace {
 
 using Access = OwnFile::Access;
 
-constexpr DevicePtr kA{0x10000};
 constexpr const char* kPlace = "a file is locked, and may have lost its name";
 
 // The descriptors of this process that stand for the file.

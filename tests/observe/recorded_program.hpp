@@ -12,6 +12,9 @@
 
 namespace vpmm::observe {
 
+constexpr DevicePtr kA{0x10000};
+constexpr DevicePtr kB{0x20000};
+
 class RecordedProgram {
  public:
   static Result<std::unique_ptr<RecordedProgram>> create(const std::string& path, std::uint64_t now_us,

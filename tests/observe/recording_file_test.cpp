@@ -17,9 +17,6 @@ namespace {
 using test::read_recorded;
 using test::RecordedFile;
 
-constexpr DevicePtr kA{0x10000};
-constexpr DevicePtr kB{0x20000};
-
 class RecordingFile : public testing::Test {
  protected:
   void SetUp() override {

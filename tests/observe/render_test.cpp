@@ -6,11 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "observe/statistic_list.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::observe {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 // Builds a snapshot region by region, each behind the one before.
 class Pool {

@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "observe/statistic_list.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::observe {
 namespace {
 
 std::vector<std::string> rows_of_the_reference() {
-  std::ifstream file(VPMM_TEST_SOURCE_DIR "/docs/reference/statistics.md");
+  std::ifstream file(repository_path("docs/reference/statistics.md"));
   std::vector<std::string> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("| `", 0) == 0) rows.push_back(line);

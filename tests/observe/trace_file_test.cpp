@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "observe/recorded_program.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::observe {
 namespace {
@@ -243,7 +244,7 @@ TEST_F(TraceFile, reads_the_traces_that_come_with_the_project) {
                 {"gpt_ckpt", 143'648, 1},
                 {"moe_train", 124'509, 1}};
   for (const auto& expected : traces) {
-    const auto trace = read_trace(std::string(VPMM_TEST_SOURCE_DIR "/bench/traces/") + expected.name + ".csv.gz");
+    const auto trace = read_trace(repository_path(std::string("bench/traces/") + expected.name + ".csv.gz"));
     ASSERT_TRUE(trace.ok()) << trace.error().message;
     EXPECT_EQ(trace.value().allocations, expected.allocations);
     EXPECT_EQ(trace.value().streams, expected.streams);
@@ -265,9 +266,6 @@ class TraceWriting : public TraceFile {
     return content;
   }
 };
-
-constexpr DevicePtr kA{0x10000};
-constexpr DevicePtr kB{0x20000};
 
 TEST_F(TraceWriting, gives_fresh_ids_and_small_stream_numbers) {
   auto writer = start(1000);

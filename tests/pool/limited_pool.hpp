@@ -11,7 +11,7 @@ namespace vpmm::pool {
 
 using driver::Call;
 using driver::CuResult;
-using testing::HookedDriver;
+using test::HookedDriver;
 
 constexpr Bytes kPages = 40;  // all that there is
 

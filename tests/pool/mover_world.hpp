@@ -19,11 +19,10 @@
 #include "pool/mover.hpp"
 #include "pool/reclaimer.hpp"
 #include "pool/strategies.hpp"
+#include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 // Pages of one reservation. A test maps them in so many words, has a plan made and carried out, and looks at what
 // became of everything. Whatever happened, in the end all of it goes back to the driver.

@@ -5,10 +5,11 @@
 
 #include <utility>
 
+#include "support/page_size.hpp"
+
 namespace vpmm::pool {
 namespace {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr DevicePtr kStart{0x7000'0000'0000};
 
 class PlanPrice : public testing::Test {

@@ -8,11 +8,10 @@
 
 #include "driver/sim/sim_driver.hpp"
 #include "pool/strategies.hpp"
+#include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 // A thousand pages of address space; every region is put there in so many words. Plans are printed in pages.
 class PlanWorld {

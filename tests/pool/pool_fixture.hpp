@@ -8,11 +8,11 @@
 #include "base/message.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "pool/pool.hpp"
+#include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 // `Between` is the driver between the pool and the simulator. A test sets `config` and opens the pool.

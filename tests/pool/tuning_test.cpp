@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "support/page_size.hpp"
+
 namespace vpmm::pool {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 Tuning tuning_for(Prefer prefer) {
   Config config;

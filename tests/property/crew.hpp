@@ -19,7 +19,7 @@ namespace vpmm::property {
 
 using driver::CuResult;
 using driver::StreamHandle;
-using testing::Watchdog;
+using test::Watchdog;
 
 class Crew {
  public:
@@ -202,7 +202,7 @@ class Crew {
   std::vector<Device> devices_;
   const Bytes page_;
   const Streams streams_;
-  testing::LiveRanges live_;
+  test::LiveRanges live_;
   std::atomic<std::uint64_t> misread_{0};
   std::atomic<bool> has_failed_{false};  // the workers stop
   Mutex mutex_;

@@ -286,7 +286,7 @@ void Crew::work(std::uint64_t seed, std::size_t threads, int steps) {
     observers.emplace_back([&, dice = seed ^ observers.size()] {
       const Watchdog::Watched watched(watchdog_, "an observer");
       expect(sim_.ctx_set_current(device.context) == CuResult::success, "set current");
-      const std::string wrong = testing::PoolObserver(*device.pool, dice).run(busy);
+      const std::string wrong = test::PoolObserver(*device.pool, dice).run(busy);
       expect(wrong.empty(), wrong.c_str());
     });
   std::vector<std::thread> workers;

@@ -89,8 +89,8 @@ void report(const std::string& failure) {
 
 TEST(PoolProperty, random_programs_meet_no_hazard_and_leave_nothing_behind) {
   for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, tell_seed);
-  testing::Watchdog watchdog("random programs");
-  const testing::Watchdog::Watched watched(watchdog, "the program");
+  test::Watchdog watchdog("random programs");
+  const test::Watchdog::Watched watched(watchdog, "the program");
   if (const std::uint64_t seed = environment("VPMM_SEED", 0); seed != 0) {
     Dice dice(seed);
     const Scene scene = dice.scene();

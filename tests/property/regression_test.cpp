@@ -152,7 +152,7 @@ TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees
     scene.sim.vmm_supported = false;
     scene.sim.capacity = 128 * kMiB;
     scene.config.any_stream = order;
-    testing::PoolWorld world({scene.sim, scene.config});
+    test::PoolWorld world({scene.sim, scene.config});
     world.deallocate(world.allocate(80 * kMiB, driver::kLegacyStream), std::nullopt);
     world.deallocate(world.allocate(80 * kMiB, driver::kLegacyStream), std::nullopt);
   }

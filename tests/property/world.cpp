@@ -293,11 +293,11 @@ std::string failure_of(const Scene& scene, const std::vector<Operation>& operati
   constexpr std::size_t kOperationsPerCheck = 24;
   World world(scene);
   for (std::size_t i = 0; i < operations.size() && world.failure().empty(); ++i) {
-    testing::Watchdog::doing("an operation");
+    test::Watchdog::doing("an operation");
     world.run(operations[i]);
     if (i % kOperationsPerCheck == 0) world.check();
   }
-  testing::Watchdog::doing("the end");
+  test::Watchdog::doing("the end");
   if (world.failure().empty()) world.finish();
   return world.failure();
 }

@@ -5,11 +5,11 @@
 
 #include "base/address.hpp"
 #include "region/region_index.hpp"
+#include "support/page_size.hpp"
 #include "time/stamp.hpp"
 
 namespace vpmm::region {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr DevicePtr kStart{0x7f0000000000};
 
 constexpr time::TimelineId A{1};

@@ -6,13 +6,12 @@
 #include <array>
 
 #include "driver/sim/sim_driver.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::replay {
 namespace {
 
 using driver::CuResult;
-
-constexpr Bytes kPage = 2 * kMiB;
 
 TEST(Fingerprint, is_fnv_1a) {
   Fingerprint fingerprint;

@@ -12,14 +12,14 @@
 #include "replay/live_memory.hpp"
 #include "replay/random_program.hpp"
 #include "replay/replay.hpp"
+#include "support/page_size.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::replay {
 namespace {
 
 using observe::Trace;
 using observe::TraceEvent;
-
-constexpr Bytes kPage = 2 * kMiB;
 
 Bytes rounded_peak(const Trace& trace) {
   LiveMemory live(kPage);
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(, RecordedPrograms,
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST_P(RecordedPrograms, fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
-  const auto trace = observe::read_trace(std::string(VPMM_TEST_SOURCE_DIR "/bench/traces/") + GetParam() + ".csv.gz");
+  const auto trace = observe::read_trace(repository_path(std::string("bench/traces/") + GetParam() + ".csv.gz"));
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   expect_to_fit(trace.value());
 }

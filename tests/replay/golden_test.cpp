@@ -17,6 +17,7 @@
 
 #include "replay/fingerprint.hpp"
 #include "replay/replay.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -84,14 +85,14 @@ std::string figures_of(const Trace& trace, const std::string& setting) {
 }
 
 Trace read(const std::string& name) {
-  auto trace = observe::read_trace(VPMM_TEST_SOURCE_DIR "/bench/traces/" + name + ".csv.gz");
+  auto trace = observe::read_trace(repository_path("bench/traces/" + name + ".csv.gz"));
   EXPECT_TRUE(trace.ok()) << trace.error().message;
   return trace ? std::move(trace).value() : Trace{};
 }
 
 // Figures by key.
 std::map<std::string, std::string> golden() {
-  std::ifstream file(VPMM_TEST_SOURCE_DIR "/tests/replay/golden.txt");
+  std::ifstream file(repository_path("tests/replay/golden.txt"));
   std::map<std::string, std::string> lines;
   for (std::string line; std::getline(file, line);) {
     const std::size_t figures = line.find(" calls=");

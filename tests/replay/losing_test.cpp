@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "replay/replay.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -75,7 +76,7 @@ TEST(LosingPrograms, sizes_of_1_to_2_mib_hold_up_to_1_25_times_their_bytes) {
 }
 
 TEST(LosingPrograms, streams_hold_1_31_times_what_lives_where_the_gpu_is_20_ms_behind) {
-  const auto trace = observe::read_trace(VPMM_TEST_SOURCE_DIR "/bench/traces/serve_streams.csv.gz");
+  const auto trace = observe::read_trace(repository_path("bench/traces/serve_streams.csv.gz"));
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   SimMachineOptions options;
   options.lag_us = 20'000;

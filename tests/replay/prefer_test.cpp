@@ -4,6 +4,7 @@
 #include <string>
 
 #include "replay/replay.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -20,8 +21,7 @@ class PreferOnTraces : public testing::TestWithParam<std::string> {
   }
   void SetUp() override { ASSERT_TRUE(trace_.ok()) << trace_.error().message; }
 
-  const Result<observe::Trace> trace_ =
-      observe::read_trace(VPMM_TEST_SOURCE_DIR "/bench/traces/" + GetParam() + ".csv.gz");
+  const Result<observe::Trace> trace_ = observe::read_trace(repository_path("bench/traces/" + GetParam() + ".csv.gz"));
 };
 INSTANTIATE_TEST_SUITE_P(, PreferOnTraces,
                          testing::Values("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"),

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "replay/replay.hpp"
+#include "support/repository_path.hpp"
 
 namespace vpmm::replay {
 namespace {
@@ -45,8 +46,7 @@ INSTANTIATE_TEST_SUITE_P(, Traces,
 
 TEST_P(Traces, keep_their_contents_and_their_bounds) {
   const Promise& promise = GetParam();
-  const auto trace =
-      observe::read_trace(std::string(VPMM_TEST_SOURCE_DIR "/bench/traces/") + promise.trace + ".csv.gz");
+  const auto trace = observe::read_trace(repository_path(std::string("bench/traces/") + promise.trace + ".csv.gz"));
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   const auto machine = make_sim_machine({});
   const auto result = replay(trace.value(), *machine, allocator_recipe(promise.allocator, {}), {});

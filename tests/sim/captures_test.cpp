@@ -4,11 +4,10 @@
 #include <thread>
 
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 class Capturing {
  public:

@@ -12,11 +12,11 @@
 #include "driver/sim/costs.hpp"
 #include "sim/other_process.hpp"
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr Bytes kSize = 2 * kPage;
 
 ChunkHandle create(Sim& sim, DeviceOrdinal device = 0) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
@@ -10,11 +11,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = Hazard::Kind;
-
-constexpr Bytes kPage = 2 * kMiB;
-
-AddressRange part(AddressRange range, Bytes offset, Bytes size) { return {range.begin + offset, size}; }
 
 #define EXPECT_NO_HAZARD(sim) EXPECT_EQ((sim).driver.hazard_count(), 0U) << (sim).hazards()
 

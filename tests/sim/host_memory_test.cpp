@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
 
 constexpr Bytes kHostPage = 4 * kKiB;
-constexpr Bytes kPage = 2 * kMiB;
 
 DevicePtr device_pointer(const void* host) { return DevicePtr{reinterpret_cast<std::uint64_t>(host)}; }
 

@@ -4,11 +4,10 @@
 #include <array>
 
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 std::uint8_t& byte_at(DevicePtr ptr) { return *reinterpret_cast<std::uint8_t*>(to_integer(ptr)); }
 

@@ -6,11 +6,11 @@
 
 #include "sim/other_process.hpp"
 #include "sim/sim_fixture.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::driver::sim {
 namespace {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr Bytes kLarge = 2 * kPage;
 
 DevicePtr allocate(Sim& sim, Bytes size) {

@@ -4,7 +4,7 @@
 #include "small/small_world.hpp"
 #include "support/pool_world_captures.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::CaptureMode;
@@ -225,4 +225,4 @@ TEST(BoundStreamsElsewhere, keep_whole_pages_in_hand_also_where_small_requests_a
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -2,7 +2,7 @@
 #include "small/small_world.hpp"
 #include "support/pool_world_captures.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::CaptureMode;
@@ -123,4 +123,4 @@ TEST_P(SmallCapture, captured_memory_freed_after_the_capture_is_not_kept_in_hand
 INSTANTIATE_TEST_SUITE_P(Policies, SmallCapture, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

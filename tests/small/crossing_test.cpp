@@ -8,7 +8,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class Crossing : public SmallTest {
@@ -282,4 +282,4 @@ INSTANTIATE_TEST_SUITE_P(Policies, Crossing, ::testing::Values(false), name_of_p
 INSTANTIATE_TEST_SUITE_P(Policies, InPageMode, ::testing::Values(true), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -6,7 +6,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // So much of the largest size that is a slab alone at first, that the last of it fills pages.
@@ -109,4 +109,4 @@ TEST_P(GrowingSlabs, nothing_stays_when_all_of_it_is_freed) {
 INSTANTIATE_TEST_SUITE_P(Policies, GrowingSlabs, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // One request of every class: every block size, and spans up to a page.
@@ -277,4 +277,4 @@ INSTANTIATE_TEST_SUITE_P(Policies, AtOnce, ::testing::Bool(), name_of_policy);
 INSTANTIATE_TEST_SUITE_P(Policies, Mortal, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

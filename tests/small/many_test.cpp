@@ -4,7 +4,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class Many : public SmallTest {
@@ -114,4 +114,4 @@ TEST_P(Many, frees_on_another_stream_wait_for_both) {
 INSTANTIATE_TEST_SUITE_P(Policies, Many, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

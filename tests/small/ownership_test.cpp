@@ -3,7 +3,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class Ownership : public SmallTest {
@@ -166,4 +166,4 @@ TEST_P(Ownership, two_pools_on_one_device_do_not_free_each_others_blocks) {
 INSTANTIATE_TEST_SUITE_P(Policies, Ownership, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

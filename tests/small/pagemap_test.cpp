@@ -6,11 +6,10 @@
 
 #include "small/pagemap.hpp"
 #include "small/segment.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::small {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 DevicePtr at(std::uint64_t address) { return DevicePtr{address}; }
 

@@ -4,7 +4,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class Placement : public SmallTest {};
@@ -117,4 +117,4 @@ TEST_P(Placement, pages_of_other_sizes_are_cut_too) {
 INSTANTIATE_TEST_SUITE_P(Policies, Placement, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

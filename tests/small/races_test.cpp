@@ -6,7 +6,7 @@
 #include "small/small_world.hpp"
 #include "support/held.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr std::chrono::seconds kLong{20};
@@ -198,4 +198,4 @@ INSTANTIATE_TEST_SUITE_P(Policies, Races, ::testing::Bool(), name_of_policy);
 INSTANTIATE_TEST_SUITE_P(Policies, CrossingRaces, ::testing::Values(false), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

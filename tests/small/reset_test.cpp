@@ -1,7 +1,7 @@
 // small: cached memory when the CUDA context is reset.
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 class SmallReset : public SmallTest {
@@ -227,4 +227,4 @@ TEST_P(SmallReset, a_handle_that_no_stream_can_have_is_nobodys) {
 INSTANTIATE_TEST_SUITE_P(Policies, SmallReset, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

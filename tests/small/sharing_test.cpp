@@ -6,7 +6,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // What is not a whole page, and a page.
@@ -401,4 +401,4 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
 INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -9,11 +9,10 @@
 #include "small/size_class.hpp"
 #include "small/slab.hpp"
 #include "small/small_pool.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::small {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 // What a request of `bytes` takes of a page.
 Bytes taken(Bytes bytes) { return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : span_units(bytes) * kUnit; }

@@ -13,7 +13,7 @@
 #include "small/size_class.hpp"
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 using driver::Call;
 using driver::CuResult;
@@ -73,4 +73,4 @@ class SmallTest : public ::testing::TestWithParam<bool> {
   }
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

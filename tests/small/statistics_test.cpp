@@ -5,7 +5,7 @@
 #include "small/small_world.hpp"
 #include "small/tally.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // What the figures of a user are, counted beside the pool.
@@ -265,4 +265,4 @@ TEST(Tally, counts_calls_of_users_alone_and_never_backwards) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "small/small_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 // Cached whatever the policy: below a page.
@@ -217,4 +217,4 @@ TEST(WarmThreads, a_thread_that_uses_many_streams_still_gets_each_ones_memory) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -74,7 +74,7 @@ class CrossingStress : public ::testing::Test {
 };
 
 TEST_F(CrossingStress, runs_and_blocks_of_one_stream_never_overlap) {
-  const auto end = testing::end_of_stress(std::chrono::seconds(2));
+  const auto end = test::end_of_stress(std::chrono::seconds(2));
   std::uint64_t seed = 0;
   for (int round = 0; round == 0 || (hammer.goes_on() && std::chrono::steady_clock::now() < end); ++round) {
     busy = 1 + round % 3;  // two to six threads

@@ -21,7 +21,7 @@ namespace vpmm::stress {
 
 using driver::CuResult;
 using driver::StreamHandle;
-using testing::Watchdog;
+using test::Watchdog;
 
 class Hammer {
  public:
@@ -148,7 +148,7 @@ class Hammer {
   driver::ContextHandle context_{};
   std::unique_ptr<context::Context> pool_;
   std::vector<StreamHandle> shared_streams_;
-  testing::LiveRanges live_;
+  test::LiveRanges live_;
   std::atomic<bool> has_failed_{false};
 };
 

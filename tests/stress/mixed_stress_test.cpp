@@ -19,13 +19,12 @@
 #include <vector>
 
 #include "stress/hammer.hpp"
+#include "support/page_size.hpp"
 #include "support/pool_observer.hpp"
 #include "support/stress_seconds.hpp"
 
 namespace vpmm::stress {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 struct Loan {
   DevicePtr ptr;
@@ -50,7 +49,7 @@ class Round {
         Worker(*this, thread).run(steps);
         --busy_;
       });
-    works.emplace_back([this] { EXPECT_EQ(testing::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
+    works.emplace_back([this] { EXPECT_EQ(test::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
     hammer_.together(works);
     while (const auto loan = take()) hammer_.deallocate(loan->ptr, std::nullopt);
   }
@@ -204,7 +203,7 @@ TEST(MixedStress, threads_share_memory_and_streams_while_an_observer_trims_limit
   constexpr int kSteps = 2000;
   const char* const asked = std::getenv("VPMM_SEED");
   const std::uint64_t first = asked != nullptr ? std::stoull(asked) : 1;
-  const auto end = testing::end_of_stress(std::chrono::seconds(2));
+  const auto end = test::end_of_stress(std::chrono::seconds(2));
   std::uint64_t seed = first;
   do {
     Round(seed).run(kSteps);

@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "stress/hammer.hpp"
+#include "support/page_size.hpp"
 
 namespace vpmm::stress {
 namespace {
-
-constexpr Bytes kPage = 2 * kMiB;
 
 // Blocks, runs and pages, sizes of a kind often alike, so that what is cached fits; runs that cross pages, too.
 Bytes draw(std::mt19937_64& random) {

@@ -8,7 +8,7 @@
 
 #include "support/live_ranges.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -58,4 +58,4 @@ TEST(LiveRanges, a_range_over_a_live_one_is_refused_and_both_are_named) {
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

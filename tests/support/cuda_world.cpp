@@ -5,7 +5,7 @@
 #include "driver/cuda/cuda_driver.hpp"
 #include "support/gpu_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::CuResult;
@@ -139,4 +139,4 @@ Result<std::unique_ptr<GpuWorld>> open_cuda_world() {
   return std::unique_ptr<GpuWorld>(std::move(world));
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -9,7 +9,7 @@
 
 #include "context/context.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 using context::Event;
 using context::EventKind;
@@ -143,4 +143,4 @@ class EventLog {
   std::map<DevicePtr, std::uint64_t> arenas_;  // of stretches
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using SharedWorld = Result<std::shared_ptr<GpuWorld>>;
@@ -144,4 +144,4 @@ bool GpuTest::holds(AddressRange range, std::uint32_t pattern) {
   return false;
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

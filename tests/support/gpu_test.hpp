@@ -16,7 +16,7 @@
 #define EXPECT_OK(call) EXPECT_EQ((call), ::vpmm::driver::CuResult::success)
 #define ASSERT_OK(call) ASSERT_EQ((call), ::vpmm::driver::CuResult::success)
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 using namespace vpmm::literals;
 using driver::CaptureInfo;
@@ -77,9 +77,8 @@ class GpuTest : public ::testing::TestWithParam<WorldKind> {
 // For INSTANTIATE_TEST_SUITE_P: "sim" and "cuda" at the end of each name.
 inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) { return to_string(info.param); }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test
 
-#define VPMM_ON_BOTH_DRIVERS(suite)                                                                              \
-  INSTANTIATE_TEST_SUITE_P(On, suite,                                                                            \
-                           ::testing::Values(::vpmm::testing::WorldKind::sim, ::vpmm::testing::WorldKind::cuda), \
-                           ::vpmm::testing::world_name)
+#define VPMM_ON_BOTH_DRIVERS(suite)                                                                                   \
+  INSTANTIATE_TEST_SUITE_P(On, suite, ::testing::Values(::vpmm::test::WorldKind::sim, ::vpmm::test::WorldKind::cuda), \
+                           ::vpmm::test::world_name)

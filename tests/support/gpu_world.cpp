@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 const char* to_string(WorldKind kind) { return kind == WorldKind::sim ? "sim" : "cuda"; }
 
@@ -17,4 +17,4 @@ bool gpu_is_required() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -19,7 +19,7 @@ inline void PrintTo(CuResult result, std::ostream* out) {
 
 }  // namespace vpmm::driver
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 constexpr std::uint64_t kMilliseconds = 1'000'000;  // in nanoseconds
 
@@ -55,4 +55,4 @@ Result<std::unique_ptr<GpuWorld>> open_cuda_world();
 // VPMM_REQUIRE_GPU=1: a test that would be skipped for want of a GPU fails.
 bool gpu_is_required();
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

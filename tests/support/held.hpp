@@ -10,7 +10,7 @@
 
 #include "base/race_window.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // The first thread that comes to the place waits there until `meanwhile` is over in another thread, or is itself kept
 // waiting, by a lock that the first one holds: then both go on after a while. One at a time.
@@ -57,4 +57,4 @@ class Held {
   std::atomic<bool> is_over_{false};
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -11,7 +11,7 @@
 
 #include "driver/forwarding.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // What a hook gives that is no success is given to the caller instead of the call.
 class HookedDriver final : public driver::ForwardingDriver {
@@ -41,4 +41,4 @@ class HookedDriver final : public driver::ForwardingDriver {
   std::mutex mutex_;
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -8,7 +8,7 @@
 
 #include "context/context.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // Begin to end, of runs side by side. Requires: added by ascending address.
 class Runs {
@@ -57,4 +57,4 @@ inline std::vector<context::Block> blocks_of(const context::Layout& layout, cont
   return blocks;
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 std::string to_text(AddressRange range) {
@@ -29,4 +29,4 @@ void LiveRanges::remove(DevicePtr begin) {
   live_.erase(begin);
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

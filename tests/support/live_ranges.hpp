@@ -7,7 +7,7 @@
 
 #include "base/address.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // Thread-safe. A range is added when its allocation has returned and removed before its free is called, so that at no
 // time two ranges of a correct pool overlap.
@@ -22,4 +22,4 @@ class LiveRanges {
   std::map<DevicePtr, AddressRange> live_;  // by begin; no two overlap
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -18,7 +18,7 @@
 #include "observe/render.hpp"
 #include "support/watchdog.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 class PoolObserver {
  public:
@@ -80,4 +80,4 @@ class PoolObserver {
   bool is_recording_ = false;
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

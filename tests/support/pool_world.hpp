@@ -16,7 +16,7 @@
 #include "driver/sim/sim_driver.hpp"
 #include "observe/render.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 using driver::StreamFlags;
 using driver::StreamHandle;
@@ -127,4 +127,4 @@ class PoolWorld {
   std::unique_ptr<context::Context> pool_;
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "support/pool_world_words.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 using context::ArenaId;
 
@@ -63,4 +63,4 @@ inline void release(PoolWorld& world, ArenaId arena) {
   EXPECT_EQ(world.pool().validate(), "");
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -3,7 +3,7 @@
 
 #include "support/pool_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 inline void begin_capture(PoolWorld& world, StreamHandle stream, driver::CaptureMode mode) {
   ASSERT_EQ(world.sim().stream_begin_capture(stream, mode), driver::CuResult::success);
@@ -30,4 +30,4 @@ inline void destroy(PoolWorld& world, driver::GraphHandle graph, driver::GraphEx
   destroy(world, graph);
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "support/page_size.hpp"
 #include "support/pool_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr std::uint64_t kLongNs = 100'000'000;  // work that no call of a test outlasts
 
 template <typename T>
@@ -34,4 +34,4 @@ inline std::string hex(DevicePtr ptr) {
   return text;
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

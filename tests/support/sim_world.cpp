@@ -4,7 +4,7 @@
 #include "driver/sim/sim_driver.hpp"
 #include "support/gpu_world.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 using driver::CuResult;
@@ -63,4 +63,4 @@ Result<std::unique_ptr<GpuWorld>> open_sim_world(int devices) {
   return std::unique_ptr<GpuWorld>(std::move(world));
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // VPMM_STRESS_SECONDS from now, or `otherwise`.
 inline std::chrono::steady_clock::time_point end_of_stress(std::chrono::seconds otherwise) {
@@ -13,4 +13,4 @@ inline std::chrono::steady_clock::time_point end_of_stress(std::chrono::seconds 
   return std::chrono::steady_clock::now() + length;
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 constexpr int kLooks = 16;  // while a thread may stay in one step
@@ -75,4 +75,4 @@ void Watchdog::give_up(const Post& hanging) {
   std::abort();
 }
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

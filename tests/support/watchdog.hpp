@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-namespace vpmm::testing {
+namespace vpmm::test {
 
 // How long a watched thread may stay in one step. A step takes microseconds, or milliseconds on a busy machine.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(VPMM_CHECKED)
@@ -68,4 +68,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

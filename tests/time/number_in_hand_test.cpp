@@ -4,7 +4,7 @@
 #include "support/held.hpp"
 #include "time/timelines.hpp"
 
-namespace vpmm::testing {
+namespace vpmm::test {
 namespace {
 
 TEST(NextNumber, frees_share_one_number_until_it_counts_as_given) {
@@ -38,4 +38,4 @@ TEST(NextNumber, a_free_while_it_counts_as_given_carries_one_that_counts_or_is_m
 }
 
 }  // namespace
-}  // namespace vpmm::testing
+}  // namespace vpmm::test

@@ -65,6 +65,7 @@ def under_fractions(device: int) -> list[bool]:
     found = []
     for fraction in (1.0, 16 * MIB / total, 0.5, 1.0):
         torch.cuda.set_per_process_memory_fraction(fraction, device)
+        torch.cuda.empty_cache()
         found += [is_served(32 * MIB, device), is_served(100 * MIB, device)]
     return found
 

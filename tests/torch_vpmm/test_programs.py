@@ -183,9 +183,11 @@ class Settings(VpmmCase):
 
 
 class Examples(VpmmCase):
-    def test_the_program_runs_out_of_memory_without_vpmm_and_not_with_it(self) -> None:
-        example = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_limit.py")
-        for setting, ended in (("0", (1, "native: CUDA out of memory")), ("1", (0, "vpmm: all batches ran"))):
+    """Programs that run out of memory without VPMM, and not with it."""
+
+    def check(self, name: str, end_of_success: str) -> None:
+        example = str(Path(__file__).resolve().parents[2] / "examples" / name)
+        for setting, ended in (("0", (1, "native: CUDA out of memory")), ("1", (0, end_of_success))):
             done = subprocess.run(
                 [sys.executable, example],
                 capture_output=True,
@@ -195,6 +197,12 @@ class Examples(VpmmCase):
                 env=os.environ | {"VPMM_TORCH": setting},
             )
             self.assertEqual((done.returncode, done.stdout[: len(ended[1])]), ended, done.stderr)
+
+    def test_the_program_runs_out_of_memory_without_vpmm_and_not_with_it(self) -> None:
+        self.check("pytorch_limit.py", "vpmm: all batches ran")
+
+    def test_rollouts_and_training_share_memory_that_natively_does_not_suffice(self) -> None:
+        self.check("pytorch_rollout.py", "vpmm: 3 rounds held at most ")
 
 
 class ForeignAllocators(VpmmCase):

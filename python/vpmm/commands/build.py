@@ -1,4 +1,4 @@
-# vpmm: `vpmm build-torch` and `vpmm build-rmm`: compile what a library needs ahead of its first use.
+# vpmm: `vpmm build-torch` and `vpmm build-rmm`: compile a library's part of VPMM ahead of its first use.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# vpmm: `vpmm info`: versions, where the library is, what each device has free, and what the C++ program says.
+# vpmm: `vpmm info`: versions, the library's location, each device's free memory, and the C++ program's output.
 
 from __future__ import annotations
 

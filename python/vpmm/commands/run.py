@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def recorded(file: str, stacks: str | None) -> Iterator[None]:
-    """Pools that are opened from now on, by whomever, are recorded, in children too; says so when there was none."""
+    """Records all pools that are opened from now on, also in child processes; reports if there was none."""
     path = Path(file).absolute()  # the script may go elsewhere
     os.environ["VPMM_RECORD"] = str(Path(str(Path.cwd()).replace("%", "%%"), file))
     if stacks is not None:

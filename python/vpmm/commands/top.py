@@ -44,7 +44,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ends when the recording does, when the program ended, or at Ctrl-C; 2 where there is nothing to watch."""
+    """Ends with the recording, with the program, or at Ctrl-C; returns 2 if there is nothing to watch."""
     from vpmm import watching
 
     try:
@@ -88,7 +88,7 @@ class _Screen:
             print("\n".join(self._lines()))
 
     def _catch_up(self) -> None:
-        """Takes in all that is written by now, though no more than what a picture may wait for."""
+        """Reads the data written so far, up to a limit that keeps the picture prompt."""
         from vpmm.watching import Figures
 
         until = time.monotonic() + max(self._options.interval, 1.0)

@@ -19,7 +19,7 @@ __all__ = ["INPUTS", "OUTPUTS", "format_for", "load", "of_device", "save"]
 
 INPUTS = ("torch", "rmm", "nsight", "csv", "vpmm")
 OUTPUTS = ("memory_viz", "perfetto", "rmm", "csv", "vpmm")
-# Of one file, decompressed. What Python makes of it is many times as large.
+# Limit of one file, decompressed. Its Python objects are many times as large.
 MOST_BYTES = 2 << 30
 
 _GZIP = b"\x1f\x8b"
@@ -35,7 +35,7 @@ _SUFFIXES = {
     ".csv": "csv",
     ".csv.gz": "csv",
 }
-# These say nothing of devices.
+# These formats have no devices.
 _OF_ONE_DEVICE = ("rmm", "csv")
 
 
@@ -77,7 +77,7 @@ def save(recording: Recording, path: str | Path, format: str | None = None) -> l
         device = devices.most_common(1)[0][0]
         recording = of_device(recording, device)
         warnings.append(f"{format} knows no devices: only device {device} of {len(devices)} is written")
-    # The ending stays the last, which says whether it is compressed.
+    # The ending stays last, because it says whether the file is compressed.
     part = path.with_name(f".part-{os.getpid()}-{path.name}")
     try:
         _write(recording, part, format)
@@ -107,7 +107,7 @@ def _write(recording: Recording, path: Path, format: str) -> None:
 
 
 def format_for(path: Path) -> str:
-    """The format that a file's name asks for. Raises ValueError where it says nothing."""
+    """The format from a file's name. Raises ValueError if the name gives none."""
     name = path.name.lower()
     for suffix, format in _SUFFIXES.items():
         if name.endswith(suffix):
@@ -118,7 +118,7 @@ def format_for(path: Path) -> str:
 
 
 def of_device(recording: Recording, device: int) -> Recording:
-    """The same without events of other devices. Raises ValueError, which names those there are, for one without."""
+    """The recording without events of other devices. Raises ValueError, which names the devices, for an absent one."""
     known = sorted({event.device for event in recording.events})
     if device not in known:
         raise ValueError(
@@ -129,14 +129,14 @@ def of_device(recording: Recording, device: int) -> Recording:
 
 
 def _format_of(path: Path) -> str:
-    if path.exists() and not path.is_file():  # what is read to look at it is gone
+    if path.exists() and not path.is_file():  # reading a pipe to detect its format would consume it
         return "vpmm"
     with path.open("rb") as file:
         head = file.read(4096)
     if head.startswith(_GZIP):
         try:
             head = zlib.decompressobj(31).decompress(head, 4096)
-        except zlib.error:  # whoever reads it says what is wrong
+        except zlib.error:  # the reader reports the error
             return "vpmm"
     if head.startswith(_SQLITE):
         return "nsight"

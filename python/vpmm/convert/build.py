@@ -1,4 +1,4 @@
-# vpmm: what every reader of a foreign format does: numbers streams, stacks, tags and texts, and collects events.
+# vpmm: the common part of readers of foreign formats: numbers streams, stacks, tags and texts, and collects events.
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Builder:
         stack: int = 0,
         device: int = 0,
     ) -> Event:
-        """Appends an event and returns it, for what else is to be set."""
+        """Appends an event and returns it, so that the caller can set further fields."""
         event = Event(kind=kind, time_ns=time_ns, address=address, bytes=bytes, value=value)
         event.stream, event.stack, event.device = stream, stack, device
         self._events.append(event)
@@ -70,8 +70,8 @@ class Builder:
 
 
 def consistent(events: list[Event]) -> tuple[list[Event], int]:
-    """Events of which each free is of what lives, and nothing is allocated where something lives: frees of nothing are
-    left out, and counted; frees that a log has lost are put in. Sizes of frees are those of the allocations."""
+    """Makes events consistent: each free is of live memory, and allocations do not overlap. Returns the events and the
+    number of frees left out because nothing was live; adds frees that a log has lost, and the sizes of frees."""
     live: dict[tuple[int, int], int] = {}
     kept: list[Event] = []
     left_out = 0

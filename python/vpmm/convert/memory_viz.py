@@ -10,7 +10,7 @@ from vpmm.convert.ranges import Range, Ranges
 from vpmm.recordings import Event, Kind, Recording
 
 Fields = dict[str, Any]
-MUCH = 200 << 20  # bytes of a file from which on the page in a browser gives up
+MUCH = 200 << 20  # file size in bytes above which the browser's page fails
 
 
 @dataclass
@@ -21,18 +21,18 @@ class _Live:
 
 @dataclass
 class _Device:
-    """One device as the trace goes on. Invariant: every live block lies within `mapped`."""
+    """The state of one device during the trace. Invariant: every live block is inside `mapped`."""
 
     trace: list[Fields] = field(default_factory=list)
     mapped: Ranges = field(default_factory=Ranges)
-    blocks: Ranges = field(default_factory=Ranges)  # of what lives
+    blocks: Ranges = field(default_factory=Ranges)  # live memory
     live: dict[int, _Live] = field(default_factory=dict)
-    whole: bool = True  # segments are mapped and unmapped as wholes, and no block reaches beyond one
-    has_streams: bool = True  # no block reaches over memory of two streams; else segments are of none
+    whole: bool = True  # segments are mapped and unmapped as a whole, and no block crosses one
+    has_streams: bool = True  # no block crosses memory of two streams; otherwise segments have no stream
 
 
 def write(recording: Recording, file: IO[bytes]) -> None:
-    """Writes the snapshot as a pickle of protocol 2, the highest that the viewer reads whole."""
+    """Writes the snapshot as a pickle of protocol 2, the highest that the viewer reads completely."""
     pickle.dump(snapshot_of(recording), file, protocol=2)
 
 
@@ -55,7 +55,7 @@ class _Writing:
         capacity = recording.header.get("capacity")
         self.capacity = capacity if isinstance(capacity, int) else 0
 
-    # What is mapped and lives before the first call is no history: the viewer finds it in the segments.
+    # Memory that is mapped or live before the first call has no history: the viewer finds it in the segments.
     def snapshot(self) -> Fields:
         begins = bool(self.recording.header.get("is_window"))
         for event in self.recording.events:
@@ -132,7 +132,7 @@ class _Writing:
         for each in added:
             self.note(device, event, "segment_map", each.begin, each.end - each.begin)
 
-    # What still lives stays mapped: a recording that says otherwise has lost a free.
+    # Live memory stays mapped: a recording that says otherwise has lost a free.
     def unmap(self, event: Event, device: _Device) -> None:
         end = event.address + event.bytes
         device.whole &= device.mapped.holds(event.address, end) and not device.blocks.overlapping(event.address, end)
@@ -161,7 +161,7 @@ class _Writing:
 
     # --- the end ---
 
-    # As wholes they are in the viewer's timeline of segments, too.
+    # Whole segments also appear in the viewer's timeline of segments.
     def trace_of(self, device: _Device | None) -> list[Fields]:
         if device is None:
             return []
@@ -203,7 +203,7 @@ class _Writing:
             "blocks": blocks,
         }
 
-    # They tile the segment. A block is as long as the recording says it is, where that fits.
+    # Blocks tile the segment. A block has the length in the recording, if that fits.
     def blocks(self, lives: list[_Live], extent: Range) -> list[Fields]:
         blocks: list[Fields] = []
         at = extent.begin
@@ -225,7 +225,7 @@ class _Writing:
     def stream(self, number: int | None) -> int:
         return self.recording.stream_handle(number)
 
-    # One list for each stack, which the pickle then holds once.
+    # One list for each stack, so that the pickle stores it once.
     def frames_of(self, stack: int) -> list[Fields]:
         found = self.frames.get(stack)
         if found is None:

@@ -14,24 +14,24 @@ from vpmm.recordings import BadFile, Kind, Recording
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _NEEDED = ("start", "address", "bytes", "memKind", "memoryOperationType")
 _OPTIONAL = ("globalPid", "deviceId", "streamId")
-_ON_DEVICE = (2, 3)  # device memory and arrays; the rest is of the host, managed or part of a program
+_ON_DEVICE = (2, 3)  # device memory and arrays; other kinds are host or managed memory or part of a program
 _KINDS = {0: Kind.ALLOCATE, 1: Kind.FREE}
 _Row = tuple[int, int, int, int, int, int, int, int]
 
 
 def read(path: Path) -> Recording:
-    """The device memory of one process, that with the most calls. Raises BadFile that names the file and the row."""
+    """The device memory of the process with the most calls. Raises BadFile that names the file and the row."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = list(_rows(connection, path))
-    except (sqlite3.Error, UnicodeError) as error:  # its messages may be no text
+    except (sqlite3.Error, UnicodeError) as error:  # its messages may not be valid text
         raise BadFile(str(path), None, str(error)) from None
     return _recording(rows, path)
 
 
 def _rows(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
-    # A view could run for ever.
+    # A view could run forever.
     found = connection.execute("select type from sqlite_master where name = ?", (TABLE,)).fetchone()
     if found != ("table",):
         raise BadFile(str(path), None, f"there is no table {TABLE}: profile with nsys profile --cuda-memory-usage=true")

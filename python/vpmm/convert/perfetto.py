@@ -1,4 +1,4 @@
-# vpmm: recordings as traces for ui.perfetto.dev: counters, instants for what went wrong, slices for time in the driver.
+# vpmm: recordings as traces for ui.perfetto.dev: counters, instants for failures, slices for time in the driver.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROCESS_TRACK = 1
 
 
 def write(recording: Recording, file: IO[bytes]) -> None:
-    """Writes the trace. Times are those since the epoch where the recording knows when it began."""
+    """Writes the trace. Times are since the epoch if the recording has its start time."""
     _Writing(recording, file).write()
 
 
@@ -48,7 +48,7 @@ def field(number: int, value: int | str | bytes) -> bytes:
 
 
 class _Figures:
-    """The counters of one device. A sample is what the pool said of itself, and counts until events change it."""
+    """The counters of one device. A sample has the pool's own figures, which hold until events change them."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
@@ -143,7 +143,7 @@ class _Writing:
         more = field(_NAME, name) + b"".join(self.notes(event))
         self.event(event.time_ns, _INSTANT, self.track(f"device {event.device}: {track}"), more)
 
-    # An event is written when the call is over. Two calls of one thread are never on each other.
+    # An event is written when the call is over. Two calls of one thread never overlap.
     def slice(self, event: Event, track: str, name: str) -> None:
         thread = self.recording.threads.get(event.thread, str(event.thread))
         uuid = self.track(f"device {event.device}: {track}, thread {thread}")

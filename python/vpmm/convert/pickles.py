@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from vpmm.recordings import BadFile
 
-# What would import, call or look something up, by name in the error.
+# Opcodes that would import, call or look something up, by their names in the error.
 _CODE = {
     0x50: "PERSID",
     0x51: "BINPERSID",
@@ -32,12 +32,12 @@ class _Stop(Exception):  # noqa: N818  it is no error
 
 
 class _Reader:
-    """A stack machine. Each opcode makes one object at most, so the length of the file bounds what it costs."""
+    """A stack machine. Each opcode creates one object at most, so the length of the file bounds the cost."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self.data = data
         self.name = name
-        self.at = 0  # behind the opcode and what was read of its argument
+        self.at = 0  # behind the opcode and the part of its argument that was read
         self.stack: list[object] = []
         self.below: list[list[object]] = []  # the stacks under each mark
         self.memo: dict[int, object] = {}
@@ -88,7 +88,7 @@ class _Reader:
             self.fail(f"the pickle appends to a {type(target).__name__}", self.at - 1)
         target.extend(items)
 
-    # Keys are texts, whose hashes nobody can foresee: no file can make them collide.
+    # Keys are texts, whose hashes are unpredictable: no file can make them collide.
     def fill_dict(self, items: list[object]) -> None:
         target = self.stack[-1]
         if not isinstance(target, dict):
@@ -183,7 +183,7 @@ class _Reader:
     def op_memoize(self) -> None:
         self.memo[len(self.memo)] = self.stack[-1]
 
-    # Half of all opcodes of a snapshot are these two.
+    # These two are half of all opcodes of a snapshot.
     def op_get1(self) -> None:
         self.stack.append(self.memo[self.data[self.at]])
         self.at += 1
@@ -236,8 +236,5 @@ _TABLE: list[_Opcode] = [_OPCODES.get(opcode, _Reader.op_unknown) for opcode in 
 
 
 def loads(data: bytes, name: str) -> object:
-    """The object in a pickle of protocol 2 to 5 that holds plain data alone.
-
-    `name` stands in errors, which are BadFile: what is damaged, and what would run code.
-    """
+    """The object in a pickle of protocol 2 to 5 that holds only plain data."""
     return _Reader(data, name).load()

@@ -1,4 +1,4 @@
-# vpmm: ranges of addresses that do not overlap, in order, each with the stream that it belongs to.
+# vpmm: ordered ranges of addresses that do not overlap, each with its stream.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Range(NamedTuple):
 
 
 class Ranges:
-    """What is mapped, say. Neighbours stay apart. Invariant: total == sum(end - begin)."""
+    """A set of ranges, such as mapped memory. Neighbours stay separate. Invariant: total == sum(end - begin)."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -36,7 +36,7 @@ class Ranges:
         return slice(first, max(first, bisect_left(self._begins, end)))
 
     def overlapping(self, begin: int, end: int) -> list[Range]:
-        """The ranges that share an address with [begin, end), whole."""
+        """The whole ranges that overlap [begin, end)."""
         return self._ranges[self._overlapping(begin, end)]
 
     def gaps(self, begin: int, end: int) -> list[Range]:
@@ -51,7 +51,7 @@ class Ranges:
         return found
 
     def add(self, begin: int, end: int, stream: int | None = None) -> list[Range]:
-        """Adds what of [begin, end) is not there yet, and returns that."""
+        """Adds the missing parts of [begin, end), and returns them."""
         added = [Range(gap.begin, gap.end, stream) for gap in self.gaps(begin, end)]
         for each in added:
             at = bisect_left(self._begins, each.begin)
@@ -61,7 +61,7 @@ class Ranges:
         return added
 
     def remove(self, begin: int, end: int) -> list[Range]:
-        """Takes away what of [begin, end) is there, and returns that; ranges that reach beyond it are cut."""
+        """Removes the parts of [begin, end) that are present, and returns them; cuts ranges that cross its ends."""
         where = self._overlapping(begin, end)
         removed, kept = [], []
         for each in self._ranges[where]:
@@ -76,12 +76,12 @@ class Ranges:
         return removed
 
     def holds(self, begin: int, end: int) -> bool:
-        """Whether one range is exactly this."""
+        """Whether there is exactly this range."""
         at = bisect_left(self._begins, begin)
         return at < len(self._begins) and self._ranges[at].begin == begin and self._ranges[at].end == end
 
     def joined(self) -> list[Range]:
-        """The ranges with neighbours of one stream made one."""
+        """The ranges, with neighbours of one stream merged."""
         found: list[Range] = []
         for each in self._ranges:
             if found and found[-1][1:] == (each.begin, each.stream):

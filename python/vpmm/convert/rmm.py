@@ -75,7 +75,7 @@ class _Reading:
         if kind == Kind.ALLOCATE_FAILED:
             event.address, event.value = 0, self.build.string("allocate failure")
 
-    # The size of a free is 0 in it, its times are seconds since the log began.
+    # In this format the size of a free is 0, and times are seconds since the log began.
     def old_row(self, row: list[str]) -> None:
         if row[0] not in _OLD_KINDS:
             self.fail(f"`{row[0][:40]}` is no event: Alloc or Free")
@@ -98,7 +98,7 @@ class _Reading:
             self.fail(f"`{text[:40]}` is no {what}")
         return number
 
-    # A clock without a date: half a day backwards is midnight, less is another thread that was slower to write.
+    # The clock has no date: a step of half a day backwards is midnight; a smaller one is a thread that wrote late.
     def time_of(self, clock: str) -> int:
         found = _CLOCK.fullmatch(clock)
         if not found:
@@ -119,7 +119,7 @@ class _Reading:
 
 
 def write(recording: Recording, file: IO[str]) -> None:
-    """Writes a log that RMM's replay benchmark reads: allocations, frees and failed requests, and nothing else."""
+    """Writes a log that RMM's replay benchmark reads: only allocations, frees and failed requests."""
     began = datetime(1970, 1, 1) + timedelta(microseconds=_started_us(recording))  # UTC
     live: dict[int, int] = {}
     file.write(HEADER + "\n")
@@ -136,7 +136,7 @@ def write(recording: Recording, file: IO[str]) -> None:
         file.write(f"{thread},{clock},{action},{pointer},{size},{stream}\n")
 
 
-# Calls live up to date, but for a free, whose size is still wanted.
+# Updates the live memory after each call, except for a free, whose size is needed first.
 def _action(event: Event, live: dict[int, int]) -> str | None:
     if event.kind in (Kind.ALLOCATE, Kind.LIVE) and event.address:
         live[event.address] = event.bytes

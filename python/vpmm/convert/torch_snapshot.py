@@ -38,13 +38,13 @@ class _Block:
 
 @dataclass
 class _Device:
-    """What one device looked like when the snapshot was taken, and from `rewind` on when its history began."""
+    """The state of one device when the snapshot was taken; after `rewind`, when its history began."""
 
     live: dict[int, _Block] = field(default_factory=dict)
     segments: Ranges = field(default_factory=Ranges)
 
     def rewind(self, trace: list[Fields]) -> None:
-        """Undoes the history, the last event first. What contradicts it is left as it is."""
+        """Undoes the history, the last event first. Ignores contradictions."""
         for event in reversed(trace):
             action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
             if action == "alloc":
@@ -66,7 +66,7 @@ class _Reading:
             snapshot = {"segments": snapshot}
         self.snapshot = self.fields(snapshot, "the snapshot")
         self.build = Builder("pytorch")
-        self.stacks: dict[int, int] = {}  # numbers by the identity of a list of frames, which the snapshot keeps
+        self.stacks: dict[int, int] = {}  # by identity of a list of frames, which the snapshot keeps alive
         self.traces = self.checked_traces()
         self.devices: dict[int, _Device] = {}
         self.begin_us = self.first_time()
@@ -175,7 +175,7 @@ class _Reading:
             self.write_beginning(ordinal, device)
         has_beginning = any(device.live or len(device.segments) for device in self.devices.values())
         if has_beginning and self.begin_us:
-            self.begin_us -= 1  # what was there before is at 0, and the first call is not
+            self.begin_us -= 1  # earlier memory is at 0, and the first call is later
         for time_us, _, ordinal, event in sorted(self.in_time(), key=lambda each: each[:2]):
             self.write(ordinal, event, time_us)
         return self.finished(has_beginning)
@@ -204,8 +204,8 @@ class _Reading:
                 Kind.LIVE, 0, address, block.bytes, value=block.taken, stream=stream, stack=stack, device=ordinal
             )
 
-    # Events of all devices and the annotations, each with its time, and its place for those of one time. Snapshots
-    # before 2.2 have no times: a microsecond for each event.
+    # Events of all devices and the annotations, each with its time and its position among events of the same time.
+    # Snapshots before 2.2 have no times: a microsecond for each event.
     def in_time(self) -> Iterator[tuple[int, int, int, Fields]]:
         for ordinal, trace in enumerate(self.traces):
             last = 0
@@ -222,7 +222,7 @@ class _Reading:
 
     def write(self, ordinal: int, event: Fields, time_us: int) -> None:
         action, time_ns = event["action"], time_us * 1000
-        if action == "free_completed":  # a recording knows when it was freed, not when the memory could be used again
+        if action == "free_completed":  # a recording has the time of the free, not that of reusability
             return
         kind = _KINDS.get(action)
         if kind is None:
@@ -241,7 +241,7 @@ class _Reading:
         made.stack = self.stack(event.get("frames"), "device_traces")
         made.tag = self.build.tag(label_of(event.get("user_metadata", "")))
 
-    # The report of a shortage stands in front of the request that failed.
+    # The report of a shortage precedes the failed request.
     def write_failure(self, time_ns: int, event: Fields, ordinal: int) -> None:
         size: int = event.get("size", 0)
         free = event.get("device_free", event.get("addr", 0))
@@ -272,7 +272,7 @@ class _Reading:
 
 
 def plain(value: object) -> str:
-    """A text, or a number and the like as one. What holds others is not looked into: it may hold itself."""
+    """A text, or a number or similar value as a text. Containers are not read: they may contain themselves."""
     if isinstance(value, str):
         return value[:_LONGEST_TEXT]
     return str(value) if value is None or isinstance(value, (bool, int, float)) else type(value).__name__

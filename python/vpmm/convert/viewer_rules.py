@@ -1,4 +1,4 @@
-# vpmm: the rules that PyTorch's viewer of snapshots does not forgive, as a check of a snapshot.
+# vpmm: checks a snapshot against the strict rules of PyTorch's viewer.
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from vpmm.convert.ranges import Ranges
 
 Fields = dict[str, Any]
-# What the viewer's own reader of pickles knows.
+# The opcodes that the viewer's own reader of pickles knows.
 OPCODES = frozenset(
     "PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE "
     "EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS BINPUT "
@@ -18,12 +18,12 @@ _MOST_EXACT = 1 << 53  # beyond it the viewer's numbers are not exact
 
 
 def broken_in_pickle(data: bytes) -> list[str]:
-    """What the viewer cannot read of a pickle: opcodes, by name and offset."""
+    """The opcodes of a pickle that the viewer cannot read, by name and offset."""
     return [f"{at}: {opcode.name}" for opcode, _, at in pickletools.genops(data) if opcode.name not in OPCODES]
 
 
 def broken(snapshot: Fields) -> list[str]:
-    """The rules that a snapshot breaks, a sentence each; empty: it can be shown at every event of its history."""
+    """The rules that a snapshot breaks, a sentence each; empty: every event of its history can be shown."""
     found: list[str] = []
     for at, segment in enumerate(snapshot["segments"]):
         found += [f"segments[{at}]: {each}" for each in _broken_segment(segment)]
@@ -51,7 +51,7 @@ def _broken_segment(segment: Fields) -> list[str]:
 
 
 class _Rewinding:
-    """Goes through a history backwards, as the viewer does, and looks at each state on the way."""
+    """Walks backwards through a history, as the viewer does, and checks each state."""
 
     def __init__(self, snapshot: Fields, device: int) -> None:
         self.segments = Ranges()
@@ -82,7 +82,7 @@ class _Rewinding:
             self.undo(trace[at], f"[{at}]: ")
         return self.found
 
-    # Neighbours of one stream are one segment to the viewer.
+    # The viewer treats neighbours of one stream as one segment.
     def look_at(self, begin: int, end: int, where: str) -> None:
         within = self.segments.overlapping(begin, end)
         if self.segments.gaps(begin, end) or len({each.stream for each in within}) != 1:

@@ -1,4 +1,4 @@
-# vpmm: the part of a recording between two moments, with what lived and was mapped when it begins.
+# vpmm: the part of a recording between two moments, with the live and mapped memory at its beginning.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def moment(recording: Recording, text: str) -> int:
 
 
 def cut(recording: Recording, after_ns: int, before_ns: int | None) -> Recording:
-    """The events from `after_ns` to before `before_ns`, and in front of them, as live and mapped, what was there."""
+    """The events from `after_ns` to before `before_ns`, preceded by the live and mapped memory at that time."""
     beginning = _Beginning()
     kept: list[Event] = []
     for event in recording.events:

@@ -1,4 +1,4 @@
-# vpmm: recordings of what a pool did, as objects: read and written in the binary format and in CSV.
+# vpmm: recordings of a pool as objects: read and written in the binary format and in CSV.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# vpmm: the binary format of recordings: blocks of zstd with events of 64 bytes. docs/reference/recording.md has it.
+# vpmm: the binary format of recordings: blocks of zstd with events of 64 bytes; see docs/reference/recording.md.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import zstandard
 
 MAGIC = b"VPMMREC\x01"
-_BLOCK = struct.Struct("<4sIIII")  # magic, kind, bytes stored, bytes when decompressed, CRC-32 of what is stored
+_BLOCK = struct.Struct("<4sIIII")  # magic, kind, bytes stored, bytes when decompressed, CRC-32 of the stored bytes
 _BLOCK_MAGIC = b"VPRB"
 _HEADER, _DEFINITIONS, _EVENTS, _END = 1, 2, 3, 4
 _MOST_BYTES = 16 << 20  # of a block
@@ -46,8 +46,8 @@ class _Reader:
     def __init__(self, data: bytes, name: str) -> None:
         self.data = data
         self.name = name
-        self.begin = 0  # of the data in the file
-        self.at = 0  # of the block that is looked at, in the data
+        self.begin = 0  # offset of the data in the file
+        self.at = 0  # offset of the current block in the data
         self.is_first = True
         self.zstd: Any = _zstandard()
         self.decompressor: zstandard.ZstdDecompressor = self.zstd.ZstdDecompressor()
@@ -75,7 +75,7 @@ class _Reader:
         self.at = len(MAGIC)
 
     def take_blocks(self) -> None:
-        """As far as they are whole."""
+        """Reads all complete blocks."""
         while self.at < len(self.data):
             size = self.block(is_first=self.is_first)
             if size is None:
@@ -84,7 +84,7 @@ class _Reader:
             self.at += size
 
     def block(self, *, is_first: bool) -> int | None:
-        """Takes in a block; its size in the file, None: it is cut."""
+        """Reads a block; returns its size in the file, or None if it is cut."""
         if self.recording.end is not None:
             raise self.bad("there is something behind the end")
         left = len(self.data) - self.at
@@ -202,7 +202,7 @@ def decode(data: bytes, name: str) -> Recording:
 
 
 class GrowingFile:
-    """A recording that is taken in piece by piece, as its program writes it."""
+    """Reads a recording piece by piece, while its program writes it."""
 
     def __init__(self, name: str) -> None:
         self._reader = _Reader(b"", name)
@@ -248,7 +248,7 @@ def _packed(events: Iterable[Event]) -> bytes:
 
 
 def _definitions(recording: Recording) -> Iterable[dict[str, object]]:
-    """In blocks, for there is a limit to what one holds."""
+    """Writes events in blocks, whose size is limited."""
     tables: dict[str, dict[int, Any]] = {
         "strings": recording.strings,
         "stacks": recording.stacks,
@@ -271,7 +271,7 @@ def _definitions(recording: Recording) -> Iterable[dict[str, object]]:
 
 
 def encode(recording: Recording) -> bytes:
-    """Raises struct.error where a field does not fit in its place."""
+    """Raises struct.error if a field is out of range."""
     compressor = _zstandard().ZstdCompressor()
     parts = [MAGIC]
 

@@ -15,7 +15,7 @@ _MOST = 1 << 64
 
 
 class _Addresses:
-    """CSV names no addresses, so each live allocation gets one: what was freed is used again for its size."""
+    """CSV has no addresses, so each live allocation gets one; a freed address is reused for the same size."""
 
     def __init__(self) -> None:
         self.next = _FIRST_ADDRESS
@@ -101,7 +101,7 @@ def decode(data: bytes, name: str) -> Recording:
 
 
 def encode(recording: Recording, *, compressed: bool) -> bytes:
-    """What CSV has no column for is left out, and so are frees of what was not allocated in the recording."""
+    """Leaves out everything without a column in CSV, and frees of memory that was not allocated in the recording."""
     named = [each.stream for each in recording.events if each.stream is not None]
     unnamed = max(named, default=-1) + 1
     ids: dict[tuple[int, int], int] = {}

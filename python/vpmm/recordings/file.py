@@ -1,4 +1,4 @@
-# vpmm: reading and writing a recording, whichever format it has.
+# vpmm: reads and writes a recording in any format.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Writes a recording: CSV where the name ends with .csv or .csv.gz, else the binary format.
+    """Writes a recording: CSV if the name ends with .csv or .csv.gz, else the binary format.
 
     CSV holds allocations and frees only. Raises OSError where the file cannot be written.
     """

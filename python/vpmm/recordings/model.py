@@ -1,4 +1,4 @@
-# vpmm: what a recording holds. docs/reference/recording.md says what each field means.
+# vpmm: the contents of a recording; docs/reference/recording.md describes each field.
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class BadFile(ValueError):  # noqa: N818  says what it is
-    """A file that is not what it should be: `FILE:OFFSET: reason`, where OFFSET is a byte, or a line of CSV.
+    """A malformed file: `FILE:OFFSET: reason`, where OFFSET is a byte, or a line of CSV.
 
-    None, `FILE: reason`: the reason itself names the place, as `segments[0].address`.
+    `offset` None, `FILE: reason`: the reason itself names the place, as `segments[0].address`.
     """
 
     def __init__(self, path: str, offset: int | None, reason: str) -> None:
@@ -62,7 +62,7 @@ WITH_TEXT = frozenset({Kind.ALLOCATE_FAILED, Kind.OUT_OF_MEMORY, Kind.MARK})
 
 @dataclass(slots=True)
 class Event:
-    """Something that happened. `bytes` is as requested, in bytes; `stream` None: no stream was named."""
+    """An event. `bytes` is as requested, in bytes; `stream` None: no stream was named."""
 
     kind: Kind
     time_ns: int = 0
@@ -88,7 +88,7 @@ class Frame(NamedTuple):
 
 @dataclass
 class Recording:
-    """Events in the order in which they happened, and the tables that their numbers lead to."""
+    """Events in their order, and the tables to which their numbers refer."""
 
     header: dict[str, object] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -98,16 +98,16 @@ class Recording:
     streams: dict[int, str] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     end: dict[str, object] | None = None  # None: the file was cut
-    warning: str = ""  # what is not as it should be and still can be read
+    warning: str = ""  # a defect that does not prevent reading
 
     def text_of(self, event: Event) -> str:
-        """What a failed allocation, a report or a mark says; empty: nothing."""
+        """The text of a failed allocation, a report or a mark; empty: none."""
         return self.strings.get(event.value, "") if event.kind in WITH_TEXT else ""
 
     def stream_handle(self, stream: int | None) -> int:
-        """What the program called a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`.
+        """The program's handle of a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`.
 
-        Where that is not known, N of `stream N`, so that two streams stay two; else 0.
+        If that is not known, N of `stream N`, so that two streams stay distinct; else 0.
         """
         name = self.streams.get(stream, "") if stream is not None else ""
         found = re.fullmatch(r"(?:stream )?(0x[0-9a-fA-F]+|\d+)(?: \((0x[0-9a-fA-F]+)\))?", name)
@@ -115,7 +115,7 @@ class Recording:
 
 
 class Numbers(dict[_Key, int], Generic[_Key]):
-    """Numbers things in the order in which they are first asked for, for those who make recordings."""
+    """Numbers things in the order in which they are first requested, for writers of recordings."""
 
     def __init__(self, first: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-# vpmm: the pool's address space at a moment: which ranges are free, and what a page needs to draw any moment.
+# vpmm: the pool's address space at a moment: the free ranges, and the data with which a page draws any moment.
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from vpmm.reporting.story import NEVER, Life, Mapping, Story
 
-MOST_LIVES = 100_000  # in a page; those that hold least for the shortest time are left out
+MOST_LIVES = 100_000  # in a page; the smallest and shortest are left out
 MOST_MAPPINGS = 60_000
 _GRAIN = 512
 _COLUMNS = dict[str, object]
 
 
 def free_ranges(story: Story, index: int) -> list[int]:
-    """Sizes of the ranges that were mapped and nobody's after event `index`, in whole pages, in order of address."""
+    """Sizes of the mapped and unallocated ranges after event `index`, in whole pages, in order of address."""
     page = story.page_size
     chunks = sorted(
         (each.address, each.address + each.bytes)
@@ -30,7 +30,7 @@ def free_ranges(story: Story, index: int) -> list[int]:
 
 def _left_over(chunks: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[int]:
     found: list[int] = []
-    free_from = free_to = 0  # the range that is being put together
+    free_from = free_to = 0  # the range under construction
     following = 0
     for begin, end in chunks:
         at = begin
@@ -64,7 +64,7 @@ def _kept_lives(story: Story) -> list[Life]:
 
 
 def _base(addresses: Sequence[int]) -> tuple[int, int]:
-    """Where to count from, and in steps of what: all addresses are whole steps from there."""
+    """The origin and the step: all addresses are whole steps from the origin."""
     base = min(addresses, default=0)
     grain = _GRAIN if all((each - base) % _GRAIN == 0 for each in addresses) else 1
     return base, grain
@@ -79,7 +79,7 @@ def _later(begin: int, end: int) -> int:
 
 
 def lives_as_columns(lives: Sequence[Life], stacks: dict[int, int]) -> _COLUMNS:
-    """`stacks` leads to the numbers that the page uses."""
+    """`stacks` has the numbers that the page uses."""
     base, grain = _base([each.event.address for each in lives])
     return {
         "base": base,

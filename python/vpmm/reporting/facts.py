@@ -1,4 +1,4 @@
-# vpmm: the figures of a recording that come first, in words, and what is missing from it.
+# vpmm: the leading figures of a recording, in words, and its gaps.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Leak:
 
 
 def title(story: Story) -> str:
-    """The command that was recorded, or the file, or where the recording is from."""
+    """The recorded command, or the file, or the source of the recording."""
     command = story.recording.header.get("command")
     if isinstance(command, list) and command:
         return " ".join(str(each).rsplit("/", 1)[-1] if i == 0 else str(each) for i, each in enumerate(command))[:300]
@@ -37,7 +37,7 @@ def title(story: Story) -> str:
 
 
 def facts(story: Story) -> list[tuple[str, str, str]]:
-    """Label, value and `bad` where it is."""
+    """Label, value and, for a bad value, `bad`."""
     found = [("peak live memory", bytes_text(story.peak), "")]
     if story.peak_mapped:
         found.append(("peak mapped", bytes_text(story.peak_mapped), ""))
@@ -79,7 +79,7 @@ def summary(story: Story) -> str:
 
 
 def notes(story: Story) -> list[str]:
-    """What a reader has to know about the recording itself."""
+    """Remarks on the recording itself."""
     header, end = story.recording.header, story.recording.end or {}
     found = [story.recording.warning] if story.recording.warning else []
     lost = end.get("lost", 0)
@@ -99,7 +99,7 @@ def notes(story: Story) -> list[str]:
 
 
 def moments(story: Story) -> list[Picture]:
-    """What lived at the peak, when requests failed, and at the end."""
+    """The live memory at the peak, at failed requests, and at the end."""
     if not story.events:
         return []
     found = [picture_at(story, max(story.peak_index, 0), "at the peak")]
@@ -112,7 +112,7 @@ def moments(story: Story) -> list[Picture]:
 
 
 def leaks(story: Story) -> list[Leak]:
-    """What was allocated and never freed, by stack or else by size, oldest first."""
+    """Allocations that were never freed, by stack or else by size, oldest first."""
     found: dict[str, list[Life]] = {}
     for life in story.lives:
         if life.end == NEVER:

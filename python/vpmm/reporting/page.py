@@ -51,7 +51,7 @@ def _picture(picture: Picture) -> dict[str, object]:
 
 
 def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
-    """What there was when a request failed, as far as the recording tells."""
+    """The memory at a failed request, as far as the recording has it."""
     found = [("asked for", failure.event.bytes), ("live", failure.live)]
     if story.peak_mapped:
         found.append(("mapped", failure.mapped))
@@ -163,7 +163,7 @@ def page_of(story: Story) -> str:
     def text(name: str) -> str:
         return (web / name).read_text(encoding="utf-8")
 
-    # Nothing of a recording may end the element that it stands in.
+    # No text of a recording may close its enclosing element.
     data = json.dumps(data_of(story), separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "/*STYLE*/": text("page.css"),
@@ -178,5 +178,5 @@ def page_of(story: Story) -> str:
 
 
 def write_page(story: Story, path: Path) -> None:
-    """Writes the page. Raises OSError where it cannot."""
+    """Writes the page. Raises OSError if that fails."""
     path.write_text(page_of(story), encoding="utf-8")

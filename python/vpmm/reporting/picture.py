@@ -1,4 +1,4 @@
-# vpmm: who holds the memory that lives at one moment: by size, stack, stream, tag and thread, and as a tree of calls.
+# vpmm: the holders of live memory at one moment: by size, stack, stream, tag and thread, and as a tree of calls.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(slots=True)
 class Node:
-    """A function that was on the stack, and what was allocated below it."""
+    """A function on the stack, and the memory allocated below it."""
 
     label: str
     bytes: int = 0
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass
 class Picture:
-    """What lived after event `index`, largest group first."""
+    """The live memory after event `index`, largest group first."""
 
     title: str
     index: int
@@ -81,14 +81,14 @@ def grouped(lives: Iterable[Life], key_of: Callable[[Life], Key], label_of: Call
 
 
 def grouped_by_place(story: Story, lives: list[Life]) -> list[Group]:
-    """By the stack that allocated; where no stacks were recorded, by size."""
+    """Groups by the allocating stack; without recorded stacks, by size."""
     if any(each.event.stack for each in lives):
         return grouped(lives, lambda each: each.event.stack, story.stack_label)
     return grouped(lives, lambda each: each.event.bytes.bit_length(), size_class)
 
 
 def picture_at(story: Story, index: int, title: str) -> Picture:
-    """What lived after event `index`."""
+    """The live memory after event `index`."""
     lives = story.alive(index)
     return picture_of(story, lives, index, title)
 
@@ -107,7 +107,7 @@ def picture_of(story: Story, lives: list[Life], index: int, title: str) -> Pictu
 
 
 def _tree(story: Story, lives: list[Life]) -> Node:
-    """Calls from the outermost inwards, without what is too narrow to be seen."""
+    """Calls from the outermost inwards, without those that are too narrow to see."""
     by_stack: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for life in lives:
         size, count = by_stack[life.event.stack]

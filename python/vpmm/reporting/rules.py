@@ -1,4 +1,4 @@
-# vpmm: what to change, from what a recording tells: rules, each with the figures that made it speak.
+# vpmm: advice from a recording: rules, each with the figures that triggered it.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vpmm.reporting.story import NEVER, Failure, Story
 from vpmm.units import bytes_text, count_text, duration_text
 
 MIB = 1 << 20
-_SLICES = 10  # of the time, to see what grows
+_SLICES = 10  # of the time, to detect growth
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def time_text(ns: float) -> str:
 
 
 def why(story: Story, failure: Failure) -> str:
-    """Why a request was not served, in a sentence, as far as the recording tells."""
+    """The reason for a failed request, in a sentence, as far as the recording has it."""
     size = failure.event.bytes
     asked = bytes_text(size)
     if story.is_full(failure):
@@ -72,7 +72,7 @@ def why(story: Story, failure: Failure) -> str:
 
 
 def out_of_memory(story: Story) -> Advice | None:
-    """The program needs more than there is."""
+    """The program needs more memory than is available."""
     full = [each for each in story.failures if story.is_full(each)]
     if not full:
         return None
@@ -125,7 +125,7 @@ def fragmentation(story: Story) -> Advice | None:
 
 
 def mapped_beyond_live(story: Story) -> Advice | None:
-    """The pool holds much more than ever lived."""
+    """The pool holds much more than the peak of live memory."""
     extra = story.peak_mapped - story.peak
     if not story.peak or extra < max(story.peak // 5, 64 * MIB):
         return None
@@ -194,7 +194,7 @@ def hoarding_stream(story: Story) -> Advice | None:
 
 
 def growth(story: Story) -> Advice | None:
-    """The least that lives grows from slice to slice, as with a leak."""
+    """The minimum of live memory grows from slice to slice, as with a leak."""
     lows = _lows(story)
     if len(lows) < _SLICES:
         return None
@@ -217,7 +217,7 @@ def growth(story: Story) -> Advice | None:
 
 
 def _lows(story: Story) -> list[int]:
-    """The least that lived in each tenth of the time; empty: too short to tell."""
+    """The minimum of live memory in each tenth of the time; empty: the recording is too short."""
     series = story.series
     if story.allocations < 10 * _SLICES or not story.duration_ns:
         return []
@@ -229,7 +229,7 @@ def _lows(story: Story) -> list[int]:
 
 
 def capacity_is_near(story: Story) -> Advice | None:
-    """Nothing failed, but there is little room."""
+    """Nothing failed, but little memory is left."""
     if story.failures or not story.capacity or story.peak < story.capacity * 0.92:
         return None
     return Advice(
@@ -241,7 +241,7 @@ def capacity_is_near(story: Story) -> Advice | None:
 
 
 def rounding(story: Story) -> Advice | None:
-    """Allocations take more than they ask for."""
+    """Allocations take more than they request."""
     alive = story.alive(story.peak_index) if story.peak_index >= 0 else []
     known = [each.event for each in alive if each.event.value >= each.event.bytes > 0]
     extra = sum(each.value - each.bytes for each in known)
@@ -278,7 +278,7 @@ def driver_calls(story: Story) -> Advice | None:
 
 
 def given_back(story: Story) -> Advice | None:
-    """Memory goes back to the driver and is fetched again."""
+    """Memory is released to the driver and requested again."""
     again = min(story.released, story.created)
     if again < 2 * max(story.peak_mapped, 1) or again < 64 * MIB:
         return None
@@ -334,7 +334,7 @@ RULES: list[Rule] = [
 
 
 def advice(story: Story) -> list[Advice]:
-    """What the rules say, what failed first; one that all is well where none of them speaks."""
+    """The advice of the rules, failures first; a single good one if no rule applies."""
     found = [said for said in (rule(story) for rule in RULES) if said is not None]
     if story.failures and not any(each.level == "bad" for each in found):
         found.insert(0, Advice("bad", "A request failed", why(story, story.failures[0])))

@@ -1,4 +1,4 @@
-# vpmm: call stacks as people read them.
+# vpmm: call stacks as text for people.
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vpmm.recordings import Frame, Recording
 
 _OF_LIBRARY = re.compile(
     r"libvpmm\.|_vpmm\.|vpmm_torch_|libc10|libpython|_ctypes"
-)  # frames that say nothing of a program
+)  # frames that are irrelevant to a program
 
 
 def frame_text(frame: Frame) -> str:
@@ -20,14 +20,14 @@ def frame_text(frame: Frame) -> str:
 
 
 def stack_label(frames: tuple[Frame, ...]) -> str:
-    """The innermost frames that say most: those of the program rather than of what it calls."""
+    """The most informative innermost frames: those of the program rather than of its libraries."""
     own = [each for each in frames if "site-packages" not in each.file and each.line]
     told = own or [each for each in frames if not _OF_LIBRARY.match(each.file.rsplit("/", 1)[-1])] or list(frames)
     return " < ".join(frame_text(each) for each in told[:3])
 
 
 class StackLabels(dict[int, str]):
-    """By number of the stack, made when first asked for."""
+    """By number of the stack, made on first use."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-# vpmm: what a recording tells, in one walk over its events: who lived when, what was mapped, failed or took long.
+# vpmm: summarizes a recording in one pass over its events: lifetimes, mapped memory, failures and slow calls.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class Life:
-    """Of an allocation. `begin` and `end` are indices of events; it lives after `begin` and until before `end`."""
+    """An allocation's life: after event `begin` and until before event `end`, which are indices of events."""
 
     event: Event
     begin: int
@@ -24,7 +24,7 @@ class Life:
 
 @dataclass(slots=True)
 class Mapping:
-    """Of a chunk: from `moved_ns` on it is an old address of memory that has moved."""
+    """The life of a chunk: from `moved_ns` on it is an old address of moved memory."""
 
     address: int
     bytes: int
@@ -44,7 +44,7 @@ class Failure:
     event: Event
     report: str
     live: int
-    taken: int  # by what lives, rounding included
+    taken: int  # by live memory, rounding included
     mapped: int
     pending: int
     free: int
@@ -68,7 +68,7 @@ class Spent:
 
 @dataclass(slots=True)
 class StreamUse:
-    """What one stream did; `live` is at the end."""
+    """The activity of one stream; `live` is at the end."""
 
     allocations: int = 0
     bytes: int = 0
@@ -89,7 +89,7 @@ class Series:
 
 
 class Story:
-    """`recording` read through for the device `device`; None: the one with most events."""
+    """Reads `recording` for the device `device`; None: the one with most events."""
 
     def __init__(self, recording: Recording, device: int | None = None) -> None:
         self.recording = recording
@@ -108,7 +108,7 @@ class Story:
         self.mappings: list[Mapping] = []
         self.failures: list[Failure] = []
         self.mistakes = 0
-        self.rescued = 0  # requests that memory was short for, and that were served after all
+        self.rescued = 0  # requests that met a shortage and were served in the end
         self.marks: list[tuple[int, str]] = []
         self.driver: dict[int, Spent] = defaultdict(Spent)
         self.late_driver = Spent()  # in the second half of the time
@@ -116,7 +116,7 @@ class Story:
         self.streams: dict[int | None, StreamUse] = defaultdict(StreamUse)
         self.allocations = 0
         self.frees = 0
-        self.created = 0  # bytes of chunks, new and given back
+        self.created = 0  # bytes of chunks, created and released
         self.released = 0
         self.peak = 0
         self.peak_index = -1
@@ -139,7 +139,7 @@ class Story:
 
     @property
     def capacity(self) -> int:
-        """The limit that the pool had, or what the GPU has; 0: not known."""
+        """The pool's limit, or the GPU's memory; 0: not known."""
         return self.header_number("capacity") or self.header_number("device_bytes")
 
     @property
@@ -155,11 +155,11 @@ class Story:
         return value if isinstance(value, str) else ""
 
     def alive(self, index: int) -> list[Life]:
-        """What lived after event `index`, oldest first."""
+        """The live memory after event `index`, oldest first."""
         return [each for each in self.lives if each.begin <= index < each.end]
 
     def is_full(self, failure: Failure) -> bool:
-        """Whether what lives and the request, rounded as the pool does, are more than there is."""
+        """Whether live memory and the request, rounded as the pool rounds, exceed the available memory."""
         pages = -(-failure.event.bytes // self.page_size) * self.page_size
         return 0 < self.capacity < failure.taken + pages
 
@@ -189,7 +189,7 @@ def _events_by_device(events: list[Event]) -> dict[int, int]:
 
 
 class _Walk:
-    """Fills a story. Invariant: `live` is the sum of what `at` leads to."""
+    """Fills a story. Invariant: `live` is the sum over `at`."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -198,7 +198,7 @@ class _Walk:
         self.mapped = 0
         self.pending = 0
         self.free = 0
-        self.fresh = 0  # bytes mapped for the request that is under way
+        self.fresh = 0  # bytes mapped for the request in progress
         self.at: dict[int, Life] = {}
         self.chunks: dict[int, Mapping] = {}
         self.short: dict[int, tuple[int, Event]] = {}  # by thread: a report that no outcome has followed yet
@@ -267,7 +267,7 @@ class _Walk:
         if event.stream is not None:
             self.story.streams[event.stream].last_ns = event.time_ns
 
-    # Between samples free memory is what the last one said, and what came and went since.
+    # Between samples, free memory is the last sample's, corrected by the events since.
     def take(self, size: int) -> None:
         self.taken += size
         self.free = max(self.free + self.fresh - size, 0)
@@ -304,7 +304,7 @@ class _Walk:
                 mapping.moved, mapping.moved_ns = index, event.time_ns
 
     def covered(self, begin: int, size: int) -> list[Mapping]:
-        """The chunks side by side that lie in a range."""
+        """The chunks in a range, in order."""
         found = []
         at = begin
         while at < begin + size and at in self.chunks:

@@ -1,4 +1,4 @@
-# vpmm: a curve of a million events as some thousands of points that keep its peaks and lows.
+# vpmm: reduces a curve of a million events to some thousand points that keep its peaks and lows.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTS = 1500  # of time, and as many of events
 
 @dataclass
 class Timeline:
-    """Figures that hold from `time_ns[i]` until the next; None: the recording does not say."""
+    """Figures that hold from `time_ns[i]` until the next; None: not in the recording."""
 
     time_ns: list[int]
     index: list[int]  # of the event
@@ -25,7 +25,7 @@ class Timeline:
 
 
 def _cuts(time_ns: Sequence[int]) -> list[int]:
-    """Where parts begin: equal parts of the time and equal parts of the events, so that a burst is not one point."""
+    """The starts of the parts, equal in time and equal in events, so that a burst is not one point."""
     count = len(time_ns)
     begin, end = time_ns[0], time_ns[-1]
     cuts = {count * part // PARTS for part in range(PARTS)}

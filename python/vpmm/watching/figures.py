@@ -1,4 +1,4 @@
-# vpmm: what `vpmm top` shows, kept up to date event by event.
+# vpmm: the figures of `vpmm top`, updated event by event.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RATE_STEPS = 20  # rates are those of the last two seconds
 
 
 class Figures:
-    """Sizes are in bytes, as requested where they are live. What is pending and free is as of the last sample."""
+    """Sizes are in bytes; live sizes are as requested. Pending and free memory are those of the last sample."""
 
     def __init__(self) -> None:
         self.live: dict[tuple[int, int], Event] = {}
@@ -27,8 +27,7 @@ class Figures:
         self.failures = 0
         self.last_failure: Event | None = None
         self.last_mark: Event | None = None
-        # By tenth of a second, of the last ones: how many events there were of each kind, and of the allocations on
-        # each stream.
+        # For each of the last tenths of a second: the number of events of each kind, and of allocations on each stream.
         self._recent: deque[tuple[int, Counter[Kind], Counter[int | None]]] = deque(maxlen=RATE_STEPS)
 
     def apply(self, event: Event) -> None:
@@ -81,7 +80,7 @@ class Figures:
             streams[event.stream] += 1
 
     def _per_second(self, now_ns: int, count: int) -> float:
-        """What was counted, over two seconds, or since the recording began where that is less."""
+        """Counts over two seconds, or since the recording began if that is shorter."""
         return count / min(RATE_STEPS * _STEP_NS / 1e9, max(now_ns / 1e9, 0.1))
 
     def rate(self, kind: Kind, now_ns: int) -> float:

@@ -1,4 +1,4 @@
-# vpmm: reads a recording as it grows; one that is replaced, by a newer window or another run, is begun anew.
+# vpmm: reads a growing recording; after a replacement, by a newer window or another run, it starts again.
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Follower:
 
     @property
     def recording(self) -> Recording:
-        """Header, tables and end, as far as they are read; no events."""
+        """Header, tables and end, as far as read; no events."""
         return self._growing.recording
 
     def poll(self) -> list[Event] | None:
-        """Some of what was written since the last time, in pieces that are quickly read; None: that was all."""
+        """Some of the data written since the last call, in pieces that are read quickly; None: no more."""
         self.has_begun_anew = False
         more = self._file.read(_PIECE)
         if not more and self._is_another_file():
@@ -45,7 +45,7 @@ class Follower:
         return self._growing.take(more) if more else None
 
     def _is_another_file(self) -> bool:
-        """Between two files of a name there may be none."""
+        """Between two files of one name there may be none."""
         mine = os.fstat(self._file.fileno())
         try:
             found = os.stat(self._path)

@@ -14,7 +14,7 @@ _MOST_BAR = 60
 
 
 def printable(text: str) -> str:
-    """Texts of a recording are no commands to a terminal."""
+    """Removes terminal commands from texts of a recording."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -24,7 +24,7 @@ def _bar(size: int, most: int, width: int) -> str:
 
 
 def spark(values: Sequence[int], width: int) -> str:
-    """The last values as blocks, from nothing to the most of them."""
+    """The last values as blocks, scaled from zero to their maximum."""
     shown = values[-width:]
     most = max(shown, default=0) or 1
     return "".join(_BLOCKS[value * (len(_BLOCKS) - 1) // most] for value in shown)

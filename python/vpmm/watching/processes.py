@@ -11,7 +11,7 @@ _DELETED = " (deleted)"
 
 
 class NotRecorded(Error):  # noqa: N818  says what it is
-    """There is no recording of the process, or it cannot be looked at; the text says what to do."""
+    """The process has no recording, or it cannot be inspected; the text says what to do."""
 
 
 def is_running(pid: int) -> bool:
@@ -23,7 +23,7 @@ def is_running(pid: int) -> bool:
 
 
 def recordings_of(pid: int) -> list[str]:
-    """Paths of the recordings that the process has open. Raises NotRecorded where it cannot be looked at."""
+    """Paths of the recordings that the process has open. Raises NotRecorded if it cannot be inspected."""
     try:
         handles = sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda each: int(each.name))
     except PermissionError:

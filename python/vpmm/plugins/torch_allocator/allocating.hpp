@@ -34,6 +34,7 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   if (vpmm_pool* const open = device.pool.load(std::memory_order_acquire)) return open;
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device.index, &pool), "the pool could not be opened");
+  device.largest_small = Layout(pool)->largest_small;
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) | (1U << VPMM_EVENT_ARENA_GROW) |
                                    (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
@@ -43,8 +44,10 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   const vpmm_status status = vpmm_get_statistics(pool, &figures);
   if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
   check(status, "statistics");
-  device.mapped = figures.mapped_bytes;
-  device.largest_small = Layout(pool)->largest_small;
+  {
+    const std::lock_guard<std::mutex> counting(device.mutex);
+    set(device.reserved.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
+  }
   device.pool.store(pool, std::memory_order_release);
   return pool;
 }
@@ -54,10 +57,13 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   Device& device = *static_cast<Device*>(argument);
   if (event->arena != 0) return tell_of_arena(device, *event);
   const bool is_map = event->kind == VPMM_EVENT_MAP;
-  if (is_map)
-    device.mapped.fetch_add(event->bytes, std::memory_order_relaxed);
-  else
-    device.mapped.fetch_sub(event->bytes, std::memory_order_relaxed);
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (is_map)
+      device.reserved.at(kAll).increase(event->bytes);
+    else
+      device.reserved.at(kAll).decrease(event->bytes);
+  }
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
 }
@@ -97,9 +103,9 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
     const auto name = device.arena_names.find(event.arena);
     if (name != device.arena_names.end()) id = name->second;
     if (has_grown)
-      device.order_of_stretches[event.ptr] = ++device.stretches_made;
+      device.stretches.add(event.ptr, event.bytes);
     else
-      device.order_of_stretches.erase(event.ptr);
+      device.reserved.at(kAll).decrease(device.stretches.remove(event.ptr));
   }
   const Action action = has_grown ? Action::SEGMENT_ALLOC : Action::SEGMENT_FREE;
   instance().tell_of_segment(device, action, event, id);
@@ -193,6 +199,8 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
       fail(device, bytes, call.stack(), reason);
     }
   }
+  if (device.mapping_changes.load(std::memory_order_relaxed) != device.noted_changes.load(std::memory_order_relaxed))
+    note_mapped(device);
   note_allocated(device, ptr, bytes, stream, std::move(arena), call);
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
   trace_allocation(ptr);
@@ -254,6 +262,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   }
   const vpmm_status status = vpmm_arena_add_memory(handle, memory, piece);
   if (status == VPMM_OK) {
+    note_foreign(device, memory, piece);
     history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id, Call::current_stack());
     return status;
   }
@@ -263,6 +272,14 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   }
   arena.source->raw_delete(memory);
   return status;
+}
+
+// Of another allocator's memory the pool tells no MAP.
+void Allocator::note_foreign(Device& device, const void* memory, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  device.stretches.set_foreign(memory);
+  device.reserved.at(kAll).increase(bytes);
+  device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
@@ -311,18 +328,22 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
   std::size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   std::size_t allocated = 0;
+  std::size_t reserved = 0;
   std::size_t in_arenas = 0;
+  std::size_t of_others = 0;
   std::uint64_t allowed = 0;
   check(vpmm_get_capacity(pool_of(device), &allowed), "the limit");
   allowed = std::min<std::uint64_t>(allowed, total);
   {
+    const Layout layout(pool_of(device));
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.failures;
+    of_others = bytes_of_others(device, layout);
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
+    reserved = std::max(static_cast<std::size_t>(device.reserved.at(kAll).current), allocated + of_others);
     for (const auto& [id, arena] : device.arenas)
       for (void* const ptr : arena->live) in_arenas += device.blocks.at(ptr).bytes;
   }
-  const std::size_t reserved = std::max<std::size_t>(device.mapped.load(), allocated);
   history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr, kCommonPool, stack);
   std::vector<cca::OutOfMemoryObserver> observers;
   {
@@ -335,10 +356,12 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
   const std::string limit = allowed < total ? format_size(allowed) + " allowed; " : "";
   const std::string graphs =
       in_arenas != 0 ? ", with " + format_size(in_arenas) + " allocated in private pools (e.g., CUDA Graphs)" : "";
+  const std::string others =
+      of_others != 0 ? ", " + format_size(of_others) + " by other libraries in the same pool" : "";
   TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(bytes), ". GPU ",
                    int{device.index}, " has a total capacity of ", format_size(total), " of which ", format_size(free),
                    " is free. ", limit, "Of the allocated memory ", format_size(allocated), " is allocated by PyTorch",
-                   graphs, ", and ", format_size(reserved - allocated),
+                   graphs, others, ", and ", format_size(reserved - allocated - of_others),
                    " is reserved by PyTorch but unallocated. VPMM: ", reason);
 }
 
@@ -355,7 +378,10 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(device, ptr, block, call);
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.counts.add(block);
-  if (block.arena != nullptr) block.arena->live.insert(ptr);
+  if (block.arena != nullptr) {
+    block.arena->live.insert(ptr);
+    device.stretches.enter(ptr, block.bytes);
+  }
   device.blocks.insert_or_assign(ptr, std::move(block));
 }
 
@@ -374,12 +400,13 @@ void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block
 void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
   std::size_t allocated = 0;
+  std::size_t reserved = 0;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
+    reserved = static_cast<std::size_t>(device.reserved.at(kAll).current);
   }
-  c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, device.mapped.load(),
-                                   c10::Device(c10::DeviceType::CUDA, device.index));
+  c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device.index));
 }
 
 // --- freeing --------------------------------------------------------------------------------------------------------
@@ -435,7 +462,10 @@ Allocator::Freed Allocator::forget_on(Device& device, void* ptr) {
   Freed freed{&device, std::move(found->second), std::nullopt};
   device.blocks.erase(found);
   device.counts.remove(freed.block);
-  if (freed.block.arena != nullptr) freed.block.arena->live.erase(ptr);
+  if (freed.block.arena != nullptr) {
+    freed.block.arena->live.erase(ptr);
+    device.stretches.leave(ptr, freed.block.bytes);
+  }
   if (C10_UNLIKELY(freed.block.is_exported)) {
     const auto exported = device.exports.find(ptr);
     freed.exported = exported->second.handle;
@@ -501,6 +531,7 @@ void Allocator::emptyCache(MempoolId_t id) {
     // What the GPU may still use goes back as well, as cudaFree would make it: but no wait may break a capture.
     if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
+    note_mapped(device);
   }
   if (id == kCommonPool)
     call.rethrow();

@@ -137,9 +137,17 @@ class Allocator final : public cca::CUDAAllocator {
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
   void report(Device& device, void* ptr, std::int64_t bytes);
   struct Mapped;
-  static std::vector<std::size_t> pieces_of(Device& device);
+  struct Live;
+  static std::vector<Live> live_of_others(const Device& device, const Layout& layout);
+  static std::size_t bytes_of_others(const Device& device, const Layout& layout);
+  static void tile(SegmentInfo& segment, std::vector<Live>::const_iterator& next,
+                   std::vector<Live>::const_iterator last);
+  static std::vector<Live> live_of_all(const Device& device, const Layout& layout);
   std::vector<SegmentInfo> segments_of(Device& device, const std::optional<MempoolId_t>& only);
-  void count_segments(Device& device, std::uint64_t cut_bytes);
+  std::optional<vpmm_statistics> note_mapped(Device& device);
+  void note_drivers_pool(Device& device);
+  vpmm_statistics count(Device& device);
+  static void note_foreign(Device& device, const void* memory, std::size_t bytes);
   static void on_event(void* device, const vpmm_event* event);
   static void tell_of_arena(Device& device, const vpmm_event& event);
   static void note_growth(Device& device, const vpmm_event& event, Context stack);

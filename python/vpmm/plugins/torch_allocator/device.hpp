@@ -21,6 +21,7 @@
 
 #include "growths.hpp"
 #include "history.hpp"
+#include "stretches.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::torch_plugin {
@@ -134,15 +135,15 @@ struct Device {
   std::atomic<vpmm_pool*> pool{nullptr};
   std::size_t largest_small = 0;  // the largest request that the pool cuts from shared pages; set before `pool`
   std::atomic<bool> has_routes{false};
-  std::atomic<std::uint64_t> mapped{0};
-  std::atomic<std::uint64_t> mapping_changes{0};  // to know whether what was counted still holds
+  std::atomic<bool> uses_drivers_pool{false};
+  std::atomic<std::uint64_t> mapping_changes{0};
+  std::atomic<std::uint64_t> noted_changes{0};  // up to which it was asked what pages are cut
 
   std::mutex mutex;
   ska::flat_hash_map<void*, Block> blocks;
   Counts counts;
-  StatArray segments;
   StatArray reserved;
-  std::pair<std::uint64_t, std::uint64_t> counted_at{~std::uint64_t{0}, 0};  // mapping_changes, and bytes of cut pages
+  Stretches stretches;
   std::int64_t retries = 0;
   std::int64_t failures = 0;
   double fraction = 1.0;
@@ -151,12 +152,15 @@ struct Device {
   std::map<MempoolId_t, ArenaPtr> arenas;
   std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
   std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of dead ones as well
-  // Where stretches of private pools begin, by the order in which they came: NCCL registers them in it on every rank.
-  std::unordered_map<const void*, std::int32_t> order_of_stretches;
-  std::int32_t stretches_made = 0;
   Growths growths;
   std::unordered_map<void*, Export> exports;
 
+  template <class Visit>
+  void for_each_stat(Visit visit) {
+    for (StatArray* const array : {&counts.allocations, &counts.bytes, &counts.requested, &reserved,
+                                   &stretches.segments, &stretches.inactive_split, &stretches.inactive_split_bytes})
+      for (auto& stat : *array) visit(stat);
+  }
   bool is_open() const { return pool.load(std::memory_order_acquire) != nullptr; }
 };
 

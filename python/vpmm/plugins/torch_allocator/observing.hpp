@@ -12,32 +12,25 @@
 
 namespace vpmm::torch_plugin {
 
-// A run of mapped addresses of one kind and one arena is what PyTorch calls a segment.
+// A run of mapped addresses of one kind is what PyTorch calls an expandable segment. In private pools each stretch is
+// one of its own: those who register memory want to know its borders.
 struct Allocator::Mapped {
   std::size_t begin = 0;
   std::size_t bytes = 0;
   bool is_small = false;
   std::uint64_t arena = 0;
+  const Stretches::Stretch* stretch = nullptr;  // null: the run is of no private pool
 
-  // In private pools each chunk, and each piece of another allocator, is one of its own: those who register memory want
-  // to know its borders. `pieces`: where pieces begin, ascending.
-  static std::vector<Mapped> of(vpmm_pool* pool, const std::vector<std::size_t>& pieces) {
-    const Layout layout(pool);
+  static std::vector<Mapped> of(const Layout& layout, const Stretches& stretches) {
     std::vector<Mapped> runs;
-    const auto is_border = [&](std::size_t at) {
-      const auto* const end = layout->chunks + layout->chunk_count;
-      const auto* const chunk =
-          std::lower_bound(layout->chunks, end, at, [](const vpmm_chunk& each, std::size_t address) {
-            return reinterpret_cast<std::size_t>(each.begin) < address;
-          });
-      return (chunk != end && reinterpret_cast<std::size_t>(chunk->begin) == at) ||
-             std::binary_search(pieces.begin(), pieces.end(), at);
-    };
     for (std::size_t i = 0; i < layout->block_count; ++i) {
       const vpmm_block& block = layout->blocks[i];
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
-      const Mapped next{reinterpret_cast<std::size_t>(block.begin), block.bytes, block.is_small != 0, block.arena};
-      if (!runs.empty() && runs.back().is_continued_by(next) && (next.arena == 0 || !is_border(next.begin)))
+      // Of the driver's own pool blocks have the size that was asked for.
+      const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
+      const Mapped next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0, block.arena,
+                        block.arena == 0 ? nullptr : stretches.find(block.begin)};
+      if (!runs.empty() && runs.back().is_continued_by(next))
         runs.back().bytes += next.bytes;
       else
         runs.push_back(next);
@@ -45,69 +38,96 @@ struct Allocator::Mapped {
     return runs;
   }
   bool is_continued_by(const Mapped& next) const {
-    return begin + bytes == next.begin && is_small == next.is_small && arena == next.arena;
+    return begin + bytes == next.begin && is_small == next.is_small && arena == next.arena && next.stretch == nullptr;
   }
 };
 
-std::vector<std::size_t> Allocator::pieces_of(Device& device) {
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  std::vector<std::size_t> begins;
-  const auto add = [&](const Arena& arena) {
-    for (const auto& [memory, bytes] : arena.pieces) begins.push_back(reinterpret_cast<std::size_t>(memory));
-  };
-  for (const auto& [id, arena] : device.arenas) add(*arena);
-  for (const ArenaPtr& arena : device.ending) add(*arena);
-  std::sort(begins.begin(), begins.end());
-  return begins;
+// A live allocation in a snapshot.
+struct Allocator::Live {
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  std::size_t requested = 0;
+  const Block* block = nullptr;  // null: it is another library's
+
+  BlockInfo info() const {
+    BlockInfo info;
+    info.size = bytes;
+    info.requested_size = requested;
+    info.allocated = info.active = true;
+    if (block != nullptr) info.context_when_allocated = block->stack;
+    return info;
+  }
+};
+
+// By address. What PyTorch does not know of is another library's, or about to become or to be no more an allocation of
+// PyTorch's on another thread. Holds: Device::mutex.
+std::vector<Allocator::Live> Allocator::live_of_others(const Device& device, const Layout& layout) {
+  std::vector<Live> live;
+  for (std::size_t i = 0; i < layout->block_count; ++i) {
+    const vpmm_block& block = layout->blocks[i];
+    if (block.state == VPMM_REGION_ALLOCATED && device.blocks.find(block.begin) == device.blocks.end())
+      live.push_back({reinterpret_cast<std::size_t>(block.begin), block.bytes, block.requested});
+  }
+  return live;
 }
 
-// Tiles each segment with the live blocks in it and what lies between them.
+std::size_t Allocator::bytes_of_others(const Device& device, const Layout& layout) {
+  std::size_t bytes = 0;
+  for (const Live& live : live_of_others(device, layout)) bytes += live.bytes;
+  return bytes;
+}
+
+std::vector<Allocator::Live> Allocator::live_of_all(const Device& device, const Layout& layout) {
+  std::vector<Live> live = live_of_others(device, layout);
+  live.reserve(live.size() + device.blocks.size());
+  for (const auto& [ptr, block] : device.blocks)
+    live.push_back({reinterpret_cast<std::size_t>(ptr), block.bytes, block.requested, &block});
+  std::sort(live.begin(), live.end(), [](const Live& a, const Live& b) { return a.begin < b.begin; });
+  return live;
+}
+
+// The live blocks in it from `next` on, and what lies between them.
+void Allocator::tile(SegmentInfo& segment, std::vector<Live>::const_iterator& next,
+                     std::vector<Live>::const_iterator last) {
+  std::size_t at = segment.address;
+  const std::size_t end = segment.address + segment.total_size;
+  const auto add_idle = [&](std::size_t until) {
+    if (until == at) return;
+    BlockInfo idle;
+    idle.size = until - at;
+    segment.blocks.push_back(std::move(idle));
+  };
+  for (; next != last && next->begin < end; ++next) {
+    if (next->begin < at || next->begin + next->bytes > end) continue;  // of another moment than the layout
+    add_idle(next->begin);
+    segment.blocks.push_back(next->info());
+    segment.allocated_size += next->bytes;
+    segment.active_size += next->bytes;
+    segment.requested_size += next->requested;
+    if (segment.stream == nullptr && next->block != nullptr) segment.stream = next->block->stream;
+    at = next->begin + next->bytes;
+  }
+  add_idle(end);
+}
+
 std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optional<MempoolId_t>& only) {
-  std::vector<Mapped> runs = Mapped::of(pool_of(device), pieces_of(device));
+  const Layout layout(pool_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
-  std::vector<std::pair<std::size_t, const Block*>> live;
-  live.reserve(device.blocks.size());
-  for (const auto& [ptr, block] : device.blocks) live.emplace_back(reinterpret_cast<std::size_t>(ptr), &block);
-  std::sort(live.begin(), live.end());
+  const std::vector<Live> live = live_of_all(device, layout);
   std::vector<SegmentInfo> segments;
   auto next = live.begin();
-  for (const Mapped& run : runs) {
+  for (const Mapped& run : Mapped::of(layout, device.stretches)) {
     SegmentInfo segment;
     segment.device = device.index;
     segment.address = run.begin;
     segment.total_size = run.bytes;
     segment.is_large = !run.is_small;
-    segment.is_expandable = run.arena == 0;
+    segment.is_expandable = run.stretch == nullptr;
+    segment.registration_counter = run.stretch == nullptr ? 0 : run.stretch->order;
     segment.context_when_allocated = device.growths.stack_in(run.begin, run.bytes);
     const auto name = device.arena_names.find(run.arena);
     if (run.arena != 0 && name != device.arena_names.end()) segment.owner_private_pool_id = name->second;
-    const auto order = device.order_of_stretches.find(reinterpret_cast<const void*>(run.begin));
-    segment.registration_counter = order == device.order_of_stretches.end() ? 0 : order->second;
-    while (next != live.end() && next->first < run.begin) ++next;
-    std::size_t at = run.begin;
-    const std::size_t end = run.begin + run.bytes;
-    const auto add_idle = [&](std::size_t until) {
-      if (until == at) return;
-      BlockInfo idle;
-      idle.size = until - at;
-      segment.blocks.push_back(std::move(idle));
-    };
-    for (; next != live.end() && next->first + next->second->bytes <= end; ++next) {
-      const Block& block = *next->second;
-      add_idle(next->first);
-      BlockInfo info;
-      info.size = block.bytes;
-      info.requested_size = block.requested;
-      info.allocated = info.active = true;
-      info.context_when_allocated = block.stack;
-      segment.blocks.push_back(std::move(info));
-      segment.allocated_size += block.bytes;
-      segment.active_size += block.bytes;
-      segment.requested_size += block.requested;
-      if (segment.stream == nullptr) segment.stream = block.stream;
-      at = next->first + block.bytes;
-    }
-    add_idle(end);
+    tile(segment, next, live.end());
     if (!only || segment.owner_private_pool_id == *only) segments.push_back(std::move(segment));
   }
   return segments;
@@ -139,35 +159,39 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return snapshot;
 }
 
-// Segments are counted anew when something was mapped or unmapped since, or other pages are cut.
-void Allocator::count_segments(Device& device, std::uint64_t cut_bytes) {
-  const std::pair<std::uint64_t, std::uint64_t> changes{device.mapping_changes.load(), cut_bytes};
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    if (device.counted_at == changes) return;
-  }
-  const std::vector<Mapped> runs = Mapped::of(pool_of(device), pieces_of(device));
+// How much is mapped events tell, but not which pages the pool cuts for small requests: so that is asked for whenever
+// something was mapped or unmapped. Null: the pool does not say.
+std::optional<vpmm_statistics> Allocator::note_mapped(Device& device) {
+  device.noted_changes = device.mapping_changes.load();
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  if (vpmm_get_statistics(pool_of(device), &figures) != VPMM_OK) return std::nullopt;
   const std::lock_guard<std::mutex> lock(device.mutex);
-  device.counted_at = changes;
-  std::array<std::int64_t, 3> segments{};
-  std::array<std::int64_t, 3> bytes{};
-  for (const Mapped& run : runs) {
-    const StatType type = run.is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
-    for (const auto i : {StatType::AGGREGATE, type}) {
-      ++segments.at(static_cast<std::size_t>(i));
-      bytes.at(static_cast<std::size_t>(i)) += static_cast<std::int64_t>(run.bytes);
-    }
+  const std::int64_t all = device.reserved.at(kAll).current;
+  const auto small = static_cast<std::int64_t>(figures.small_bytes);
+  set(device.reserved.at(kSmall), small);
+  set(device.reserved.at(kLarge), std::max<std::int64_t>(all - small, 0));
+  return figures;
+}
+
+// Of the driver's own pool no event tells.
+void Allocator::note_drivers_pool(Device& device) {
+  const Layout layout(pool_of(device));
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  std::int64_t all = 0;
+  for (const Mapped& run : Mapped::of(layout, device.stretches)) all += static_cast<std::int64_t>(run.bytes);
+  set(device.reserved.at(kAll), all);
+}
+
+vpmm_statistics Allocator::count(Device& device) {
+  std::optional<vpmm_statistics> figures = note_mapped(device);
+  if (figures && figures->stream_ordered_bytes != 0) device.uses_drivers_pool = true;
+  if (figures && device.uses_drivers_pool) {
+    note_drivers_pool(device);
+    figures = note_mapped(device);
   }
-  const auto set = [](c10::CachingAllocator::Stat& stat, std::int64_t now) {
-    if (now > stat.current)
-      stat.increase(static_cast<std::size_t>(now - stat.current));
-    else
-      stat.decrease(static_cast<std::size_t>(stat.current - now));
-  };
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    set(device.segments.at(i), segments.at(i));
-    set(device.reserved.at(i), bytes.at(i));
-  }
+  TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());
+  return *figures;
 }
 
 // Of a device that PyTorch does not use, nothing is opened to answer: all is zero.
@@ -176,20 +200,15 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   DeviceStats stats;
   stats.max_split_size = -1;
   if (!device.is_open()) return stats;
-  vpmm_statistics figures{};
-  figures.size = sizeof figures;
-  check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
-  count_segments(device, figures.small_bytes);
+  const vpmm_statistics figures = count(device);
   const std::lock_guard<std::mutex> lock(device.mutex);
   stats.allocation = stats.active = device.counts.allocations;
   stats.allocated_bytes = stats.active_bytes = device.counts.bytes;
   stats.requested_bytes = device.counts.requested;
-  stats.segment = device.segments;
+  stats.segment = device.stretches.segments;
+  stats.inactive_split = device.stretches.inactive_split;
+  stats.inactive_split_bytes = device.stretches.inactive_split_bytes;
   stats.reserved_bytes = device.reserved;
-  auto& peak = stats.reserved_bytes.at(0).peak;
-  peak = std::max(peak, static_cast<std::int64_t>(figures.peak_mapped_bytes));
-  for (std::size_t i = 0; i < stats.inactive_split_bytes.size(); ++i)
-    stats.inactive_split_bytes.at(i).current = stats.reserved_bytes.at(i).current - stats.active_bytes.at(i).current;
   stats.num_alloc_retries = device.retries;
   stats.num_ooms = device.failures;
   stats.num_sync_all_streams = static_cast<std::int64_t>(figures.host_waits);
@@ -201,21 +220,16 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
 void Allocator::resetAccumulatedStats(DeviceIndex index) {
   Device& device = device_of(index);
   const std::lock_guard<std::mutex> lock(device.mutex);
-  for (StatArray* const array :
-       {&device.counts.allocations, &device.counts.bytes, &device.counts.requested, &device.segments, &device.reserved})
-    for (auto& stat : *array) stat.reset_accumulated();
+  device.for_each_stat([](c10::CachingAllocator::Stat& stat) { stat.reset_accumulated(); });
   device.retries = device.failures = 0;
 }
 
 void Allocator::resetPeakStats(DeviceIndex index) {
   Device& device = device_of(index);
   if (!device.is_open()) return;
-  static_cast<void>(getDeviceStats(index));  // counts what is there now
-  check(vpmm_reset_peaks(pool_of(device)), "peaks");
+  count(device);
   const std::lock_guard<std::mutex> lock(device.mutex);
-  for (StatArray* const array :
-       {&device.counts.allocations, &device.counts.bytes, &device.counts.requested, &device.segments, &device.reserved})
-    for (auto& stat : *array) stat.reset_peak();
+  device.for_each_stat([](c10::CachingAllocator::Stat& stat) { stat.reset_peak(); });
 }
 
 std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {

@@ -1,0 +1,132 @@
+"""tests: what memory_stats() counts, against tensors, snapshots and what other libraries have."""
+
+from __future__ import annotations
+
+import random
+import unittest
+
+from vpmm_case import ABSENT, MIB, VpmmCase
+
+import vpmm
+
+if not ABSENT:
+    import figures
+    import torch
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def stats() -> dict[str, int]:
+    return torch.cuda.memory_stats()
+
+
+class Counting(VpmmCase):
+    def test_current_peak_and_requested_are_exact(self) -> None:
+        first, second = empty(1000), empty(3 * MIB + 1)
+        now = stats()
+        self.assertEqual(self.allocated(), 1024 + 3 * MIB + 512)
+        self.assertEqual(now["allocation.small_pool.current"], 1)
+        self.assertEqual(now["requested_bytes.all.current"], 1000 + 3 * MIB + 1)
+        del first, second
+        self.assertEqual(torch.cuda.max_memory_allocated() - self.before, 1024 + 3 * MIB + 512)
+        torch.cuda.reset_peak_memory_stats()
+        self.assertEqual(torch.cuda.max_memory_allocated(), self.before)
+
+    def test_what_was_given_back_is_no_peak_of_what_comes(self) -> None:
+        tensor = empty(64 * MIB)
+        self.assertGreaterEqual(torch.cuda.memory_reserved(), 64 * MIB)
+        del tensor
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.assertLess(torch.cuda.max_memory_reserved(), 64 * MIB)
+
+    def test_accumulated_figures_go_back_to_zero(self) -> None:
+        tensor = empty(MIB)
+        del tensor
+        self.assertGreaterEqual(stats()["allocated_bytes.all.freed"], MIB)
+        torch.cuda.reset_accumulated_memory_stats()
+        self.assertEqual(stats()["allocated_bytes.all.freed"], 0)
+        self.assertEqual(stats()["allocated_bytes.all.allocated"], 0)
+
+    def test_figures_agree_with_the_snapshot_at_every_step(self) -> None:
+        chance = random.Random(7)
+        live: list[torch.Tensor] = []
+        pool = torch.cuda.MemPool()
+        for step in range(120):
+            if live and chance.random() < 0.45:
+                live.pop(chance.randrange(len(live)))
+            elif chance.random() < 0.2:
+                with torch.cuda.use_mem_pool(pool):
+                    live.append(empty(int(2 ** chance.uniform(0, 22))))
+            else:
+                live.append(empty(int(2 ** chance.uniform(0, 25))))
+            if step % 10 == 0:
+                torch.cuda.empty_cache()
+            self.assertEqual(figures.differences(), {}, step)
+
+    def test_nothing_between_two_looks_is_lost(self) -> None:
+        torch.cuda.reset_accumulated_memory_stats()
+        before = stats()
+        tensor = empty(100 * MIB)
+        del tensor
+        torch.cuda.empty_cache()
+        after = stats()
+        for pool in ("all", "large_pool"):
+            name = f"reserved_bytes.{pool}"
+            self.assertEqual(after[f"{name}.current"], before[f"{name}.current"])
+            self.assertEqual(after[f"{name}.peak"] - before[f"{name}.current"], 100 * MIB, pool)
+            self.assertEqual((after[f"{name}.allocated"], after[f"{name}.freed"]), (100 * MIB, 100 * MIB), pool)
+
+    def test_segments_of_private_pools_and_what_is_idle_in_them_are_counted_at_every_change(self) -> None:
+        torch.cuda.reset_accumulated_memory_stats()
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(1000) for _ in range(3)]
+        self.assertEqual(stats()["inactive_split.all.current"], 1)  # the rest of the page
+        del tensors[1]
+        now = stats()
+        self.assertEqual((now["segment.large_pool.current"], now["inactive_split.large_pool.current"]), (1, 2))
+        self.assertEqual(now["inactive_split_bytes.all.current"], 2 * MIB - 2048)
+        self.assertEqual(figures.differences(), {})
+        tensors.clear()
+        self.assertEqual(stats()["inactive_split.all.current"], 0)  # all of it is one piece, and not split
+        del pool
+        torch.cuda.empty_cache()
+        after = stats()
+        self.assertEqual(
+            [after[f"segment.all.{kind}"] for kind in ("current", "peak", "allocated", "freed")], [0, 1, 1, 1]
+        )
+        self.assertEqual(after["inactive_split.all.peak"], 2)
+        self.assertEqual(after["inactive_split_bytes.all.peak"], 2 * MIB - 1024)
+        self.assertEqual(figures.differences(), {})
+
+    def test_memory_of_other_libraries_in_the_pool_is_theirs(self) -> None:
+        shared = vpmm.Pool.default(0)
+        before = stats()
+        ptr = shared.allocate(64 * MIB, 0)
+        self.addCleanup(shared.deallocate, ptr, 0)
+        now = stats()
+        for name in ("allocated_bytes.all.current", "inactive_split_bytes.all.current"):
+            self.assertEqual(now[name], before[name], name)
+        blocks = [b for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["address"] == ptr]
+        self.assertEqual([(b["state"], b["requested_size"]) for b in blocks], [("active_allocated", 64 * MIB)])
+        self.assertEqual(blocks[0].get("frames", []), [])
+        limit = now["reserved_bytes.all.current"] + 16 * MIB
+        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
+            empty(64 * MIB)
+        self.assertIn(", 64.00 MiB by other libraries in the same pool, and ", str(caught.exception))
+
+    def test_the_summary_is_printed(self) -> None:
+        self.assertIn("Allocated memory", torch.cuda.memory_summary())
+
+    def test_free_and_total_are_the_devices(self) -> None:
+        free, total = torch.cuda.mem_get_info()
+        self.assertTrue(0 < free <= total)
+
+
+if __name__ == "__main__":
+    unittest.main()
