@@ -138,7 +138,7 @@ TEST_F(Layouts, show_blocks_and_chunks_by_address) {
   std::size_t found = 0;
   const char* reached = nullptr;
   for (std::size_t i = 0; i < layout.block_count; ++i) {
-    const vpmm_block& block = layout.blocks[i];
+    const auto& block = layout.blocks[i];
     EXPECT_GE(static_cast<char*>(block.begin), reached);
     reached = static_cast<char*>(block.begin) + block.bytes;
     if (block.begin == large) {
@@ -177,8 +177,10 @@ TEST_F(Layouts, say_up_to_what_size_requests_share_pages) {
   const void* const whole = allocate(largest + 1);
   layout = layout_of(pool_);
   for (std::size_t i = 0; i < layout.block_count; ++i) {
-    if (layout.blocks[i].begin == small) EXPECT_EQ(layout.blocks[i].is_small, 1);
-    if (layout.blocks[i].begin == whole) EXPECT_EQ(layout.blocks[i].is_small, 0);
+    const auto& block = layout.blocks[i];
+    if (block.begin == small || block.begin == whole) {
+      EXPECT_EQ(block.is_small, block.begin == small ? 1 : 0);
+    }
   }
   vpmm_layout_release(&layout);
 }
