@@ -190,13 +190,13 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
 std::string failures(const ReplayResult& result) {
   if (result.first_failure)
     return fmt::format(
-        "{}: {} had no memory for {} requests, the first of {} at event {}; {} failed when it was "
+        "{}: {} had no memory for {} request{}, the first of {} at event {}; {} failed when it was "
         "recorded.\n",
-        result.trace, result.allocator, result.failed_allocations, size_text(result.first_failure->bytes),
-        result.first_failure->event, result.recorded_failures);
+        result.trace, result.allocator, result.failed_allocations, result.failed_allocations == 1 ? "" : "s",
+        size_text(result.first_failure->bytes), result.first_failure->event, result.recorded_failures);
   if (result.recorded_failures == 0) return {};
-  return fmt::format("{}: {} had memory for the {} requests that failed when it was recorded.\n", result.trace,
-                     result.allocator, result.recorded_failures);
+  return fmt::format("{}: {} had memory for the {} request{} that failed when it was recorded.\n", result.trace,
+                     result.allocator, result.recorded_failures, result.recorded_failures == 1 ? "" : "s");
 }
 
 }  // namespace

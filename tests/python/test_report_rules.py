@@ -56,9 +56,9 @@ class Failures(Case):
 
     def test_rounding_to_pages_counts(self) -> None:
         events = [allocate(1, MIB, PAGE), failed(MIB)]
-        self.assertIn(
-            "with rounding to pages", self.said(rules.out_of_memory, recording_of(*events, capacity=3 * MIB)).reason
-        )
+        said = self.said(rules.out_of_memory, recording_of(*events, capacity=3 * MIB))
+        self.assertIn("1.00 MiB were asked for and take 2.00 MiB while 2.00 MiB were in use", said.reason)
+        self.assertIn("together that is 1.00 MiB more than the 3.00 MiB there are", said.reason)
         self.silent(rules.out_of_memory, recording_of(*events, capacity=4 * MIB))
 
     def test_without_a_capacity_nobody_knows(self) -> None:
@@ -156,6 +156,9 @@ class Held(Case):
         said = self.said(rules.rounding, recording(4 * MIB))
         self.assertEqual(said.title, "Rounding takes 50.00 MiB at the peak")
         self.silent(rules.rounding, recording(3 * MIB + 4096))
+        few = [allocate(number * GIB, 3 * MIB, 4 * MIB) for number in range(5)]
+        self.assertIn("3.00 MiB takes 4.00 MiB", self.said(rules.rounding, recording_of(*few)).reason)
+        self.silent(rules.rounding, recording_of(*few[:3]))
         self.silent(rules.rounding, recording(0))
 
 

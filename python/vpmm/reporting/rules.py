@@ -47,11 +47,12 @@ def why(story: Story, failure: Failure) -> str:
     size = failure.event.bytes
     asked = bytes_text(size)
     if story.is_full(failure):
-        missing = failure.taken + size - story.capacity
-        more = f"{bytes_text(missing)} more than" if missing > 0 else "with rounding to pages more than"
+        taken = story.in_pages(size)
+        more = bytes_text(failure.taken + taken - story.capacity)
+        rounded = f" and take {bytes_text(taken)}" if taken != size else ""
         return (
-            f"{asked} were asked for while {bytes_text(failure.taken)} were in use: together that is {more} the "
-            f"{bytes_text(story.capacity)} there are."
+            f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were in use: together that is {more} "
+            f"more than the {bytes_text(story.capacity)} there are."
         )
     if failure.pending and failure.free - failure.pending < size:
         return (
@@ -245,7 +246,7 @@ def rounding(story: Story) -> Advice | None:
     alive = story.alive(story.peak_index) if story.peak_index >= 0 else []
     known = [each.event for each in alive if each.event.value >= each.event.bytes > 0]
     extra = sum(each.value - each.bytes for each in known)
-    if not known or extra < max(story.peak // 10, 16 * MIB):
+    if not known or extra < max(story.peak // 10, 2 * story.page_size):
         return None
     worst = max(known, key=lambda each: each.value - each.bytes)
     return Advice(

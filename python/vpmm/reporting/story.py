@@ -137,6 +137,10 @@ class Story:
     def page_size(self) -> int:
         return self.header_number("page_size") or 2 << 20
 
+    def in_pages(self, size: int) -> int:
+        """`size` bytes rounded up to pages."""
+        return -(-size // self.page_size) * self.page_size
+
     @property
     def capacity(self) -> int:
         """The pool's limit, or the GPU's memory; 0: not known."""
@@ -160,8 +164,7 @@ class Story:
 
     def is_full(self, failure: Failure) -> bool:
         """Whether live memory and the request, rounded as the pool rounds, exceed the available memory."""
-        pages = -(-failure.event.bytes // self.page_size) * self.page_size
-        return 0 < self.capacity < failure.taken + pages
+        return 0 < self.capacity < failure.taken + self.in_pages(failure.event.bytes)
 
     def stack_label(self, stack: int) -> str:
         return self._stack_labels[stack]
