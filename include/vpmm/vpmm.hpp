@@ -159,6 +159,12 @@ class pool_ref {
   void set_capacity(std::optional<std::uint64_t> bytes) const {
     check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
   }
+  // What was set last, at first VPMM_CAPACITY.
+  std::optional<std::uint64_t> capacity() const {
+    std::uint64_t bytes = 0;
+    check(vpmm_get_capacity(handle_, &bytes));
+    return bytes == UINT64_MAX ? std::nullopt : std::optional(bytes);
+  }
   // The function and its argument must stay valid while they are set; null removes the callback.
   void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
     check(vpmm_set_out_of_memory_callback(handle_, callback, argument));

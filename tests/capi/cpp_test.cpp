@@ -38,7 +38,9 @@ TEST_F(Cpp, allocates_and_deallocates) {
 }
 
 TEST_F(Cpp, out_of_memory_is_a_bad_alloc_an_exception_and_an_error) {
+  EXPECT_EQ(pool_.capacity(), std::nullopt);
   pool_.set_capacity(8 * kMiB);
+  EXPECT_EQ(pool_.capacity(), 8 * kMiB);
   EXPECT_THROW(pool_.allocate(64 * kMiB, nullptr), std::bad_alloc);
   EXPECT_THROW(pool_.allocate(64 * kMiB, nullptr), std::exception);
   try {

@@ -255,6 +255,7 @@ class Page:
 
 def pages() -> dict[str, str]:
     """Runs Doxygen. The pages by the path that they have among the documents."""
+    XML.parent.mkdir(parents=True, exist_ok=True)  # doxygen makes one folder, not two
     subprocess.run(["doxygen", "tools/site/Doxyfile"], cwd=ROOT, check=True)
     found = items()
     links = {
