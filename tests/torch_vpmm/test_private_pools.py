@@ -44,7 +44,7 @@ class PrivatePools(VpmmCase):
         self.assertEqual(again.data_ptr(), address)
         del again, pool, outside
         torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
+        self.assertEqual(self.reserved(), 0)
 
     def test_tensors_outlive_their_pool(self) -> None:
         pool = torch.cuda.MemPool()
@@ -54,7 +54,7 @@ class PrivatePools(VpmmCase):
         self.assertTrue(torch.equal(tensor.cpu(), torch.arange(1000, dtype=torch.int32)))
         del tensor
         torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
+        self.assertEqual(self.reserved(), 0)
 
     def test_only_the_thread_that_opened_it_is_routed(self) -> None:
         pool = torch.cuda.MemPool()
@@ -102,7 +102,7 @@ class PrivatePools(VpmmCase):
             del pool
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            self.assertEqual(torch.cuda.memory_reserved(), 0)
+            self.assertEqual(self.reserved(), 0)
 
     def test_a_checkpoint_brings_the_same_addresses_back(self) -> None:
         pool_id = torch.cuda.graph_pool_handle()

@@ -93,14 +93,14 @@ class Trackers(ProbeCase):
                 empty(48 * MIB)
             self.assertEqual(self.allocated(), 0)
             torch.cuda.empty_cache()
-            self.assertEqual(torch.cuda.memory_reserved(), 0, action)
+            self.assertEqual(self.reserved(), 0, action)
 
     def test_an_exception_at_an_allocation_reaches_the_program_and_the_memory_goes_back(self) -> None:
         self.probe.refuse("alloc")
         with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
             empty(48 * MIB)
         torch.cuda.empty_cache()
-        self.assertEqual((self.allocated(), torch.cuda.memory_reserved()), (0, 0))
+        self.assertEqual((self.allocated(), self.reserved()), (0, 0))
 
     def test_an_exception_at_a_free_is_a_warning_where_it_cannot_reach_the_program(self) -> None:
         tensor = empty(48 * MIB)
@@ -115,7 +115,7 @@ class Trackers(ProbeCase):
         self.probe.refuse("segment_unmap")
         with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
             torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
+        self.assertEqual(self.reserved(), 0)
 
     def test_an_exception_in_another_librarys_call_is_a_warning(self) -> None:
         self.probe.refuse("segment_map")

@@ -39,6 +39,7 @@ class VpmmCase(unittest.TestCase):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         self.before = torch.cuda.memory_allocated()
+        self.reserved_before = torch.cuda.memory_reserved()
         if sim_gpu.is_here():
             self.hazards_before, _ = sim_gpu.hazards()
             self.addCleanup(self.check_hazards)
@@ -48,6 +49,12 @@ class VpmmCase(unittest.TestCase):
         import torch
 
         return torch.cuda.memory_allocated() - self.before
+
+    def reserved(self) -> int:
+        """Bytes since the test began. A tensor that an earlier test sent to nobody lives on."""
+        import torch
+
+        return torch.cuda.memory_reserved() - self.reserved_before
 
     def check_hazards(self) -> None:
         count, text = sim_gpu.hazards()
