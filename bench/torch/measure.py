@@ -65,6 +65,17 @@ class Shim:
             return dict(json.loads(path.read_text()))
 
 
+def timed_calls() -> dict[str, Any]:
+    """What timed_calls.cpp counted, where run.py has put it under this process."""
+    try:
+        report = ctypes.CDLL(None).vpmm_bench_timed_calls
+    except AttributeError:
+        return {}
+    calls, ns = ctypes.c_uint64(), ctypes.c_uint64()
+    report(ctypes.byref(calls), ctypes.byref(ns))
+    return {"timed": {"calls": calls.value, "ns": ns.value}}
+
+
 def set_limit(limit: int, by: str) -> None:
     torch.ones(1, device="cuda")
     free, total = torch.cuda.mem_get_info()
@@ -123,7 +134,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             held.look()
     figures: dict[str, Any] = {"warmup": warmup, "seconds": seconds, "losses": losses}
     if held is not None:
-        figures |= {"held_bytes": held.bytes()} | allocator_figures(shim)
+        figures |= {"held_bytes": held.bytes()} | allocator_figures(shim) | timed_calls()
     return figures
 
 

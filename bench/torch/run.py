@@ -12,6 +12,10 @@ under PyTorch. `shim` is VPMM behind PyTorch's pluggable allocator and says what
     cmake --preset release -DVPMM_BENCH=ON && cmake --build --preset release --target vpmm_bench_torch_allocator
     python3 bench/torch/run.py --allocators native,shim --shim build/release/bench/torch/allocator.so
 
+vpmm_bench_timed_calls is a library that is loaded before PyTorch and measures what its allocators spend in CUDA's calls:
+
+    python3 bench/torch/run.py --timed-calls build/release/bench/torch/timed_calls.so
+
 `vpmm-latency` is VPMM with the setting that buys time with memory. `native-again` is native a second time: how far two
 runs of one allocator differ. Raw figures of each run go to torch-programs.json as soon as it ends, tables to
 torch-programs.md, pictures to torch-programs.svg and, of held memory alone, torch-held.svg.
@@ -69,7 +73,8 @@ def environment_of(allocator: str, options: argparse.Namespace) -> dict[str, str
     kept = {name: value for name, value in os.environ.items() if name not in CLEARED}
     if options.deterministic:
         kept["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    return kept | ALLOCATORS[allocator]
+    timer = {"LD_PRELOAD": str(options.timed_calls.resolve())} if options.timed_calls else {}
+    return kept | ALLOCATORS[allocator] | timer
 
 
 def run(program: str, allocator: str, options: argparse.Namespace, seconds: float, *more: str) -> Figures:
@@ -181,6 +186,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep what the folder has and measure what is missing")
     parser.add_argument("--shim", type=Path, help="the built allocator.so, for the allocator `shim`")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
+    parser.add_argument("--timed-calls", type=Path, help="the built timed_calls.so: what rivals spend in CUDA, too")
     options = parser.parse_args()
     if "shim" in options.allocators and options.shim is None:
         parser.error("the allocator shim needs --shim")

@@ -115,6 +115,8 @@ def allocation_cell(row: Row, allocator: str) -> str:
         return f"{pool['driver_calls']} calls, {pool['driver_ns'] / 1e6:.0f} ms"
     if pool:
         return f"{pool['driver_ms']} ms"
+    if "timed" in figures:
+        return f"{figures['timed']['calls']} calls, {figures['timed']['ns'] / 1e6:.0f} ms"
     return f"{counts.get('num_device_alloc', 0)}, {counts.get('num_alloc_retries', 0)}"
 
 
@@ -129,9 +131,9 @@ cudaMemGetInfo, for every allocator alike; live is native's `max_memory_allocate
 rival's, held and seconds; at most 1 and 1.03 are asked.
 """
 ALLOCATION = """\
-In allocation, over the whole program. PyTorch's allocators count and do not time: blocks or pieces taken from the
-driver, and how often they gave back all they kept and tried again (cudaMallocAsync counts neither). VPMM times the
-calls that map and allocate: `driver_calls`, `driver_ns`.
+In allocation, over the whole program: CUDA's calls that allocate, map and free, and the time in them. Without
+`--timed-calls` PyTorch's allocators only count: blocks or pieces taken from the driver, and how often they gave back
+all they kept and tried again (cudaMallocAsync counts neither). VPMM's figures are `driver_calls`, `driver_ns`.
 """
 LIMITS = """\
 Smallest limit over live at which the program ran, and in brackets the largest at which it did not. `fraction`, by

@@ -56,6 +56,12 @@ class Tables(unittest.TestCase):
         places = [text.index(f"| {name} |") for name in ("broken", "larger", "slower", "won")]
         self.assertEqual(places, sorted(places))
 
+    def test_time_in_cudas_calls_is_shown_where_it_was_measured(self) -> None:
+        timed = figures(11, 1.0) | {"timed": {"calls": 7, "ns": 2_000_000}, "counts": {"num_device_alloc": 3}}
+        self.assertEqual(tables.allocation_cell({"native": timed}, "native"), "7 calls, 2 ms")
+        del timed["timed"]
+        self.assertEqual(tables.allocation_cell({"native": timed}, "native"), "3, 0")
+
     def test_losses_are_equal_to_the_bit_or_the_first_step_that_differs_is_named(self) -> None:
         self.assertEqual(tables.losses(row(figures(11, 1.0)), "vpmm"), "equal")
         changed = row(figures(11, 1.0, (2.0, 1.0 + 2**-40)))
@@ -116,7 +122,7 @@ class Runs(unittest.TestCase):
 
     def test_the_shell_does_not_decide_about_the_allocator(self) -> None:
         with mock.patch.dict("os.environ", {"VPMM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}):
-            options = argparse.Namespace(deterministic=False)
+            options = argparse.Namespace(deterministic=False, timed_calls=None)
             native, ours = (bench.environment_of(name, options) for name in ("native", "vpmm"))
         self.assertNotIn("VPMM_TORCH", native)
         self.assertNotIn("PYTORCH_CUDA_ALLOC_CONF", ours)

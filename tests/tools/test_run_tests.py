@@ -149,7 +149,14 @@ class Merging(unittest.TestCase):
     def test_a_suite_alone_writes_its_result(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "tally.json")
-            command = [sys.executable, ROOT / "tools/run_tests.py", "--only", "tests/docs/test_named_tests.py", "--tally", path]
+            command = [
+                sys.executable,
+                ROOT / "tools/run_tests.py",
+                "--only",
+                "tests/docs/test_named_tests.py",
+                "--tally",
+                path,
+            ]
             done = subprocess.run(command, capture_output=True, timeout=300, check=False)
             tally = run_tests.Tally(**json.loads(path.read_text()))
         self.assertEqual(done.returncode, 0)
