@@ -12,7 +12,7 @@ under PyTorch. `shim` is VPMM behind PyTorch's pluggable allocator and says what
     cmake --preset release -DVPMM_BENCH=ON && cmake --build --preset release --target vpmm_bench_torch_allocator
     python3 bench/torch/run.py --allocators native,shim --shim build/release/bench/torch/allocator.so
 
-vpmm_bench_timed_calls is a library that is loaded before PyTorch and measures what its allocators spend in CUDA's calls:
+vpmm_bench_timed_calls is loaded before PyTorch and measures what its allocators spend in CUDA's calls:
 
     python3 bench/torch/run.py --timed-calls build/release/bench/torch/timed_calls.so
 
