@@ -12,8 +12,6 @@
 
 #include "cli/verbs.hpp"
 
-extern char** environ;
-
 namespace vpmm::cli {
 namespace {
 
