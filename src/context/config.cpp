@@ -193,7 +193,7 @@ std::string as_given(const char* variable, Bytes bytes) {
 }
 
 Result<void> set(Config& config, const Setting& setting, std::string_view text) {
-  if (setting.set(config, text)) return {};
+  if (setting.set != nullptr && setting.set(config, text)) return {};
   return bad_setting(setting.name, text, setting.allowed);
 }
 
