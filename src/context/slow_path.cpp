@@ -80,8 +80,10 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (is_first) ++misses_;
     prepare_growth(job);
     if (job.request.in_one_chunk && effort == Effort::by_policy) {
-      VPMM_TRY_ASSIGN(const bool has_given_way, pool.give_way(job.lock, job.request));
-      if (has_given_way) continue;  // the lock was dropped
+      // The pool may grow all the same where nothing could be given back; only a broken context is told.
+      const Result<bool> has_given_way = pool.give_way(job.lock, job.request);
+      if (!has_given_way && has_given_way.error().code == ErrorCode::poisoned) return has_given_way.error();
+      if (has_given_way && has_given_way.value()) continue;  // the lock was dropped
     }
     VPMM_TRY_ASSIGN(const pool::Answer answer, pool.map(job.lock, job.request, job.caller, effort, began_ns));
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;

@@ -109,6 +109,15 @@ TEST_P(OneChunk, one_that_was_freed_without_a_stream_serves_again_once_the_gpu_i
   EXPECT_EQ(allocate(world, 32 * kPage, std::nullopt), first);
 }
 
+TEST_P(OneChunk, is_new_memory_where_what_is_idle_cannot_be_given_back) {
+  PoolWorld world(options());
+  const StreamHandle stream = world.stream();
+  leave_idle(world, 8, stream);
+  world.faults().set_plan({{Call::mem_unmap}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+  expect_one_chunk(world, allocate(world, 32 * kPage, stream), 32 * kPage);
+  world.faults().clear_plan();
+}
+
 TEST_P(OneChunk, sizes_that_never_repeat_do_not_pile_up) {
   PoolWorld world(options());
   const StreamHandle stream = world.stream();
