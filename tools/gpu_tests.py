@@ -50,6 +50,7 @@ PYTHON_SUITES = {"stress": ["numba_cuda"], "ipc": ["numba_cuda"], "cupy": ["cupy
 # What each needs, and whether PyTorch allocates through VPMM in the very process of the tests.
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
+    "torch_vpmm/test_counting.py": (["torch"], True),
     "torch_vpmm/test_private_pools.py": (["torch"], True),
     "torch_vpmm/test_programs.py": (["torch"], True),
     "torch_vpmm/test_streams.py": (["torch"], True),
