@@ -24,7 +24,7 @@ using conformance::Finding;
 using conformance::Verdict;
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct CheckArguments {
   std::string manager;
   std::optional<context::DriverKind> driver;
   int device = 0;
@@ -59,7 +59,7 @@ void print_json(const char* name, const char* driver, int device, const std::vec
 }
 
 // Throws vpmm::error when nothing can be checked.
-Result<int> check(const Options& options) {
+Result<int> check(const CheckArguments& options) {
   // The library reads the variable when CUDA is first needed; there is no other thread yet.
   if (options.driver) ::setenv("VPMM_DRIVER", context::to_string(*options.driver), 1);
   VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
@@ -86,7 +86,7 @@ Result<int> check(const Options& options) {
 
 void add_emm_check(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("emm-check", "Check a memory manager against the rules of vpmm/emm.h");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckArguments>();
   verb->add_option("MANAGER", options->manager, "A library with a plugin, or one of: vpmm, stream_ordered, default")
       ->required();
   verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")

@@ -40,7 +40,7 @@ std::string name_of(Setting setting) {
   return {};
 }
 
-struct Options {
+struct FitArguments {
   std::vector<std::string> traces;
   std::vector<Setting> settings;
   std::optional<Bytes> capacity;
@@ -50,7 +50,7 @@ struct Options {
 
 class Fitter {
  public:
-  Fitter(const Options& options, const context::Config& config)
+  Fitter(const FitArguments& options, const context::Config& config)
       : options_(options), config_(config), largest_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
 
   Result<void> run() {
@@ -127,13 +127,13 @@ class Fitter {
 
   static constexpr std::size_t kLikelyReplays = 8;
 
-  const Options& options_;
+  const FitArguments& options_;
   const context::Config config_;
   const Bytes largest_;
   std::vector<replay::ReplayResult> results_;
 };
 
-Result<void> fit_traces(const Options& options) {
+Result<void> fit_traces(const FitArguments& options) {
   VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   Fitter fitter(options, config);
   const Result<void> done = fitter.run();
@@ -145,7 +145,7 @@ Result<void> fit_traces(const Options& options) {
 
 void add_fit(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("fit", "Find the smallest GPU on which traces run without a failed allocation");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<FitArguments>();
   verb->add_option("TRACE", options->traces, "Recordings, or CSV files with the columns op,id,bytes,stream,time_us")
       ->required();
   verb->add_option("--prefer", options->settings, "Settings to try (default: all); may be given several times")

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 using driver::Call;
 using driver::DeviceAttribute;
 
-struct Options {
+struct InfoArguments {
   std::optional<context::DriverKind> driver;
   bool json = false;
 };
@@ -125,7 +125,7 @@ void print_device(const Device& device, std::size_t ordinal) {
   if (!device.granularity) fmt::print("  every request goes to the driver's stream-ordered allocator\n");
 }
 
-struct Setting {
+struct ShownSetting {
   context::SettingInForce setting;
   std::string origin;
 };
@@ -133,7 +133,7 @@ struct Setting {
 // All that was found out. An error does not keep the rest from being printed.
 struct Answer {
   context::Config config;
-  std::vector<Setting> settings;  // the pool's, then the process's
+  std::vector<ShownSetting> settings;  // the pool's, then the process's
   std::optional<DriverInfo> driver;
   std::vector<std::string> problems;  // values that are not allowed, no driver, settings that no pool of it accepts
   std::vector<std::string> misspelt;
@@ -184,7 +184,7 @@ void print_json(const Answer& answer) {
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-void read_settings(const Options& options, Answer& answer) {
+void read_settings(const InfoArguments& options, Answer& answer) {
   const auto add = [&answer](const context::SettingInForce& setting, const char* origin) {
     answer.settings.push_back({setting, origin != nullptr             ? origin
                                         : setting.is_from_environment ? "environment"
@@ -208,12 +208,11 @@ Result<void> ask_driver(Answer& answer) {
   return {};
 }
 
-int info(const Options& options) {
+int info(const InfoArguments& options) {
   Answer answer;
   read_settings(options, answer);
   if (const Result<void> asked = ask_driver(answer); !asked) answer.problems.push_back(asked.error().message);
-  const auto print = options.json ? print_json : print_text;
-  print(answer);
+  options.json ? print_json(answer) : print_text(answer);
   for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& sentence : context::idle_variables()) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
@@ -224,7 +223,7 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("info", "Devices, their capabilities, and the settings in force");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InfoArguments>();
   verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");

@@ -15,7 +15,7 @@
 namespace vpmm::cli {
 namespace {
 
-constexpr std::array<std::string_view, 5> kVerbs = {"convert", "report", "run", "top", "try"};
+constexpr std::array<std::string_view, 5> kPythonVerbs = {"convert", "report", "run", "top", "try"};
 
 // Without importing it, which loads the library.
 bool python_has_package() {
@@ -35,7 +35,9 @@ bool python_has_package() {
 
 }  // namespace
 
-bool is_python_verb(std::string_view verb) { return std::find(kVerbs.begin(), kVerbs.end(), verb) != kVerbs.end(); }
+bool is_python_verb(std::string_view verb) {
+  return std::find(kPythonVerbs.begin(), kPythonVerbs.end(), verb) != kPythonVerbs.end();
+}
 
 int run_in_python(char** argv) {
   if (!python_has_package())

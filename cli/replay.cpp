@@ -26,7 +26,7 @@ namespace {
 
 constexpr Bytes kAsRecorded = std::numeric_limits<Bytes>::max();
 
-struct Options {
+struct ReplayArguments {
   std::vector<std::string> traces;
   std::optional<context::DriverKind> driver;
   std::vector<replay::AllocatorKind> allocators;
@@ -93,7 +93,7 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const Options& options, const context::Config& config) : options_(options), config_(config) {}
+  Replayer(const ReplayArguments& options, const context::Config& config) : options_(options), config_(config) {}
 
   // Reads everything before anything runs, so that a bad file costs no time.
   Result<void> prepare() {
@@ -218,7 +218,7 @@ class Replayer {
                                                   replay::to_string(run.allocator), result.error().message)};
   }
 
-  const Options& options_;
+  const ReplayArguments& options_;
   context::Config config_;
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
@@ -227,7 +227,7 @@ class Replayer {
   std::vector<replay::ReplayResult> results_;
 };
 
-Result<int> replay_traces(const Options& options) {
+Result<int> replay_traces(const ReplayArguments& options) {
   VPMM_TRY_ASSIGN(context::Config config, context::config_from_environment());
   if (options.driver) config.driver = *options.driver;
   Replayer replayer(options, config);
@@ -258,7 +258,7 @@ CLI::Validator size_or_recorded() {
       "SIZE|recorded");
 }
 
-void add_options(CLI::App& verb, Options& options) {
+void add_options(CLI::App& verb, ReplayArguments& options) {
   verb.add_option(
           "TRACE", options.traces,
           "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or plain; -: standard input")
@@ -301,7 +301,7 @@ void add_options(CLI::App& verb, Options& options) {
 void add_replay(CLI::App& app, int& exit_code) {
   CLI::App* verb =
       app.add_subcommand("replay", "Run recorded allocation traces through an allocator and check what they write");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReplayArguments>();
   add_options(*verb, *options);
   verb->callback([options, &exit_code] {
     if (options->allocators.empty()) options->allocators = {replay::AllocatorKind::vpmm};

@@ -54,7 +54,8 @@ if(VPMM_CLI)
   target_include_directories(vpmm_cli PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(vpmm_cli PRIVATE VPMM_VERSION="${PROJECT_VERSION}")
   set_target_properties(vpmm_cli PROPERTIES OUTPUT_NAME vpmm RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin
-                                            ENABLE_EXPORTS ON UNITY_BUILD OFF)
+                                            ENABLE_EXPORTS ON UNITY_BUILD ${VPMM_UNITY}
+                                            UNITY_BUILD_BATCH_SIZE 8)
 endif()
 
 if(VPMM_INSTALL)

@@ -149,6 +149,7 @@ if len(sys.argv) == 1:
     def test_an_interrupted_verb_says_so(self) -> None:
         code = (
             "import signal, sys\nfrom vpmm import __main__, convert\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in a job of the background
             "convert.load = lambda *given: signal.raise_signal(signal.SIGINT)\n"
             f"sys.argv = ['vpmm', 'report', {str(SNAPSHOT)!r}]\nsys.exit(__main__.main())"
         )
