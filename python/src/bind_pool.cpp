@@ -6,6 +6,7 @@
 #include "bind_pool.hpp"
 
 #include <nanobind/operators.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -147,6 +149,12 @@ void set_capacity(const Pool& pool, nb::handle bytes) {
   const std::uint64_t most = bytes.is_none() ? UINT64_MAX : bytes_of(bytes, "bytes");
   if (most == 0) raise(VPMM_ERROR_INVALID_ARGUMENT, "bytes is 0: must be at least 1, or None for no limit");
   pool.call([&](vpmm_pool* handle) { return vpmm_set_capacity(handle, most); });
+}
+
+std::optional<std::uint64_t> get_capacity(const Pool& pool) {
+  std::uint64_t bytes = 0;
+  pool.call([&](vpmm_pool* handle) { return vpmm_get_capacity(handle, &bytes); });
+  return bytes == UINT64_MAX ? std::nullopt : std::optional(bytes);
 }
 
 void set_peer_access(const Pool& pool, nb::handle device) {
@@ -392,6 +400,8 @@ Memory in use stays, and so does memory that the device may still be using.)")
       .def("set_capacity", &set_capacity, "bytes"_a.none(),
            nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
            "Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.")
+      .def("get_capacity", &get_capacity, nb::sig("def get_capacity(self) -> int | None"),
+           "The limit that was set last, at first that of the settings; None: what the device has.")
       .def("set_peer_access", &set_peer_access, "device"_a.none(),
            nb::sig("def set_peer_access(self, device: int) -> None"),
            R"(Gives work on another GPU access to all present and future memory of the pool, for the life of the pool.

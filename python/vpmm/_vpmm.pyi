@@ -290,6 +290,11 @@ class Pool:
         Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.
         """
 
+    def get_capacity(self) -> int | None:
+        """
+        The limit that was set last, at first that of the settings; None: what the device has.
+        """
+
     def set_peer_access(self, device: int) -> None:
         """
         Gives work on another GPU access to all present and future memory of the pool, for the life of the pool.

@@ -60,12 +60,16 @@ std::string readable_bytes(Bytes bytes) {
     const double number = static_cast<double>(bytes) / static_cast<double>(unit);
     return message_of("{:.{}f} {}", number, number < 10 ? 2 : number < 100 ? 1 : 0, name);
   }
-  return message_of("{} byte{}", bytes, bytes == 1 ? "" : "s");
+  return counted(bytes, "byte");
 }
 
 std::string readable_and_exact_bytes(Bytes bytes) {
   std::string text = readable_bytes(bytes);
   return bytes < kKiB ? text : message_of("{} ({} bytes)", text, bytes);
+}
+
+std::string counted(std::uint64_t count, std::string_view thing) {
+  return message_of("{} {}{}", count, thing, count == 1 ? "" : "s");
 }
 
 std::optional<std::uint64_t> parse_count(std::string_view text) {

@@ -20,6 +20,8 @@ std::string format_bytes(Bytes bytes);
 std::string readable_bytes(Bytes bytes);
 // For people who may have to calculate: "18 MiB (18874368 bytes)", "700 bytes".
 std::string readable_and_exact_bytes(Bytes bytes);
+// "1 free", "2 frees". Requires: the plural of `thing` ends in s.
+std::string counted(std::uint64_t count, std::string_view thing);
 // Digits alone. None: it is something else, or larger than the type.
 std::optional<std::uint64_t> parse_count(std::string_view text);
 

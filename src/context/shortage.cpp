@@ -93,6 +93,7 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   shortage.capacity = footprint_.capacity();
   shortage.prefer = device_.config.prefer;
   shortage.is_capture_known = captures_.are_known();
+  if (const auto writer = recorder_.writer()) shortage.recording = writer->path();
   driver::MemInfo gpu;
   if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.gpu = gpu;
   shortage.arenas = arenas_.holdings();

@@ -78,8 +78,8 @@ void add_request(const Shortage& shortage, Report& report) {
 }
 
 void add_pool(const Shortage& shortage, Report& report) {
-  report.line("live", "{} in {} allocation{}, which take {}{}", readable_bytes(shortage.live.bytes),
-              shortage.live.allocations, shortage.live.allocations == 1 ? "" : "s", readable_bytes(shortage.live_taken),
+  report.line("live", "{} in {}, which take {}{}", readable_bytes(shortage.live.bytes),
+              counted(shortage.live.allocations, "allocation"), readable_bytes(shortage.live_taken),
               shortage.slack == 0 ? "" : fmt::format(", {} of it slack", readable_bytes(shortage.slack)));
   report.line("free", "{} in whole pages, the largest range {}", readable_bytes(shortage.free),
               readable_bytes(shortage.largest_free));
@@ -143,7 +143,9 @@ std::vector<std::string> advice(const Shortage& shortage) {
   if (shortage.mappings >= shortage.max_mappings)
     say(fmt::format("raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
                     shortage.mappings));
-  say("see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm");
+  say(shortage.recording.empty()
+          ? "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm"
+          : fmt::format("see who holds it, and since when: python -m vpmm report {}", shortage.recording));
   return list;
 }
 

@@ -56,6 +56,7 @@ struct Shortage {
   std::optional<Bytes> capacity;
   pool::Prefer prefer = pool::Prefer::balanced;
   bool is_capture_known = false;
+  std::string recording;  // the file that is being written; empty: none
   // --- the GPU ---
   std::optional<driver::MemInfo> gpu;  // none: the driver did not say
   // --- who holds what: largest first ---

@@ -21,19 +21,20 @@ std::string summary(driver::DeviceOrdinal device, const observe::Statistics& fig
   const auto line = [&text](std::string_view name, const std::string& words) {
     text += fmt::format("  {:<9} {}\n", name, words);
   };
-  line("live", fmt::format("{} at most, {} now in {} allocations", readable_bytes(figures.peak_live_bytes),
-                           readable_bytes(figures.live_bytes), figures.live_allocations));
+  line("live", fmt::format("{} at most, {} now in {}", readable_bytes(figures.peak_live_bytes),
+                           readable_bytes(figures.live_bytes), counted(figures.live_allocations, "allocation")));
   line("mapped", fmt::format("{} at most, {} now; the limit is {}", readable_bytes(figures.peak_mapped_bytes),
                              readable_bytes(figures.mapped_bytes), capacity ? readable_bytes(*capacity) : "none"));
-  line("requests", fmt::format("{} allocations, {:.1f} % of them without a mapping call; {} frees", figures.allocations,
-                               percent(figures.hits, figures.allocations), figures.deallocations));
-  line("failed", fmt::format("{} allocations, {} calls with wrong arguments", figures.failed_allocations,
-                             figures.caller_mistakes));
-  line("driver", fmt::format("{} calls took {:.1f} ms; {} chunks created, {} moved, {} given back",
-                             figures.driver_calls, static_cast<double>(figures.driver_ns) / 1e6, figures.chunks_created,
-                             figures.chunks_moved, figures.chunks_released));
-  line("waits", fmt::format("{} of the host, {} of streams, {} pauses before the pool grew", figures.host_waits,
-                            figures.gpu_waits, figures.pauses));
+  line("requests",
+       fmt::format("{}, {:.1f} % of them without a mapping call; {}", counted(figures.allocations, "allocation"),
+                   percent(figures.hits, figures.allocations), counted(figures.deallocations, "free")));
+  line("failed", fmt::format("{}, {} with wrong arguments", counted(figures.failed_allocations, "allocation"),
+                             counted(figures.caller_mistakes, "call")));
+  line("driver", fmt::format("{} took {:.1f} ms; {} created, {} moved, {} given back",
+                             counted(figures.driver_calls, "call"), static_cast<double>(figures.driver_ns) / 1e6,
+                             counted(figures.chunks_created, "chunk"), figures.chunks_moved, figures.chunks_released));
+  line("waits", fmt::format("{} of the host, {} of streams, {} before the pool grew", figures.host_waits,
+                            figures.gpu_waits, counted(figures.pauses, "pause")));
   return text;
 }
 

@@ -104,6 +104,8 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path
 
 TraceWriter::TraceWriter(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
+const std::string& TraceWriter::path() const noexcept { return shared_->path; }
+
 Result<void> TraceWriter::begin(std::vector<LiveAllocation> live, std::uint64_t now_ns) {
   Result<void> started = start_quiet_thread(
       "vpmm-record", [shared = shared_, live = std::move(live), now_ns] { shared->write_until_closed(live, now_ns); });

@@ -42,6 +42,7 @@ class TraceWriter {
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
+  const std::string& path() const noexcept;
   // What lives already; it stands in front of all events. On failure nothing is recorded.
   Result<void> begin(std::vector<LiveAllocation> live, std::uint64_t now_ns);
   // Until what was put in before is in the file, or `patience` is over: for what must not be lost if the program dies.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/quantity.hpp"
 #include "replay/fit.hpp"
 
 namespace vpmm::replay {
@@ -190,13 +191,13 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
 std::string failures(const ReplayResult& result) {
   if (result.first_failure)
     return fmt::format(
-        "{}: {} had no memory for {} request{}, the first of {} at event {}; {} failed when it was "
+        "{}: {} had no memory for {}, the first of {} at event {}; {} failed when it was "
         "recorded.\n",
-        result.trace, result.allocator, result.failed_allocations, result.failed_allocations == 1 ? "" : "s",
+        result.trace, result.allocator, counted(result.failed_allocations, "request"),
         size_text(result.first_failure->bytes), result.first_failure->event, result.recorded_failures);
   if (result.recorded_failures == 0) return {};
-  return fmt::format("{}: {} had memory for the {} request{} that failed when it was recorded.\n", result.trace,
-                     result.allocator, result.recorded_failures, result.recorded_failures == 1 ? "" : "s");
+  return fmt::format("{}: {} had memory for the {} that failed when it was recorded.\n", result.trace, result.allocator,
+                     counted(result.recorded_failures, "request"));
 }
 
 }  // namespace

@@ -57,6 +57,12 @@ TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
   EXPECT_EQ(format_bytes(1500), "1500B");
 }
 
+TEST(Counted, is_in_the_singular_for_one_alone) {
+  EXPECT_EQ(counted(0, "free"), "0 frees");
+  EXPECT_EQ(counted(1, "free"), "1 free");
+  EXPECT_EQ(counted(2, "free"), "2 frees");
+}
+
 TEST(ReadableBytes, has_three_digits_and_the_largest_unit_that_is_not_more) {
   const std::pair<Bytes, const char*> cases[] = {{0, "0 bytes"},
                                                  {1, "1 byte"},

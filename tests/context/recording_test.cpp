@@ -143,7 +143,9 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   ASSERT_EQ(file.count(RecordedKind::allocate_failed), 2u);
   EXPECT_EQ(file.first(RecordedKind::allocate_failed).bytes, 3 * kPage);
   EXPECT_EQ(file.first(RecordedKind::allocate_failed).flags, 0u);
-  EXPECT_NE(file.text(file.first(RecordedKind::allocate_failed).value).find("out of device memory"), std::string::npos);
+  const std::string report = file.text(file.first(RecordedKind::allocate_failed).value);
+  EXPECT_NE(report.find("out of device memory"), std::string::npos) << report;
+  EXPECT_NE(report.find("python -m vpmm report " + path_), std::string::npos) << report;
   EXPECT_EQ(file.first(RecordedKind::out_of_memory).bytes, 3 * kPage);
   EXPECT_EQ(file.first(RecordedKind::allocate_failed).stream, file.first(RecordedKind::allocate).stream);
   EXPECT_EQ(file.header["capacity"], 4 * kPage);

@@ -11,6 +11,7 @@ namespace {
 
 using testing::Contains;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -58,6 +59,13 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
             "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 8 MiB free\n"
             "  - " +
                 std::string(kRecord));
+}
+
+TEST(ShortageReport, names_the_recording_that_is_being_written) {
+  Shortage shortage = usual();
+  shortage.recording = "out/run.4711.vpmm";
+  EXPECT_THAT(shortage_report(shortage),
+              EndsWith("\n  - see who holds it, and since when: python -m vpmm report out/run.4711.vpmm"));
 }
 
 TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {

@@ -36,7 +36,7 @@ TEST(Summary, tells_peaks_requests_failures_driver_time_and_waits) {
             "  live      30 MiB at most, 10 MiB now in 2 allocations\n"
             "  mapped    32 MiB at most, 32 MiB now; the limit is 64 MiB\n"
             "  requests  200 allocations, 98.5 % of them without a mapping call; 198 frees\n"
-            "  failed    3 allocations, 1 calls with wrong arguments\n"
+            "  failed    3 allocations, 1 call with wrong arguments\n"
             "  driver    17 calls took 12.3 ms; 6 chunks created, 4 moved, 5 given back\n"
             "  waits     7 of the host, 8 of streams, 9 pauses before the pool grew\n");
 }

@@ -109,7 +109,7 @@ class Summary(unittest.TestCase):
         for line in (
             "  live      4 MiB at most, 0 bytes now in 0 allocations\n",
             "  mapped    4 MiB at most, 4 MiB now; the limit is none\n",
-            "  requests  1 allocations, 0.0 % of them without a mapping call; 1 frees\n",
+            "  requests  1 allocation, 0.0 % of them without a mapping call; 1 free\n",
             "  failed    0 allocations, 0 calls with wrong arguments\n",
             "  waits     0 of the host, 0 of streams, 0 pauses before the pool grew\n",
         ):

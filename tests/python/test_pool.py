@@ -215,9 +215,11 @@ class Limits(PoolTest):
 
     def test_capacity_can_change(self) -> None:
         self.pool.set_capacity(4 * MIB)
+        self.assertEqual(self.pool.get_capacity(), 4 * MIB)
         with self.assertRaises(MemoryError):
             self.pool.allocate(64 * MIB, 0)
         self.pool.set_capacity(None)
+        self.assertIsNone(self.pool.get_capacity())
         self.pool.allocate(64 * MIB, 0)
 
     def test_access_for_another_device_names_what_is_wrong(self) -> None:
