@@ -154,6 +154,14 @@ class Readme(unittest.TestCase):
         assert version is not None
         self.assertIn(f"Version {version.group(1)}, alpha", words(read("README.md")))
 
+    def test_the_five_packages_are_what_cmake_looks_for_and_install_md_installs(self) -> None:
+        named = re.findall(r"(?:vpmm_need\(\S+ \S+|apt install) ([\w-]+-dev)\b", read("cmake/dependencies.cmake"))
+        packages = set(named)
+        installed = re.search(r"^apt install g\+\+ ((?:.*\\\n)*.*)", read("docs/install.md"), re.MULTILINE)
+        assert installed is not None
+        self.assertEqual(len(packages), 5)
+        self.assertEqual({name for name in re.findall(r"[\w-]+", installed.group(1)) if "-dev" in name}, packages)
+
     def test_no_call_that_the_pool_requires_is_newer_than_cuda_12_0(self) -> None:
         symbols = re.findall(
             r"^VPMM_CUDA_SYMBOL\(\w+, \w+, (\d+), required", read("src/driver/cuda/cuda_symbols.def"), re.M
