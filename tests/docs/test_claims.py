@@ -1,4 +1,4 @@
-"""tests: every claim of the README, of docs/where-it-loses.md and of each section called Limits has a proof.
+"""tests: every claim of the README, of docs/where-it-loses.md and of each section that promises or limits has a proof.
 
 claims.toml has them in the order of their pages. A claim is proved by tests, or by figures that stand in a file of
 results; a sentence of a page that is in no claim fails here.
@@ -29,7 +29,12 @@ import tables  # noqa: E402  after its folder is known
 WHOLE_PAGES = ["README.md", "docs/where-it-loses.md"]
 PAGES = ["*.md", "docs/**/*.md", "examples/**/*.md"]
 CLAIMS: dict[str, Any] = tomllib.loads((ROOT / "tests/docs/claims.toml").read_text())
-LIMITS = re.compile(r"^#+ (?:Limits|Limitations)\n(.*?)(?=^#+ |\Z)", re.DOTALL | re.MULTILINE)
+# Limits, Limits for ..., What it costs and saves, Differences from ..., What is promised, and the like.
+CLAIMING = re.compile(
+    r"^#+ (?:Limits|Limitations|What it costs|What is promised|The promise|Differences (?:from|in)|What stays the same)"
+    r"\b[^\n]*\n(.*?)(?=^#+ |\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"(?:#|//) (.*)")
 HEADING_OR_RULE = re.compile(r"^#+ .*$|^\|[-|]+\|$|^#include .*$", re.MULTILINE)
@@ -52,9 +57,9 @@ def comments_only(block: re.Match[str]) -> str:
 
 
 def claiming_text(page: str) -> str:
-    """What needs a proof: of some pages all, of others their sections called Limits."""
+    """What needs a proof: of some pages all, of others their sections of limits, costs, promises and differences."""
     text = read(page)
-    parts = [text] if page in WHOLE_PAGES else LIMITS.findall(text)
+    parts = [text] if page in WHOLE_PAGES else CLAIMING.findall(text)
     return words(HEADING_OR_RULE.sub("", BLOCK.sub(comments_only, "\n".join(parts))))
 
 
@@ -114,6 +119,17 @@ class Claims(unittest.TestCase):
         for page in pages:
             with self.subTest(page=page):
                 self.assertEqual(unproved(page), "")
+
+    def test_sections_of_many_names_are_claiming(self) -> None:
+        for heading in (
+            "## Limits",
+            "### Limits for a hostile process of the same user",
+            "## What it costs and saves",
+            "## Differences from the native allocator",
+            "## What is promised",
+        ):
+            self.assertEqual(CLAIMING.findall(f"# A\n{heading}\nA claim.\n## Next\nNone.\n"), ["A claim.\n"], heading)
+        self.assertEqual(CLAIMING.findall("## What to do\nNone.\n"), [])
 
     def test_every_claim_stands_in_its_page(self) -> None:
         for page, entry in claims():

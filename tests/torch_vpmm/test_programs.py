@@ -76,6 +76,12 @@ class Switch(VpmmCase):
             self.output_of(code, VPMM_TORCH="0"), "another allocator already, 'pluggable': leave out.*\npluggable\n"
         )
 
+    def test_registration_of_segments_is_switched_off_with_a_warning(self) -> None:
+        name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+        done = run(f"import os, vpmm\nvpmm.use_for_torch()\nprint(os.environ['{name}'])", VPMM_TORCH="0", **{name: "1"})
+        self.assertEqual((done.returncode, done.stdout), (0, "0\n"), done.stderr)
+        self.assertIn(f"{name} is switched off: with VPMM register a torch.cuda.MemPool", done.stderr)
+
     def test_without_a_compiler_there_is_a_warning_and_the_native_allocator(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             code = "import torch\nprint(torch.cuda.get_allocator_backend())"
