@@ -68,7 +68,7 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
   instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
 }
 
-// A stretch of a private pool has the stack of the call that made it its own, and keeps it when it goes back.
+// A stretch of a private pool has the stack of the call that added it, and keeps that stack when it is released.
 void Allocator::note_growth(Device& device, const vpmm_event& event, Context stack) {
   const auto begin = reinterpret_cast<std::size_t>(event.ptr);
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -78,8 +78,8 @@ void Allocator::note_growth(Device& device, const vpmm_event& event, Context sta
     device.growths.add(begin, event.bytes, std::move(stack));
 }
 
-// What trackers throw does not pass through the pool. The ring does not have stretches of private pools: they lie in
-// memory that it has already.
+// Exceptions of trackers must not pass through the pool. The ring has no entries for stretches of private pools: it
+// already has the memory that they lie in.
 void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id) {
   const Context stack = Call::current_stack();
   try {
@@ -93,7 +93,7 @@ void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event&
   }
 }
 
-// Who registers memory wants to know of every stretch, with the pool that it belongs to.
+// Libraries that register memory are told of every stretch, and which pool it belongs to.
 void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   const bool has_grown = event.kind == VPMM_EVENT_ARENA_GROW;
@@ -117,7 +117,7 @@ double Allocator::getMemoryFraction(DeviceIndex index) {
   return device.fraction;
 }
 
-// Of all that the device has, and at most what the pool may map without it (VPMM_CAPACITY). 1: as if never set.
+// A fraction of the device's memory, but at most the pool's own limit (VPMM_CAPACITY). 1: as if it was never set.
 void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
   Device& device = device_of(index);
@@ -223,7 +223,7 @@ vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t byte
   return status == VPMM_OK ? vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr) : status;
 }
 
-// By the first allocation, for by then all options are known.
+// Called by the first allocation, because by then all options are known.
 vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<vpmm_arena>& handle) {
   vpmm_pool* const pool = pool_of(device);
   const std::lock_guard<std::mutex> making(arena.making);
@@ -242,8 +242,8 @@ vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<
   return VPMM_OK;
 }
 
-// Of the allocator that the MemPool was made with, in the pieces in which PyTorch's own would ask for it. It is not
-// ours, and may take locks of its program's, so none of ours is held.
+// Takes memory from the allocator that the MemPool was made with, in the sizes that PyTorch's own allocator would
+// request. It is foreign code and may take locks of the program, so no lock of this plugin is held.
 vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes) {
   const std::size_t piece = arena.splits && bytes <= kPiece / 2 ? kPiece : round_up(bytes, kPiece);
   void* memory = nullptr;
@@ -253,7 +253,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
     return VPMM_ERROR_OUT_OF_MEMORY;
   }
   if (memory == nullptr) {
-    (void)cudaGetLastError();  // which cudaMalloc left for the next call to find
+    (void)cudaGetLastError();  // clears the error that cudaMalloc left behind
     return VPMM_ERROR_OUT_OF_MEMORY;
   }
   {
@@ -274,7 +274,7 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   return status;
 }
 
-// Of another allocator's memory the pool tells no MAP.
+// The pool reports no MAP event for memory of another allocator.
 void Allocator::note_foreign(Device& device, const void* memory, std::size_t bytes) {
   const std::lock_guard<std::mutex> lock(device.mutex);
   device.stretches.set_foreign(memory);
@@ -282,9 +282,9 @@ void Allocator::note_foreign(Device& device, const void* memory, std::size_t byt
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Everything that the pool could do by itself is done by now. What others hold back is asked for: tensors received from
-// other processes, memory of other allocators in MemPools that are over, and MemPools that may serve everybody. Null:
-// it does not help.
+// The pool has already done everything that it can do by itself. This releases what others hold: tensors received from
+// other processes, memory of other allocators in deleted MemPools, and MemPools that may serve every request. Null: it
+// did not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status, std::string& reason) {
   TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses,
@@ -304,7 +304,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
     reason = vpmm_last_error();
     TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
   }
-  if (arena != nullptr) return nullptr;  // a graph's memory is to be in its own pool
+  if (arena != nullptr) return nullptr;  // a graph's memory must be in its own pool
   std::vector<ArenaPtr> others;
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
@@ -312,7 +312,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
       if (other->serves_others_when_short && other != arena) others.push_back(other);
   }
   for (const ArenaPtr& other : others) {
-    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or over since
+    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or deleted meanwhile
     if (handle == nullptr) continue;
     if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK) continue;
     arena = other;
@@ -385,7 +385,8 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   device.blocks.insert_or_assign(ptr, std::move(block));
 }
 
-// What a tracker refuses goes back to the pool, also if it refused the segment, and the program has its exception.
+// If a tracker throws at an allocation or its segment, the memory goes back to the pool and the program gets the
+// exception.
 void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call) {
   const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
   try {
@@ -430,7 +431,7 @@ std::exception_ptr Allocator::free(void* ptr) {
   return call.thrown();
 }
 
-// A tracker may throw, and the memory is freed all the same.
+// A tracker may throw; the memory is freed anyway.
 void Allocator::tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call) {
   const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
   try {
@@ -474,13 +475,13 @@ Allocator::Freed Allocator::forget_on(Device& device, void* ptr) {
   return freed;
 }
 
-// Deleters must not throw: what the pool refuses is said once, and memory is lost at worst. While memory pools are open
-// a foreign stream may be the one that is captured, and then it is there.
+// Deleters must not throw: an error of the pool is reported once, and at worst the memory is lost. While memory pools
+// are open, a foreign stream may be the one that is captured; then it exists.
 void Allocator::give_back(Device& device, void* ptr, const Block& block) {
   vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
   const bool names_stream = !block.may_outlive_stream || (block.arena != nullptr && device.has_routes.load());
   vpmm_status status = names_stream ? vpmm_deallocate(pool, ptr, block.stream) : vpmm_deallocate_any_stream(pool, ptr);
-  if (status == VPMM_ERROR_INVALID_ARGUMENT) status = vpmm_deallocate_any_stream(pool, ptr);  // there is no such stream
+  if (status == VPMM_ERROR_INVALID_ARGUMENT) status = vpmm_deallocate_any_stream(pool, ptr);  // no such stream now
   if (C10_LIKELY(status == VPMM_OK)) return;
   if (status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
     vpmm_deallocate_deferred(pool, ptr);
@@ -490,7 +491,7 @@ void Allocator::give_back(Device& device, void* ptr, const Block& block) {
 }
 
 void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) {
-  // Memory that came from elsewhere, as of a tensor that another process sent, has another deleter.
+  // Memory from elsewhere, such as a tensor that another process sent, has another deleter.
   if (ptr.get() == nullptr || ptr.get_deleter() != &delete_memory) return;
   const auto count = static_cast<std::size_t>(device_count_.load());
   for (std::size_t i = 0; i < count; ++i) {
@@ -507,8 +508,8 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
 }
 
-// Of one memory pool: what is over, and what is idle in it. The destructors of memory pools call that, so it throws
-// nothing.
+// Releases memory of one memory pool: arenas that are no longer used, and idle memory. The destructors of memory pools
+// call this, so it does not throw.
 void Allocator::emptyCache(MempoolId_t id) {
   const Call call(history_, RecordContext::ALL);
   const int count = device_count_.load();
@@ -528,7 +529,7 @@ void Allocator::emptyCache(MempoolId_t id) {
     }
     vpmm_statistics figures{};
     figures.size = sizeof figures;
-    // What the GPU may still use goes back as well, as cudaFree would make it: but no wait may break a capture.
+    // Memory that the GPU may still use is released, too, after a wait, as with cudaFree; but not in a capture.
     if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
     note_mapped(device);

@@ -87,7 +87,8 @@ class Allocator final : public cca::CUDAAllocator {
   std::string name() override { return "vpmm"; }
 #if VPMM_TORCH_MINOR >= 12
   std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override;
-  // Of requests that an option of the native allocator refuses before it asks the driver. There is no such option here.
+  // For requests that an option of the native allocator refuses before it asks the driver. This allocator has no such
+  // option.
   void attachOomRejectionObserver(cca::OomRejectionObserver) override {}
 #endif
 #if VPMM_TORCH_MINOR >= 13
@@ -98,7 +99,7 @@ class Allocator final : public cca::CUDAAllocator {
   void annotateMemory(const void* ptr, const std::string& text) override;
 #endif
 
-  // Returns what a tracker threw; the memory is freed all the same.
+  // Returns the exception of a tracker; the memory is freed anyway.
   std::exception_ptr free(void* ptr);
 
  private:
@@ -171,7 +172,7 @@ inline Allocator& instance() {
   return *allocator;
 }
 
-// What Python's observers of GPU memory are told, such as the sanitizer; they do not throw.
+// Calls Python's observers of GPU memory, such as the sanitizer; they do not throw.
 inline void trace_allocation(void* ptr) {
   if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
@@ -181,7 +182,7 @@ inline void trace_deallocation(void* ptr) {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 }
 
-// Destructors call it: what a tracker throws is a warning.
+// Destructors call this, so an exception of a tracker becomes a warning.
 inline void delete_memory(void* ptr) { Call::warn_of(instance().free(ptr)); }
 inline void delete_uncached(void* ptr) {
   trace_deallocation(ptr);

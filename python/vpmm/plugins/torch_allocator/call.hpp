@@ -1,4 +1,4 @@
-// torch_allocator: the call that a thread is in, for what happens inside of the pool meanwhile.
+// torch_allocator: the call that a thread is in, for events inside the pool during that call.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -10,9 +10,9 @@
 
 namespace vpmm::torch_plugin {
 
-// A pool maps and unmaps memory in the middle of a call, under its lock. There no stack can be taken, so the call takes
-// it before, and nothing may be thrown, so the call has what a tracker threw afterwards. Does nothing where nobody
-// wants events.
+// A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured there, so the call
+// captures it before. No exception may be thrown there, so the call stores that of a tracker for later. Does
+// nothing if nobody wants events.
 class Call {
  public:
   Call(const History& history, RecordContext level) {
@@ -27,18 +27,18 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Null: no stack is kept.
+  // Null: no stack is recorded.
   const Context& stack() const { return stack_; }
-  // What the first tracker threw that threw in this call; null: none.
+  // The first exception that a tracker threw in this call; null: none.
   const std::exception_ptr& thrown() const { return thrown_; }
   void rethrow() const {
     if (C10_UNLIKELY(thrown_ != nullptr)) std::rethrow_exception(thrown_);
   }
 
-  // Of the call that this thread is in; null: it is in none.
+  // The stack of the call that this thread is in; null: it is in none.
   static Context current_stack() { return current_ == nullptr ? nullptr : current_->stack_; }
-  // Of the exception that is handled: the call that this thread is in has it; where there is none, as when another
-  // library uses the pool, it is a warning.
+  // Stores the exception that is being handled in the call that this thread is in. Outside of a call, as when another
+  // library uses the pool, it becomes a warning.
   static void note_exception() noexcept {
     if (current_ == nullptr) return warn_of(std::current_exception());
     if (current_->thrown_ == nullptr) current_->thrown_ = std::current_exception();

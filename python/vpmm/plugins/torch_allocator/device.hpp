@@ -1,4 +1,4 @@
-// torch_allocator: what is known of a device: its pool, its live allocations, its private pools, its counts.
+// torch_allocator: the state of a device: its pool, its live allocations, its private pools, its counts.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -26,22 +26,22 @@
 
 namespace vpmm::torch_plugin {
 
-constexpr std::size_t kGrain = 512;                   // what PyTorch's own allocator rounds to, and aligns to
-constexpr std::size_t kPiece = std::size_t{2} << 20;  // what PyTorch's own asks another allocator for multiples of
+constexpr std::size_t kGrain = 512;                   // PyTorch's own allocator rounds and aligns to this
+constexpr std::size_t kPiece = std::size_t{2} << 20;  // PyTorch's own requests multiples of this from another allocator
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
-constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // a larger request is none of the pool's
+constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // larger requests never reach the pool
 constexpr MempoolId_t kCommonPool{0, 0};
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Up to 4 KiB the pool has blocks at every multiple of 256 bytes, above only at multiples of 512.
+// The pool has block sizes at every multiple of 256 bytes up to 4 KiB, above only at multiples of 512.
 constexpr std::size_t bytes_to_ask_for(std::size_t bytes) { return bytes < 4096 ? round_up(bytes, kGrain) : bytes; }
 
 inline void check(vpmm_status status, const char* what) {
   TORCH_CHECK(status == VPMM_OK, "VPMM: ", what, ": ", vpmm_last_error());
 }
 
-// What lies where in a pool at one moment.
+// The layout of a pool at one moment.
 class Layout {
  public:
   explicit Layout(vpmm_pool* pool) {
@@ -57,12 +57,12 @@ class Layout {
   vpmm_layout layout_{};
 };
 
-// A private pool of PyTorch's: a graph's, or a MemPool. The pool's arena is made by its first allocation.
+// A private pool of PyTorch: that of a graph, or a MemPool. Its first allocation makes the pool's arena.
 struct Arena {
   explicit Arena(MempoolId_t id_) : id(id_) {}
   const MempoolId_t id;
   std::mutex making;
-  std::shared_ptr<vpmm_arena> handle;  // under Device::mutex; null: nothing was allocated yet, or it is over
+  std::shared_ptr<vpmm_arena> handle;  // under Device::mutex; null: nothing was allocated yet, or it has ended
   std::uint64_t number = 0;            // the pool's name for it
   int users = 0;                       // graphs and MemPools
   bool serves_others_when_short = false;
@@ -80,7 +80,7 @@ struct Block {
   cudaStream_t stream = nullptr;
   bool is_small = false;
   bool is_exported = false;
-  bool may_outlive_stream = false;  // it is not PyTorch's own, so it may be destroyed before the memory is freed
+  bool may_outlive_stream = false;  // a foreign stream may be destroyed before the memory is freed
   ArenaPtr arena;                   // null: none
   Context stack;
 };
@@ -107,7 +107,7 @@ struct Counts {
   static StatType type_of(const Block& block) { return block.is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
 };
 
-// A stream, and whose it is. PyTorch never destroys its own, and the id of another's is the handle itself.
+// A stream and its owner. PyTorch never destroys its own streams; the id of a foreign stream is its handle.
 struct Stream {
   cudaStream_t handle = nullptr;
   bool is_foreign = false;
@@ -118,7 +118,7 @@ struct Stream {
   }
 };
 
-// Allocations that are routed to an arena while `filter` says so of their stream.
+// Allocations whose stream `filter` accepts are routed to an arena.
 struct Route {
   ArenaPtr arena;
   std::function<bool(cudaStream_t)> filter;
@@ -137,7 +137,7 @@ struct Device {
   std::atomic<bool> has_routes{false};
   std::atomic<bool> uses_drivers_pool{false};
   std::atomic<std::uint64_t> mapping_changes{0};
-  std::atomic<std::uint64_t> noted_changes{0};  // up to which it was asked what pages are cut
+  std::atomic<std::uint64_t> noted_changes{0};  // the changes up to which the cut pages are counted
 
   std::mutex mutex;
   ska::flat_hash_map<void*, Block> blocks;
@@ -147,11 +147,11 @@ struct Device {
   std::int64_t retries = 0;
   std::int64_t failures = 0;
   double fraction = 1.0;
-  std::optional<std::uint64_t> capacity;  // of the pool before a fraction below 1 was set
+  std::optional<std::uint64_t> capacity;  // the pool's limit before a fraction below 1 was set
   std::vector<Route> routes;
   std::map<MempoolId_t, ArenaPtr> arenas;
-  std::unordered_set<ArenaPtr> ending;  // nobody's any more, and memory of another allocator is still to go back
-  std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of dead ones as well
+  std::unordered_set<ArenaPtr> ending;  // unused, but memory of another allocator must still go back
+  std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of deleted ones, too
   Growths growths;
   std::unordered_map<void*, Export> exports;
 

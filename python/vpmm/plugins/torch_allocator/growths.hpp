@@ -1,4 +1,4 @@
-// torch_allocator: whose stack is that of a mapped address: of the call that mapped it.
+// torch_allocator: the stack of each mapped address: that of the call that mapped it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace vpmm::torch_plugin {
 
 class Growths {
  public:
-  // [begin, begin + bytes) was mapped, or became a private pool's, by a call with this stack; null: none is kept.
+  // A call with this stack mapped [begin, begin + bytes), or gave it to a private pool; null: no stack is recorded.
   void add(std::size_t begin, std::size_t bytes, Context stack) {
     remove(begin, bytes);
     if (stack != nullptr) by_begin_.insert_or_assign(begin, Growth{begin + bytes, std::move(stack)});
@@ -33,7 +33,7 @@ class Growths {
     }
   }
 
-  // The first in [begin, begin + bytes).
+  // The stack of the first mapping in [begin, begin + bytes).
   Context stack_in(std::size_t begin, std::size_t bytes) const {
     auto next = by_begin_.lower_bound(begin);
     if (next != by_begin_.begin() && std::prev(next)->second.end > begin) --next;

@@ -1,4 +1,4 @@
-// torch_allocator: the events of the last while, and who is told of each.
+// torch_allocator: the most recent events, and who is told of them.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -32,15 +32,15 @@ using Action = TraceEntry::Action;
 using Context = std::shared_ptr<GatheredContext>;
 
 inline thread_local std::vector<std::string> compile_contexts;
-inline thread_local std::string user_metadata;  // of the thread's next events
+inline thread_local std::string user_metadata;  // for the thread's next events
 
-// The events of the last while, and who is told of each: the profiler's viewers, NCCL. One for all devices.
+// The most recent events, and who is told of them: the profiler, NCCL. One object for all devices.
 class History {
  public:
   // Whether anybody wants events.
   bool is_listening() const { return is_listening_.load(std::memory_order_relaxed); }
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
-  // The caller's stack, where stacks of this level are kept. Takes the GIL: no lock may be held.
+  // The caller's stack, if stacks of this level are recorded. Takes the GIL, so no lock may be held.
   Context stack(RecordContext level) const {
     if (level_.load(std::memory_order_relaxed) < level) return nullptr;
     const cca::CreateContextFn gather = gather_.load(std::memory_order_relaxed);
@@ -70,7 +70,7 @@ class History {
     is_listening_ = true;
   }
 
-  // To trackers, and into the ring.
+  // Tells trackers, and writes into the ring.
   void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
               MempoolId_t pool, Context context = nullptr, const std::optional<std::string>& text = std::nullopt) {
     if (!is_listening()) return;
@@ -80,14 +80,14 @@ class History {
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
     keep(std::move(entry));
   }
-  // To trackers alone: what lies in memory that the ring has already.
+  // Tells trackers only: the ring already has the memory that this lies in.
   void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
     const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   }
-  // Into the ring alone: what trackers were told.
+  // Writes into the ring only: trackers were told already.
   void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
     if (!is_listening()) return;
     TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
@@ -148,7 +148,7 @@ class History {
   std::atomic<cca::CreateContextFn> gather_{nullptr};
   std::atomic<RecordContext> level_{RecordContext::NEVER};
   std::size_t most_ = 1;
-  c10::ApproximateClockToUnixTimeConverter clock_;  // the longer ago it was made, the more exact
+  c10::ApproximateClockToUnixTimeConverter clock_;  // more exact the longer ago it was made
   std::vector<std::deque<TraceEntry>> rings_;       // by device
   std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<Action> skipped_;

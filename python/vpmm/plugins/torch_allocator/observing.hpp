@@ -13,20 +13,20 @@
 namespace vpmm::torch_plugin {
 
 // A run of mapped addresses of one kind is what PyTorch calls an expandable segment. In private pools each stretch is
-// one of its own: those who register memory want to know its borders.
+// a segment of its own, because libraries that register memory need its borders.
 struct Allocator::Mapped {
   std::size_t begin = 0;
   std::size_t bytes = 0;
   bool is_small = false;
   std::uint64_t arena = 0;
-  const Stretches::Stretch* stretch = nullptr;  // null: the run is of no private pool
+  const Stretches::Stretch* stretch = nullptr;  // null: the run is in no private pool
 
   static std::vector<Mapped> of(const Layout& layout, const Stretches& stretches) {
     std::vector<Mapped> runs;
     for (std::size_t i = 0; i < layout->block_count; ++i) {
       const vpmm_block& block = layout->blocks[i];
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
-      // Of the driver's own pool blocks have the size that was asked for.
+      // Blocks of the driver's own pool have the requested size.
       const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
       const Mapped next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0, block.arena,
                         block.arena == 0 ? nullptr : stretches.find(block.begin)};
@@ -47,7 +47,7 @@ struct Allocator::Live {
   std::size_t begin = 0;
   std::size_t bytes = 0;
   std::size_t requested = 0;
-  const Block* block = nullptr;  // null: it is another library's
+  const Block* block = nullptr;  // null: it belongs to another library
 
   BlockInfo info() const {
     BlockInfo info;
@@ -59,8 +59,8 @@ struct Allocator::Live {
   }
 };
 
-// By address. What PyTorch does not know of is another library's, or about to become or to be no more an allocation of
-// PyTorch's on another thread. Holds: Device::mutex.
+// By address. An allocation that PyTorch does not know belongs to another library, or another thread of PyTorch is
+// making or freeing it. Holds: Device::mutex.
 std::vector<Allocator::Live> Allocator::live_of_others(const Device& device, const Layout& layout) {
   std::vector<Live> live;
   for (std::size_t i = 0; i < layout->block_count; ++i) {
@@ -86,7 +86,7 @@ std::vector<Allocator::Live> Allocator::live_of_all(const Device& device, const 
   return live;
 }
 
-// The live blocks in it from `next` on, and what lies between them.
+// The live blocks in it from `next` on, and the gaps between them.
 void Allocator::tile(SegmentInfo& segment, std::vector<Live>::const_iterator& next,
                      std::vector<Live>::const_iterator last) {
   std::size_t at = segment.address;
@@ -98,7 +98,7 @@ void Allocator::tile(SegmentInfo& segment, std::vector<Live>::const_iterator& ne
     segment.blocks.push_back(std::move(idle));
   };
   for (; next != last && next->begin < end; ++next) {
-    if (next->begin < at || next->begin + next->bytes > end) continue;  // of another moment than the layout
+    if (next->begin < at || next->begin + next->bytes > end) continue;  // the layout is of another moment
     add_idle(next->begin);
     segment.blocks.push_back(next->info());
     segment.allocated_size += next->bytes;
@@ -159,8 +159,8 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return snapshot;
 }
 
-// How much is mapped events tell, but not which pages the pool cuts for small requests: so that is asked for whenever
-// something was mapped or unmapped. Null: the pool does not say.
+// Events report how much is mapped, but not which pages the pool cuts for small requests. So the pool is asked for
+// these whenever memory was mapped or unmapped. Null: the pool does not report it.
 std::optional<vpmm_statistics> Allocator::note_mapped(Device& device) {
   device.noted_changes = device.mapping_changes.load();
   vpmm_statistics figures{};
@@ -174,7 +174,7 @@ std::optional<vpmm_statistics> Allocator::note_mapped(Device& device) {
   return figures;
 }
 
-// Of the driver's own pool no event tells.
+// No event reports memory of the driver's own pool.
 void Allocator::note_drivers_pool(Device& device) {
   const Layout layout(pool_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -194,7 +194,7 @@ vpmm_statistics Allocator::count(Device& device) {
   return *figures;
 }
 
-// Of a device that PyTorch does not use, nothing is opened to answer: all is zero.
+// For a device that PyTorch does not use, no pool is opened: all figures are zero.
 DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   Device& device = device_of(index);
   DeviceStats stats;
@@ -242,7 +242,7 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
   return sizes;
 }
 
-// The largest piece that needs no new memory. A caller that starts with 0 wants to know what may be had at all.
+// The largest piece that needs no new memory. A caller that starts with 0 asks for the largest that is possible.
 void Allocator::cacheInfo(DeviceIndex index, std::size_t* largest) {
   Device& device = device_of(index);
   if (*largest == 0) {

@@ -67,8 +67,9 @@ int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
   return arena == nullptr ? 0 : arena->users;
 }
 
-// A filter that does not take the current stream yet is that of a capture to come. The pool is told, for until a
-// capturing stream calls it, it cannot know, and an event of the whole context would break the capture.
+// A filter that does not accept the current stream yet is that of a capture about to begin. It is announced to the
+// pool, which cannot know of the capture before a capturing stream calls it; an event of the whole context would break
+// the capture.
 void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
   createOrIncrefPool(index, id, nullptr);
   Device& device = device_of(index);
@@ -100,7 +101,7 @@ void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
 
 void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
-  std::shared_ptr<vpmm_arena> over;  // released behind the lock, with the last who uses it
+  std::shared_ptr<vpmm_arena> over;  // released after the lock, with its last user
   const std::lock_guard<std::mutex> lock(device.mutex);
   const ArenaPtr arena = arena_of(device, id, "releasePool");
   if (--arena->users > 0) return;
@@ -111,9 +112,9 @@ void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
     over = std::move(arena->handle);
 }
 
-// Memory of another allocator goes back to it in the pieces in which it came, when nobody uses the pool any more and
-// nothing in a piece lives; and not while a stream is captured: then the next call that empties caches does it. Called
-// by destructors, too. Whether anything went back.
+// Memory of another allocator goes back to it in the pieces in which it came, once the pool is unused and nothing in a
+// piece is live. While a stream is captured, this is left to the next call that empties caches. Destructors call this,
+// too. Returns whether anything went back.
 bool Allocator::end_all_over(Device& device) {
   std::vector<ArenaPtr> ending;
   {
@@ -139,8 +140,8 @@ bool Allocator::give_back_idle_pieces(Device& device, Arena& arena) {
   return has_freed;
 }
 
-// What is left then: nothing, or the pieces of a pool in which a capture allocated. A thread that is in a request has
-// the handle, or what it was just given is live.
+// What remains afterwards: nothing, or the pieces of a pool in which a capture allocated. A thread inside a request
+// holds the handle, or the memory that it just got is live.
 bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
@@ -167,7 +168,7 @@ bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   return !pieces.empty();
 }
 
-// What the allocator throws is a warning.
+// An exception of the allocator becomes a warning.
 void Allocator::give_back_piece(Device& device, Arena& arena, void* piece) {
   std::size_t bytes = 0;
   {
@@ -191,7 +192,7 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, cons
   return arena_of(device, id, "checkPoolLiveAllocations")->live == expected;
 }
 
-// --- checkpoints: what a graph tree goes back to --------------------------------------------------------------------
+// --- checkpoints: states that a graph tree returns to ---------------------------------------------------------------
 
 struct Allocator::Checkpoint final : cca::AllocatorState {
   struct Live {
@@ -215,7 +216,7 @@ std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* ptr
 #endif
 
 #if VPMM_TORCH_MINOR >= 13
-// In the memory pool that the current stream is routed to, where the address is free.
+// Allocates in the memory pool that the current stream is routed to, at this address if it is free.
 c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   DeviceIndex index = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
@@ -259,7 +260,7 @@ std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device, 
   return state;
 }
 
-// The pool's memory stays where it is from now on, for a restore brings back the same addresses.
+// From now on the pool's memory stays where it is, because a restore brings back the same addresses.
 std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
   ArenaPtr arena;
@@ -272,7 +273,7 @@ std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex i
   return checkpoint_of(device, arena);
 }
 
-// The pool's live allocations become those of the state, at the same addresses; where that fails they are as before.
+// The pool's live allocations become those of the state, at the same addresses; if that fails, they stay as before.
 cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::shared_ptr<cca::AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const Checkpoint*>(state.get());
   TORCH_CHECK(wanted != nullptr, "the checkpoint is another allocator's");

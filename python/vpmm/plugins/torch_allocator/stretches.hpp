@@ -1,4 +1,4 @@
-// torch_allocator: the stretches of private pools, which are PyTorch's segments, and what is idle in them.
+// torch_allocator: the stretches of private pools, which are PyTorch's segments, and their idle memory.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +32,11 @@ class Stretches {
   struct Stretch {
     std::size_t bytes = 0;
     std::int32_t order = 0;
-    bool is_foreign = false;                     // of another allocator than the pool
+    bool is_foreign = false;                     // from another allocator than the pool
     std::map<std::uintptr_t, std::size_t> live;  // sizes by address
     std::size_t live_bytes = 0;
-    std::size_t gaps = 1;  // idle pieces between them; all of it is one while nothing lives
-    // What the native allocator calls split: a part of it is in use.
+    std::size_t gaps = 1;  // idle pieces between them; 1 while nothing is live
+    // The native allocator calls a segment split if only a part of it is in use.
     std::size_t split_gaps() const { return live.empty() ? 0 : gaps; }
     std::size_t split_bytes() const { return live.empty() ? 0 : bytes - live_bytes; }
   };
@@ -47,7 +47,7 @@ class Stretches {
     stretch.order = ++made_;
     add_large(segments, 1);
   }
-  // Null: it is not known, for it came before anybody listened.
+  // Null: unknown, because it was added before anybody listened.
   const Stretch* find(const void* begin) const {
     const auto found = by_address_.find(address(begin));
     return found == by_address_.end() ? nullptr : &found->second;
@@ -56,7 +56,7 @@ class Stretches {
     const auto found = by_address_.find(address(begin));
     if (found != by_address_.end()) found->second.is_foreign = true;
   }
-  // Returns what another allocator gave: its bytes, or none.
+  // Returns the bytes that came from another allocator, or 0.
   std::size_t remove(const void* begin) {
     const auto found = by_address_.find(address(begin));
     if (found == by_address_.end()) return 0;
@@ -104,7 +104,7 @@ class Stretches {
     add_large(inactive_split_bytes, static_cast<std::int64_t>(stretch.split_bytes()) - bytes);
   }
 
-  // Of the live blocks around [begin, begin + bytes), that one left out, how many sides are idle.
+  // How many sides of [begin, begin + bytes) are idle; a block that lives there is ignored.
   static std::size_t gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
                                  std::size_t bytes) {
     const auto next = stretch.live.lower_bound(begin);
@@ -115,7 +115,7 @@ class Stretches {
   }
 
   std::map<std::uintptr_t, Stretch> by_address_;
-  std::int32_t made_ = 0;  // NCCL registers segments in the order in which they came, on every rank
+  std::int32_t made_ = 0;  // NCCL registers segments in the order in which they were made, on every rank
 };
 
 }  // namespace vpmm::torch_plugin

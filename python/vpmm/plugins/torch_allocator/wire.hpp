@@ -1,4 +1,4 @@
-// torch_allocator: what travels to another process for a tensor.
+// torch_allocator: the message that stands for a tensor in another process.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,7 +12,7 @@
 
 namespace vpmm::torch_plugin {
 
-// What travels to the other process in place of CUDA's own handle.
+// Sent to the other process in place of CUDA's own handle.
 struct Wire {
   static constexpr std::array<char, 8> kMagic{'V', 'P', 'M', 'M', 'I', 'P', 'C', '1'};
   std::array<char, 8> magic = kMagic;
