@@ -2,8 +2,13 @@
 #ifndef VPMM_RESULT_HPP
 #define VPMM_RESULT_HPP
 
+// A compiler stops at a missing file. Without that a hundred errors of all headers would hide the one that matters.
 #if __cplusplus < 201703L
 #error "the C++ headers of vpmm need C++17: compile with -std=c++17 or newer"
+#include <C++17>
+#elif !defined(__cpp_exceptions)
+#error "the C++ headers of vpmm need exceptions: compile without -fno-exceptions, or use the C interface, vpmm/vpmm.h"
+#include <exceptions>
 #endif
 
 #include <new>

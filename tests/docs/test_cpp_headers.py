@@ -24,14 +24,22 @@ class CppHeaders(unittest.TestCase):
         self.assertGreater(len(functions), 30)
         self.assertEqual(functions - set().union(*(called(path.read_text()) for path in CPP)), LEFT_OUT)
 
-    def test_an_older_standard_is_refused_in_one_sentence(self) -> None:
-        for header in ("vpmm.hpp", "result.hpp", "recording.hpp"):
-            command = [os.environ.get("CXX", "c++"), "-std=c++14", "-fsyntax-only", f"-I{INCLUDE}", "-x", "c++", "-"]
-            done = subprocess.run(
-                command, input=f"#include <vpmm/{header}>\n", capture_output=True, text=True, check=False
-            )
-            first = next(line for line in done.stderr.splitlines() if "error" in line)
-            self.assertIn("the C++ headers of vpmm need C++17", first)
+    def test_what_they_cannot_do_without_is_named_in_one_sentence_and_nothing_follows(self) -> None:
+        for options, words in (
+            (["-std=c++14"], "the C++ headers of vpmm need C++17"),
+            (["-std=c++17", "-fno-exceptions"], "the C++ headers of vpmm need exceptions"),
+        ):
+            for header in ("vpmm.hpp", "result.hpp", "recording.hpp", "emm.hpp"):
+                with self.subTest(header=header, options=options):
+                    errors = self.errors_of(header, *options)
+                    self.assertIn(words, errors[0])
+                    self.assertEqual([line for line in errors[1:] if "fatal error" not in line], [])
+
+    @staticmethod
+    def errors_of(header: str, *options: str) -> list[str]:
+        command = [os.environ.get("CXX", "c++"), *options, "-fsyntax-only", f"-I{INCLUDE}", "-x", "c++", "-"]
+        done = subprocess.run(command, input=f"#include <vpmm/{header}>\n", capture_output=True, text=True, check=False)
+        return [line for line in done.stderr.splitlines() if "error:" in line]
 
 
 if __name__ == "__main__":
