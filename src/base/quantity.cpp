@@ -1,6 +1,7 @@
 // base: the units of sizes.
 #include "base/quantity.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <utility>
@@ -14,9 +15,17 @@ constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::pair<Bytes, const char*> kBinaryUnits[] = {{kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
 
 std::optional<Bytes> unit_of(std::string_view unit) {
-  constexpr std::pair<std::string_view, Bytes> kUnits[] = {
-      {"", 1},       {"B", 1},      {"KiB", kKiB},     {"MiB", kMiB},         {"GiB", kGiB},
-      {"TiB", kTiB}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}, {"TB", 1'000'000'000'000}};
+  constexpr std::pair<std::string_view, Bytes> kUnits[] = {{"B", 1},
+                                                           {"byte", 1},
+                                                           {"bytes", 1},
+                                                           {"KiB", kKiB},
+                                                           {"MiB", kMiB},
+                                                           {"GiB", kGiB},
+                                                           {"TiB", kTiB},
+                                                           {"KB", 1'000},
+                                                           {"MB", 1'000'000},
+                                                           {"GB", 1'000'000'000},
+                                                           {"TB", 1'000'000'000'000}};
   for (const auto& [name, bytes] : kUnits) {
     if (name == unit) return bytes;
   }
@@ -25,25 +34,48 @@ std::optional<Bytes> unit_of(std::string_view unit) {
 
 Error bad_size(std::string_view text) {
   return {ErrorCode::invalid_argument,
-          message_of("'{}' is not a size: a whole number and B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or no unit", text)};
+          message_of("'{}' is not a size: a number such as 16 or 1.5 and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
+                     "whole number of bytes",
+                     text)};
+}
+
+Error too_large(std::string_view text) {
+  return {ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
+}
+
+std::size_t digits_at_the_start_of(std::string_view text) {
+  return std::min(text.find_first_not_of("0123456789"), text.size());
+}
+
+// `factor` times 0.digits, rounded down. Exact: the last digit comes first, and no remainder that is dropped on the way
+// can carry.
+Bytes part_of(Bytes factor, std::string_view digits) {
+  Bytes part = 0;
+  for (; !digits.empty(); digits.remove_suffix(1))
+    part = (part + factor * static_cast<Bytes>(digits.back() - '0')) / 10;
+  return part;
 }
 
 }  // namespace
 
 Result<Bytes> parse_bytes(std::string_view text) {
+  const std::string_view whole = text.substr(0, digits_at_the_start_of(text));
+  std::string_view rest = text.substr(whole.size());
+  const bool has_point = rest.starts_with('.');
+  if (has_point) rest.remove_prefix(1);
+  const std::string_view fraction = rest.substr(0, has_point ? digits_at_the_start_of(rest) : 0);
+  rest.remove_prefix(fraction.size());
+  if (whole.empty() || has_point != !fraction.empty()) return bad_size(text);
+  const bool is_bare = rest.empty();
+  if (rest.starts_with(' ')) rest.remove_prefix(1);
+  const std::optional<Bytes> factor = is_bare ? 1 : unit_of(rest);
+  if (!factor || (has_point && *factor == 1)) return bad_size(text);
+
   Bytes number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [unit, problem] = std::from_chars(text.data(), end, number);
-  if (problem == std::errc::result_out_of_range) {
-    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
-  }
-  if (problem != std::errc{}) return bad_size(text);
-  const auto factor = unit_of(text.substr(static_cast<std::size_t>(unit - text.data())));
-  if (!factor) return bad_size(text);
-  if (number > kMaxBytes / *factor) {
-    return Error{ErrorCode::invalid_argument, message_of("'{}' is larger than any size", text)};
-  }
-  return number * *factor;
+  const auto [end, problem] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
+  const Bytes part = part_of(*factor, fraction);
+  if (problem != std::errc{} || number > (kMaxBytes - part) / *factor) return too_large(text);
+  return number * *factor + part;
 }
 
 std::string format_bytes(Bytes bytes) {

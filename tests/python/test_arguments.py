@@ -59,7 +59,7 @@ class Sizes(ArgumentTest):
         self.pool.preallocate("64MiB")
         self.assertGreaterEqual(self.pool.statistics()["mapped_bytes"], 64 * MIB)
         self.assertGreater(self.pool.trim("16MiB"), 0)
-        self.pool.set_capacity("16MiB")
+        self.pool.set_capacity("16 MiB")
         with self.assertRaisesRegex(MemoryError, "limit 16 MiB"):
             self.pool.allocate("1GiB", 0)
 
@@ -69,7 +69,9 @@ class Sizes(ArgumentTest):
     def test_there_is_one_grammar(self) -> None:
         self.assertEqual(_vpmm.parse_bytes("16GiB"), 16 << 30)
         self.assertEqual(_vpmm.parse_bytes(7), 7)
-        for text in ("64M", "", "-1", "1.5GiB", "99999999TiB"):
+        self.assertEqual(_vpmm.parse_bytes("954 MiB"), 954 * MIB)
+        self.assertEqual(_vpmm.parse_bytes("1.46 GiB"), int(1.46 * (1 << 30)))
+        for text in ("64M", "", "-1", "1.5", "99999999TiB"):
             with self.subTest(text=text), self.error(vpmm.Error, f"size: '{text}' is"):
                 _vpmm.parse_bytes(text)
 
