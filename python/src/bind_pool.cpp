@@ -146,7 +146,9 @@ void preallocate(const Pool& pool, nb::handle bytes) {
 }
 
 void set_capacity(const Pool& pool, nb::handle bytes) {
-  const std::uint64_t most = bytes.is_none() ? UINT64_MAX : bytes_of(bytes, "bytes");
+  // As the setting: "none" is None.
+  const bool is_none = bytes.is_none() || (nb::isinstance<nb::str>(bytes) && text_of(bytes, "bytes") == "none");
+  const std::uint64_t most = is_none ? UINT64_MAX : bytes_of(bytes, "bytes");
   if (most == 0) raise(VPMM_ERROR_INVALID_ARGUMENT, "bytes is 0: must be at least 1, or None for no limit");
   pool.call([&](vpmm_pool* handle) { return vpmm_set_capacity(handle, most); });
 }
@@ -399,7 +401,9 @@ Memory in use stays, and so does memory that the device may still be using.)")
            "Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.")
       .def("set_capacity", &set_capacity, "bytes"_a.none(),
            nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
-           "Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.")
+           R"(Limits the bytes that the pool may map; None or "none": what the device has.
+
+Memory above the limit stays mapped.)")
       .def("get_capacity", &get_capacity, nb::sig("def get_capacity(self) -> int | None"),
            "The limit that was set last, at first that of the settings; None: what the device has.")
       .def("set_peer_access", &set_peer_access, "device"_a.none(),

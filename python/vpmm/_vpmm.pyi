@@ -287,7 +287,9 @@ class Pool:
 
     def set_capacity(self, bytes: int | str | None) -> None:
         """
-        Limits the bytes that the pool may map; None: what the device has. Memory above the limit stays mapped.
+        Limits the bytes that the pool may map; None or "none": what the device has.
+
+        Memory above the limit stays mapped.
         """
 
     def get_capacity(self) -> int | None:

@@ -63,6 +63,15 @@ class Sizes(ArgumentTest):
         with self.assertRaisesRegex(MemoryError, "limit 16 MiB"):
             self.pool.allocate("1GiB", 0)
 
+    def test_no_capacity_is_none_or_its_word_as_in_the_setting(self) -> None:
+        for none in (None, "none"):
+            with self.subTest(none=none):
+                self.pool.set_capacity("1.5 GiB")
+                self.assertEqual(self.pool.get_capacity(), 1536 * MIB)
+                self.pool.set_capacity(none)
+                self.assertIsNone(self.pool.get_capacity())
+                self.assertIsNone(vpmm.Pool(capacity=none, log="quiet").get_capacity())
+
     def test_whole_numbers_of_other_libraries_are_sizes(self) -> None:
         self.assertEqual(self.pool.query(self.pool.allocate(Index(), 0)).requested, 2)  # type: ignore[arg-type]
 
@@ -96,6 +105,7 @@ class Sizes(ArgumentTest):
             (lambda: pool.dump(json=1), TypeError, "json is 1: must be True or False"),
             (lambda: pool.dump(json=None), TypeError, "json is None: must be True or False"),
             (lambda: pool.close(discard=None), TypeError, "discard is None: must be True or False"),
+            (lambda: pool.set_capacity("nine"), vpmm.Error, "bytes: 'nine' is not a size"),
             (lambda: pool.record_start(7), TypeError, "path is 7: must be a text or an os.PathLike"),
             (lambda: pool.record_mark(7), TypeError, "text is 7: must be a text"),
             (lambda: pool.set_out_of_memory_callback(7), TypeError, "callback is 7: must be callable, or None"),
