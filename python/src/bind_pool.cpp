@@ -7,7 +7,6 @@
 
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -124,11 +123,11 @@ void wait_for_stream(const Pool& pool, nb::handle waiting, nb::handle first) {
   pool.call([&](vpmm_pool* handle) { return vpmm_stream_wait(handle, later, sooner); });
 }
 
-std::pair<std::uint64_t, std::uint64_t> memory_info(const Pool& pool) {
+nb::object memory_info(const Pool& pool) {
   std::uint64_t free_bytes = 0;
   std::uint64_t total_bytes = 0;
   pool.call([&](vpmm_pool* handle) { return vpmm_memory_info(handle, &free_bytes, &total_bytes); });
-  return {free_bytes, total_bytes};
+  return nb::module_::import_("vpmm._memory_info").attr("MemoryInfo")(free_bytes, total_bytes);
 }
 
 // --- limits ---
@@ -380,8 +379,8 @@ void add_observing(PoolClass& type) {
 Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
       .def("usable_size", &usable_size, "ptr"_a.none(), nb::sig("def usable_size(self, ptr: int) -> int"),
            "Usable bytes of the allocation that contains `ptr`; 0 for address 0.")
-      .def("memory_info", &memory_info,
-           R"((free, total) in bytes: free in the driver and in the pool; total of the device.
+      .def("memory_info", &memory_info, nb::sig("def memory_info(self) -> vpmm._memory_info.MemoryInfo"),
+           R"(The named tuple ``(free, total)`` in bytes: free in the driver and in the pool; total of the device.
 
 Asks the driver.)")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),

@@ -19,12 +19,13 @@ import numbers
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, Literal, TextIO
 
 from vpmm import _csv_log, _vpmm
 from vpmm._buffer import Buffer
 from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
+from vpmm._memory_info import MemoryInfo
 from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._vpmm import Allocation, Pool, Region, device_count
 from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
@@ -67,18 +68,12 @@ __all__ = [
 __version__ = _vpmm.version()
 
 Stacks = Literal["none", "native", "python", "both"]
-
-
-class MemoryInfo(NamedTuple):
-    """Bytes of a device: `free`, which the pool can still hand out (the driver's and its own), and `total`."""
-
-    free: int
-    total: int
+"""Which stacks a recording keeps: none, those of C++ ("native"), those of Python, or both."""
 
 
 def memory_info(device: int = 0) -> MemoryInfo:
     """Free bytes for the process-wide pool of `device`, and the device's total. Asks the driver."""
-    return MemoryInfo(*Pool.default(device).memory_info())
+    return Pool.default(device).memory_info()
 
 
 def stats(device: int = 0) -> dict[str, int]:

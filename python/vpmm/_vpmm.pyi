@@ -7,6 +7,7 @@ import os
 import types
 from typing import Any, Literal
 
+import vpmm._memory_info
 import vpmm._streams
 
 
@@ -252,9 +253,9 @@ class Pool:
     def usable_size(self, ptr: int) -> int:
         """Usable bytes of the allocation that contains `ptr`; 0 for address 0."""
 
-    def memory_info(self) -> tuple[int, int]:
+    def memory_info(self) -> vpmm._memory_info.MemoryInfo:
         """
-        (free, total) in bytes: free in the driver and in the pool; total of the device.
+        The named tuple ``(free, total)`` in bytes: free in the driver and in the pool; total of the device.
 
         Asks the driver.
         """

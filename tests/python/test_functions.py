@@ -33,7 +33,9 @@ class Functions(unittest.TestCase):
         self.assertIn("statistics", json.loads(vpmm.dump(0, json=True)))
         info = vpmm.memory_info()
         self.assertLess(info.free, info.total)
-        self.assertEqual(tuple(info), self.pool.memory_info())
+        self.assertEqual(info, self.pool.memory_info())
+        for each in (info, self.pool.memory_info()):
+            self.assertIsInstance(each, vpmm.MemoryInfo)
 
     def test_trim_gives_idle_memory_back(self) -> None:
         self.pool.preallocate(self.pool.statistics()["mapped_bytes"] + 64 * MIB)
