@@ -169,10 +169,12 @@ void record_start(const Pool& pool, nb::handle path, nb::handle stacks, nb::hand
                   nb::handle window_ns) {
   const std::string file = path_of(path, "path");
   const std::string kinds = text_of(stacks, "stacks");
+  const std::uint64_t one_in = whole_number_of(sample, "sample");
+  if (one_in == 0) raise(VPMM_ERROR_INVALID_ARGUMENT, "sample is 0: must be at least 1, which records all");
   const vpmm_record_options options{sizeof(options),
                                     file.c_str(),
                                     kinds.c_str(),
-                                    whole_number_of(sample, "sample"),
+                                    one_in,
                                     bytes_of(limit, "limit"),
                                     whole_number_of(window_ns, "window_ns")};
   pool.call([&](vpmm_pool* handle) { return vpmm_record_start_with(handle, &options); });
@@ -438,9 +440,8 @@ Pairs nest. The pool still releases memory rather than run out.)")
 void add_recording(PoolClass& type) {
   type.def("record_start", &record_start, "path"_a.none(), "stacks"_a.none() = "none", "sample"_a.none() = 1,
            "limit"_a.none() = 0, "window_ns"_a.none() = 0,
-           nb::sig("def record_start(self, path: str | os.PathLike[str], stacks: str = 'none', sample: int = 1, limit: "
-                   "int | "
-                   "str = 0, window_ns: int = 0) -> None"),
+           nb::sig("def record_start(self, path: str | os.PathLike[str], stacks: typing.Literal['none', 'native', "
+                   "'python', 'both'] = 'none', sample: int = 1, limit: int | str = 0, window_ns: int = 0) -> None"),
            R"(Records this pool to a file, as vpmm.record() does for a process-wide pool.
 
 `stacks` is "none", "native", "python" or "both", `limit` is in bytes and `window_ns` in nanoseconds; 0: none.

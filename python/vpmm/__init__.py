@@ -149,8 +149,8 @@ def record(
     ``vpmm replay`` reads the file. A name that ends in .csv or .csv.gz records allocations and frees as lines. Any
     other name records events in blocks (docs/reference/recording.md), to which these options apply. `stacks` records
     the stacks of allocations: True for Python and C++, "native" or "python" for one of them. `sample` records one
-    allocation in so many. `limit`, in bytes, drops the older part of a longer file. `window`, in seconds, drops events
-    more than twice as old. Use the recording in a ``with`` statement or call ``stop()``; a recording that is not
+    allocation in so many; 1: all. `limit`, in bytes, drops the older part of a longer file. `window`, in seconds, drops
+    events more than twice as old. Use the recording in a ``with`` statement or call ``stop()``; a recording that is not
     stopped is finished when the process exits. A device has at most one recording at a time. Raises vpmm.Error if the
     file cannot be created or an option is invalid.
     """

@@ -344,7 +344,7 @@ class Pool:
     def capture_end(self) -> None:
         """Ends the announced capture. Raises vpmm.Error if none was announced."""
 
-    def record_start(self, path: str | os.PathLike[str], stacks: str = 'none', sample: int = 1, limit: int | str = 0, window_ns: int = 0) -> None:
+    def record_start(self, path: str | os.PathLike[str], stacks: Literal['none', 'native', 'python', 'both'] = 'none', sample: int = 1, limit: int | str = 0, window_ns: int = 0) -> None:
         """
         Records this pool to a file, as vpmm.record() does for a process-wide pool.
 

@@ -155,6 +155,7 @@ class Recording(unittest.TestCase):
             for options, words in (
                 ({"stacks": "java"}, "must be none, native, python or both"),
                 ({"limit": 5}, "a limit of 5 bytes"),
+                ({"sample": 0}, "sample is 0: must be at least 1"),
                 ({"window": -1}, "window is -1: must be a number of seconds, 0 or more"),
                 ({"window": float("nan")}, "window is nan: must be a number of seconds"),
             ):
