@@ -22,10 +22,10 @@ class Buffer:
 
     `size` is a number of bytes or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
     stream, or any library's stream object, which the buffer keeps alive. The memory comes from the process-wide pool of
-    `device` (default 0), or from `pool`. Any array library can make arrays of it without a copy, through
-    ``__cuda_array_interface__`` and DLPack; the arrays keep it alive. free() and the end of a ``with`` block free it in
-    stream order. A buffer that is collected is freed on any thread; work queued on any stream by then may still use it.
-    Any thread may call any method. Raises vpmm.OutOfMemoryError.
+    `device` (default 0), or from `pool`; both are a TypeError. Any array library can make arrays of it without a copy,
+    through ``__cuda_array_interface__`` and DLPack; the arrays keep it alive. close() and the end of a ``with`` block
+    free it in stream order. A buffer that is collected is freed on any thread; work queued on any stream by then may
+    still use it. Any thread may call any method. Raises vpmm.OutOfMemoryError.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Buffer:
     ) -> None:
         if pool is not None and not hasattr(pool, "allocate"):
             raise TypeError(f"pool is {pool!r}: must be a vpmm.Pool, or None")
-        if pool is not None and device not in (None, pool.device):
-            raise TypeError(f"device is {device}, and the pool is of device {pool.device}: give one of both")
-        self._pool = Pool.default(device or 0) if pool is None else pool
+        if pool is not None and device is not None:
+            raise TypeError(f"device is {device!r} and pool is {pool!r}: give one of both, for a pool has its device")
+        self._pool = pool if pool is not None else Pool.default(0 if device is None else device)
         self._nbytes = _vpmm.parse_bytes(size)
         self._stream_object = stream  # keeps the handle valid
         self._stream = stream_handle(stream)
@@ -74,17 +74,17 @@ class Buffer:
         return self._pool.device
 
     @property
-    def is_freed(self) -> bool:
-        """Whether the memory was freed or its pool was closed. The address is then invalid or reused."""
+    def is_closed(self) -> bool:
+        """Whether it or its pool was closed. The address is then invalid or reused."""
         return not self._end.alive or self._pool.is_closed
 
     def _require_memory(self, error: type[Exception]) -> None:
-        if self.is_freed:
-            raise error("this buffer is freed")
+        if self.is_closed:
+            raise error("this buffer is closed")
 
     # --- its end ---
 
-    def free(self, stream: StreamLike | EllipsisType = ...) -> None:
+    def close(self, stream: StreamLike | EllipsisType = ...) -> None:
         """Frees the memory now; work queued on `stream` so far is the last to use it. A second call does nothing.
 
         The default is the stream of the allocation. If other streams use the memory, name them with record_use(), or
@@ -106,14 +106,14 @@ class Buffer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.free()
+        self.close()
 
     # --- others that use it ---
 
     def record_use(self, stream: StreamLike) -> None:
         """Declares that work on `stream` uses the memory: the free then waits for the work queued there by that time.
 
-        Raises ValueError if the buffer is freed.
+        Raises ValueError if the buffer is closed.
         """
         self._require_memory(ValueError)
         self._pool.record_use(self._ptr, stream)
@@ -122,7 +122,7 @@ class Buffer:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3: contiguous bytes, ready once the work queued so far on `stream` is done.
 
-        Raises ValueError if the buffer is freed.
+        Raises ValueError if the buffer is closed.
         """
         self._require_memory(ValueError)
         return {
@@ -150,7 +150,7 @@ class Buffer:
 
         `stream` is the consumer's stream, as the protocol defines it: None and 1 are the default stream, 2 is the
         thread's default stream, -1 means no ordering, and other values are a CUstream. Work on it waits for the work
-        queued on the buffer's stream, and a free waits for it. Raises BufferError for a freed buffer, for another
+        queued on the buffer's stream, and a free waits for it. Raises BufferError for a closed buffer, for another
         device, and for `copy` True.
         """
         self._require_memory(BufferError)
@@ -175,5 +175,5 @@ class Buffer:
         raise TypeError("a Buffer owns its memory and is neither copied nor pickled; vpmm.ipc_export shares it")
 
     def __repr__(self) -> str:
-        state = ", freed" if self.is_freed else ""
+        state = ", closed" if self.is_closed else ""
         return f"<vpmm.Buffer of {self._nbytes} bytes at {self._ptr:#x} on device {self.device}{state}>"

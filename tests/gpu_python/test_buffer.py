@@ -29,7 +29,7 @@ class Buffer(unittest.TestCase):
             cupy.cuda.Device().synchronize()
             self.assertEqual(int(tensor.sum(dtype=torch.int64)), 4 * 16 * MIB)
             del tensor, array
-        self.assertTrue(buffer.is_freed)
+        self.assertTrue(buffer.is_closed)
 
     def test_what_its_stream_wrote_is_read_on_another(self) -> None:
         for _ in range(20):
@@ -43,7 +43,7 @@ class Buffer(unittest.TestCase):
                 self.assertEqual(int(torch.from_dlpack(buffer).max()), 29)
                 self.assertEqual(int(torch.from_dlpack(buffer).min()), 29)
             del written
-            buffer.free()
+            buffer.close()
 
     def test_memory_freed_with_its_object_serves_again(self) -> None:
         pool = vpmm.Pool.default()

@@ -59,33 +59,33 @@ class Owning(BufferTest):
         gc.collect()
         self.assertEqual(self.live(), 0)
 
-    def test_free_is_in_the_order_of_its_stream(self) -> None:
+    def test_closing_is_in_the_order_of_its_stream(self) -> None:
         buffer = vpmm.Buffer(64 * MIB, 2, pool=self.pool)
-        self.assertFalse(buffer.is_freed)
-        buffer.free()
-        buffer.free()
-        self.assertTrue(buffer.is_freed)
+        self.assertFalse(buffer.is_closed)
+        buffer.close()
+        buffer.close()
+        self.assertTrue(buffer.is_closed)
         self.assertEqual(self.pool.allocate(64 * MIB, 2), buffer.ptr, "the same stream has it at once")
 
-    def test_free_may_name_another_stream(self) -> None:
+    def test_closing_may_name_another_stream(self) -> None:
         buffer = vpmm.Buffer(64 * MIB, 1, pool=self.pool)
-        buffer.free(Stream(2))
+        buffer.close(Stream(2))
         self.assertGreater(self.pool.statistics()["pending_bytes"], 0)
 
     def test_a_free_that_fails_frees_nothing_and_may_be_made_again(self) -> None:
         buffer = vpmm.Buffer(3 * MIB, 1, pool=self.pool)
         with self.assertRaises(vpmm.Error):
-            buffer.free(0x4200)
+            buffer.close(0x4200)
         with self.assertRaises(TypeError):
-            buffer.free("nonsense")  # type: ignore[arg-type]  # wrong on purpose
-        self.assertFalse(buffer.is_freed)
-        buffer.free(None)
+            buffer.close("nonsense")  # type: ignore[arg-type]  # wrong on purpose
+        self.assertFalse(buffer.is_closed)
+        buffer.close(None)
         self.assertEqual(self.live(), 0)
 
     def test_a_block_ends_it(self) -> None:
         with vpmm.Buffer(3 * MIB, pool=self.pool) as buffer:
             self.assertEqual(self.live(), 3 * MIB)
-        self.assertTrue(buffer.is_freed)
+        self.assertTrue(buffer.is_closed)
         with self.assertRaises(ZeroDivisionError), vpmm.Buffer(3 * MIB, pool=self.pool):
             _ = 1 / 0
         self.assertEqual(self.live(), 0)
@@ -93,13 +93,13 @@ class Owning(BufferTest):
     def test_work_of_another_stream_is_waited_for(self) -> None:
         buffer = vpmm.Buffer(64 * MIB, 1, pool=self.pool)
         buffer.record_use(Stream(2))
-        buffer.free()
+        buffer.close()
         self.assertGreater(self.pool.statistics()["pending_bytes"], 0)
 
     def test_it_ends_with_a_pool_that_is_closed(self) -> None:
         with vpmm.Buffer(3 * MIB, pool=self.pool) as buffer:
             self.pool.close(discard=True)
-            self.assertTrue(buffer.is_freed)
+            self.assertTrue(buffer.is_closed)
 
     def test_it_keeps_a_private_pool_open(self) -> None:
         buffer = vpmm.Buffer(3 * MIB, pool=self.pool)
@@ -113,8 +113,11 @@ class Owning(BufferTest):
             vpmm.Buffer(-1)
         with self.assertRaisesRegex(TypeError, "'x' is no CUDA stream"):
             vpmm.Buffer(1, "x")  # type: ignore[arg-type]  # wrong on purpose
-        with self.assertRaisesRegex(TypeError, "device is 3, and the pool is of device 0"):
-            vpmm.Buffer(1, pool=self.pool, device=3)
+        for device in (0, 3):
+            with self.assertRaisesRegex(TypeError, f"device is {device} and pool is <vpmm.Pool .*>: give one of both"):
+                vpmm.Buffer(1, pool=self.pool, device=device)
+        with self.assertRaisesRegex(TypeError, "device is False: must be a whole number"):
+            vpmm.Buffer(1, device=False)
         with self.assertRaisesRegex(TypeError, "pool is 3: must be a vpmm.Pool, or None"):
             vpmm.Buffer(1, pool=3)  # type: ignore[arg-type]  # wrong on purpose
         with self.assertRaises(vpmm.OutOfMemoryError):
@@ -130,8 +133,8 @@ class Owning(BufferTest):
     def test_it_prints_itself(self) -> None:
         buffer = vpmm.Buffer(5, pool=self.pool)
         self.assertEqual(repr(buffer), f"<vpmm.Buffer of 5 bytes at {buffer.ptr:#x} on device 0>")
-        buffer.free()
-        self.assertIn("on device 0, freed>", repr(buffer))
+        buffer.close()
+        self.assertIn("on device 0, closed>", repr(buffer))
 
 
 class AtExit(unittest.TestCase):
@@ -146,12 +149,12 @@ del cycle
 vpmm.keep = vpmm.Buffer("1MiB", pool=vpmm.Pool())
 sys.modules["vpmm._vpmm"].keep = vpmm.Buffer("1MiB")
 capsule = kept.__dlpack__()
-atexit.register(kept.free)
+atexit.register(kept.close)
 class Late:
     def __init__(self):
         self.buffer = vpmm.Buffer("1MiB")
     def __del__(self):
-        self.buffer.free()
+        self.buffer.close()
 late = Late()
 threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
 print("done")
@@ -171,7 +174,7 @@ class Interface(BufferTest):
         self.assertEqual(buffer.__cuda_array_interface__["data"], (0, False))
         buffer.record_use(1)
         buffer.__dlpack__(stream=1)
-        buffer.free()
+        buffer.close()
 
     def test_the_package_takes_it_as_memory(self) -> None:
         buffer = vpmm.Buffer(64 * MIB, 1)
@@ -180,14 +183,14 @@ class Interface(BufferTest):
         self.assertEqual(handle.size, 64 * MIB)
         handle.end_export()
 
-    def test_what_is_freed_is_nobodys_array(self) -> None:
+    def test_what_is_closed_is_nobodys_array(self) -> None:
         buffer = vpmm.Buffer(1000, pool=self.pool)
-        buffer.free()
-        with self.assertRaisesRegex(ValueError, "this buffer is freed"):
+        buffer.close()
+        with self.assertRaisesRegex(ValueError, "this buffer is closed"):
             _ = buffer.__cuda_array_interface__
-        with self.assertRaisesRegex(ValueError, "this buffer is freed"):
+        with self.assertRaisesRegex(ValueError, "this buffer is closed"):
             buffer.record_use(0)
-        with self.assertRaisesRegex(BufferError, "this buffer is freed"):
+        with self.assertRaisesRegex(BufferError, "this buffer is closed"):
             buffer.__dlpack__()
 
 
@@ -290,7 +293,7 @@ class DlPack(BufferTest):
         with self.assertRaises(vpmm.Error):
             buffer.__dlpack__(stream=0x4200)
         buffer.__dlpack__(stream=2)
-        buffer.free()
+        buffer.close()
         self.assertGreater(self.pool.statistics()["pending_bytes"], 0)
 
     def test_what_cannot_be_exported_is_an_error(self) -> None:

@@ -54,7 +54,7 @@ class Buffer(SimGpuCase):
             tensor = torch.from_dlpack(buffer)
             torch.cuda._sleep(LONG)
             copy.copy_(tensor, non_blocking=True)
-        buffer.free()
+        buffer.close()
         again = self.buffer()
         with torch.cuda.stream(self.own):
             torch.from_dlpack(again).copy_(self.values.flip(0).pin_memory(), non_blocking=True)
