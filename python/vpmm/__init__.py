@@ -36,6 +36,7 @@ __all__ = [
     "Error",
     "IpcHandle",
     "MemoryInfo",
+    "MissingPackageError",
     "OpenedMemory",
     "OutOfMemoryError",
     "Pool",
@@ -66,6 +67,7 @@ __all__ = [
 ]
 
 __version__ = _vpmm.version()
+"""The version of the library, such as "0.1.0"."""
 
 Stacks = Literal["none", "native", "python", "both"]
 """Which stacks a recording keeps: none, those of C++ ("native"), those of Python, or both."""
@@ -94,8 +96,13 @@ def trim(bytes_to_keep: int | str = 0, device: int = 0) -> int:
     return Pool.default(device).trim(bytes_to_keep)
 
 
-# Opens the process-wide pool of a device with settings that override the environment's, and returns it.
 configure = Pool.configure
+"""Opens the process-wide pool of a device with settings, and returns it: ``vpmm.configure(capacity="16GiB")``.
+
+Its parameters are those of ``Pool.configure``: `device`, and keywords for the settings, which override the
+environment's. Call it before anything else opens the pool. If the pool is open with other settings, vpmm.Error names
+the difference.
+"""
 
 
 class Recording:

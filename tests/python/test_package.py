@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import itertools
 import sys
 import types
 import unittest
@@ -122,6 +123,18 @@ class Documented(unittest.TestCase):
                 lines = (inspect.getdoc(member) or "").splitlines()
                 without_signature = lines if isinstance(member, property) else lines[1:]
                 self.assertTrue("".join(without_signature), f"{kind.__name__}.{name}")
+
+    def test_every_public_name_has_a_text_on_the_page_of_the_reference(self) -> None:
+        """Which has that of a value from the string behind it."""
+        body = ast.parse(Path(vpmm.__file__).read_text(encoding="utf-8")).body
+        texts = {
+            value.targets[0].id
+            for value, text in itertools.pairwise(body)
+            if isinstance(value, ast.Assign) and isinstance(value.targets[0], ast.Name) and isinstance(text, ast.Expr)
+        }
+        self.assertLessEqual({"__version__", "configure", "Stacks"}, texts)
+        for name in set(vpmm.__all__) - texts:
+            self.assertTrue(getattr(vpmm, name).__doc__, name)
 
     def test_settings_are_keywords_that_help_shows(self) -> None:
         for function in (vpmm.Pool.__init__, vpmm.Pool.configure, vpmm.configure):
