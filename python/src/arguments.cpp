@@ -14,10 +14,6 @@ namespace {
 
 bool is_int(nb::handle value) { return PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr()); }
 
-[[noreturn]] void raise_wrong_type(nb::handle value, const char* name, const char* allowed) {
-  raise_type_error(std::string(name) + " is " + shown(value) + ": must be " + allowed);
-}
-
 std::uint64_t number_of(nb::handle value, const char* name, const char* allowed, vpmm_status bad) {
   if (PyBool_Check(value.ptr()) || PyIndex_Check(value.ptr()) == 0) raise_wrong_type(value, name, allowed);
   const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
@@ -35,6 +31,17 @@ std::uint64_t number_of(nb::handle value, const char* name, const char* allowed,
 void raise_type_error(const std::string& message) {
   PyErr_SetString(PyExc_TypeError, message.c_str());
   throw nb::python_error();
+}
+
+// Never freed: functions refer to it until the interpreter is gone.
+nb::handle missing() {
+  static PyObject* const the = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
+  return the;
+}
+
+void raise_wrong_type(nb::handle value, const char* name, const char* allowed) {
+  const std::string given = value.is(missing()) ? "missing" : shown(value);
+  raise_type_error(std::string(name) + " is " + given + ": must be " + allowed);
 }
 
 std::string shown(nb::handle value) {
@@ -62,13 +69,15 @@ int device_of(nb::handle value) {
   raise(VPMM_ERROR_INVALID_ARGUMENT, "device " + std::to_string(device) + " does not exist");
 }
 
-std::uintptr_t stream_of(nb::handle value) {
+std::uintptr_t stream_of(nb::handle value, const char* name) {
   if (value.is_none()) return 0;
   if (is_int(value)) {
     const std::uintptr_t handle = PyLong_AsUnsignedLongLong(value.ptr());
     if (PyErr_Occurred() == nullptr) return handle;
     PyErr_Clear();  // stream_handle() words it
   }
+  if (value.is(missing()))
+    raise_wrong_type(value, name, "a CUstream as an int, None for the default stream, or a stream object");
   return nb::cast<std::uintptr_t>(nb::module_::import_("vpmm._streams").attr("stream_handle")(value));
 }
 

@@ -14,6 +14,15 @@
 namespace vpmm::python {
 
 [[noreturn]] void raise_type_error(const std::string& message);
+// "stream is missing: must be ..." for a parameter that was left out, and otherwise "stream is 'x': must be ...".
+[[noreturn]] void raise_wrong_type(nanobind::handle value, const char* name, const char* allowed);
+
+// Stands for what a call leaves out.
+nanobind::handle missing();
+// A parameter without a default. For nanobind it has one, a value that every conversion below refuses: so a call that
+// leaves it out has a message as short as others, where nanobind lists types and signatures. It costs no call anything;
+// an overload for what fits no signature would cost each call some 8 ns.
+inline auto required(const char* name) { return nanobind::arg(name).none() = missing(); }
 
 // `value` as errors show it: "-1", "'many'".
 std::string shown(nanobind::handle value);
@@ -24,7 +33,7 @@ std::uint64_t bytes_of(nanobind::handle value, const char* name, vpmm_status bad
 std::uint64_t whole_number_of(nanobind::handle value, const char* name, vpmm_status bad = VPMM_ERROR_INVALID_ARGUMENT);
 int device_of(nanobind::handle value);
 // A CUstream: an int, None for the legacy default stream, or any library's stream object.
-std::uintptr_t stream_of(nanobind::handle value);
+std::uintptr_t stream_of(nanobind::handle value, const char* name = "stream");
 // Accepts any iterable except a text.
 std::vector<nanobind::object> items_of(nanobind::handle values, const char* name);
 bool switch_of(nanobind::handle value, const char* name);

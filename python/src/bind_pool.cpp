@@ -118,8 +118,8 @@ void record_use(const Pool& pool, nb::handle ptr, nb::handle stream) {
 }
 
 void wait_for_stream(const Pool& pool, nb::handle waiting, nb::handle first) {
-  auto* const later = reinterpret_cast<void*>(stream_of(waiting));
-  auto* const sooner = reinterpret_cast<void*>(stream_of(first));
+  auto* const later = reinterpret_cast<void*>(stream_of(waiting, "waiting"));
+  auto* const sooner = reinterpret_cast<void*>(stream_of(first, "first"));
   pool.call([&](vpmm_pool* handle) { return vpmm_stream_wait(handle, later, sooner); });
 }
 
@@ -322,7 +322,7 @@ and releases all memory.)")
 
 void add_allocating(PoolClass& type) {
   type.def(
-          "allocate", &Pool::allocate, "bytes"_a.none(), "stream"_a.none(), "alignment"_a.none() = 0,
+          "allocate", &Pool::allocate, required("bytes"), required("stream"), "alignment"_a.none() = 0,
           nb::sig("def allocate(self, bytes: int | str, stream: vpmm._streams.StreamLike, alignment: int | str = 0) -> "
                   "int"),
           R"(Allocates `bytes` bytes for work queued on `stream` after the call; returns the address, 0 for 0 bytes.
@@ -332,42 +332,42 @@ stream, or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_str
 to 256 bytes, from one page up to pages, or to `alignment`, a power of two. Other streams may use the memory
 once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
 vpmm.OutOfMemoryError.)")
-      .def("allocate_any_stream", &Pool::allocate_any_stream, "bytes"_a.none(), "alignment"_a.none() = 0,
+      .def("allocate_any_stream", &Pool::allocate_any_stream, required("bytes"), "alignment"_a.none() = 0,
            nb::sig("def allocate_any_stream(self, bytes: int | str, alignment: int | str = 0) -> int"),
            R"(Allocates memory that no work uses any more: work on any stream may use it at once. Returns the address.
 
 Keeps the GIL if complete memory is available. Raises vpmm.OutOfMemoryError.)")
-      .def("allocate_many", &Pool::allocate_many, "bytes"_a.none(), "stream"_a.none(),
+      .def("allocate_many", &Pool::allocate_many, required("bytes"), required("stream"),
            nb::sig("def allocate_many(self, bytes: collections.abc.Iterable[int | str], stream: "
                    "vpmm._streams.StreamLike) -> list[int]"),
            "Allocates each size as allocate() does and returns the addresses: all, or none and vpmm.OutOfMemoryError.")
-      .def("deallocate", &Pool::deallocate, "ptr"_a.none(), "stream"_a.none(),
+      .def("deallocate", &Pool::deallocate, required("ptr"), required("stream"),
            nb::sig("def deallocate(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
            R"(Frees memory; work queued on `stream` so far is the last to use it. Address 0 does nothing.
 
 The same stream may reuse the memory at once, other streams when that work is done. Does not wait. Raises
 vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if no allocation starts at `ptr`.)")
-      .def("deallocate_any_stream", &Pool::deallocate_any_stream, "ptr"_a.none(),
+      .def("deallocate_any_stream", &Pool::deallocate_any_stream, required("ptr"),
            nb::sig("def deallocate_any_stream(self, ptr: int) -> None"),
            "Frees memory; work queued on any stream so far may still use it. Address 0 does nothing.")
-      .def("deallocate_deferred", &Pool::deallocate_deferred, "ptr"_a.none(),
+      .def("deallocate_deferred", &Pool::deallocate_deferred, required("ptr"),
            nb::sig("def deallocate_deferred(self, ptr: int) -> None"),
            R"(The same for finalizers and callbacks: takes no lock, makes no CUDA call, and fails for no address.
 
 A later call, on any thread, carries the free out; mistakes are counted in ``caller_mistakes``. Does nothing
 in a closed pool. A value that is not an address raises TypeError or vpmm.Error.)")
       .def(
-          "deallocate_many", &Pool::deallocate_many, "ptrs"_a.none(), "stream"_a.none(),
+          "deallocate_many", &Pool::deallocate_many, required("ptrs"), required("stream"),
           nb::sig("def deallocate_many(self, ptrs: collections.abc.Iterable[int], stream: vpmm._streams.StreamLike) -> "
                   "None"),
           "Calls deallocate() for each address. Frees all live ones; the error is the first failure's.")
-      .def("record_use", &record_use, "ptr"_a.none(), "stream"_a.none(),
+      .def("record_use", &record_use, required("ptr"), required("stream"),
            nb::sig("def record_use(self, ptr: int, stream: vpmm._streams.StreamLike) -> None"),
            R"(Declares that work on `stream` uses the allocation that starts at `ptr`, too.
 
 Its free then also waits for the work queued on `stream` by that time. Raises vpmm.Error if no allocation
 starts at `ptr`; query() finds the start.)")
-      .def("stream_wait", &wait_for_stream, "waiting"_a.none(), "first"_a.none(),
+      .def("stream_wait", &wait_for_stream, required("waiting"), required("first"),
            nb::sig("def stream_wait(self, waiting: vpmm._streams.StreamLike, first: vpmm._streams.StreamLike) -> None"),
            R"(Makes work queued on `waiting` after the call wait, on the GPU, for the work already queued on `first`.
 
@@ -375,11 +375,11 @@ For memory that passes from one stream to another. Raises vpmm.Error if either i
 }
 
 void add_observing(PoolClass& type) {
-  type.def("query", &query, "ptr"_a.none(), nb::sig("def query(self, ptr: int) -> Allocation"),
+  type.def("query", &query, required("ptr"), nb::sig("def query(self, ptr: int) -> Allocation"),
            R"(The allocation that contains an address.
 
 Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
-      .def("usable_size", &usable_size, "ptr"_a.none(), nb::sig("def usable_size(self, ptr: int) -> int"),
+      .def("usable_size", &usable_size, required("ptr"), nb::sig("def usable_size(self, ptr: int) -> int"),
            "Usable bytes of the allocation that contains `ptr`; 0 for address 0.")
       .def("memory_info", &memory_info, nb::sig("def memory_info(self) -> vpmm._memory_info.MemoryInfo"),
            R"(The named tuple ``(free, total)`` in bytes: free in the driver and in the pool; total of the device.
@@ -398,22 +398,22 @@ void add_limits(PoolClass& type) {
            R"(Releases idle memory to the device until at most `bytes_to_keep` are mapped; returns the bytes released.
 
 Memory in use stays, and so does memory that the device may still be using.)")
-      .def("preallocate", &preallocate, "bytes"_a.none(), nb::sig("def preallocate(self, bytes: int | str) -> None"),
+      .def("preallocate", &preallocate, required("bytes"), nb::sig("def preallocate(self, bytes: int | str) -> None"),
            "Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.")
-      .def("set_capacity", &set_capacity, "bytes"_a.none(),
+      .def("set_capacity", &set_capacity, required("bytes"),
            nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
            R"(Limits the bytes that the pool may map; None or "none": what the device has.
 
 Memory above the limit stays mapped.)")
       .def("get_capacity", &get_capacity, nb::sig("def get_capacity(self) -> int | None"),
            "The limit that was set last, at first that of the settings; None: what the device has.")
-      .def("set_peer_access", &set_peer_access, "device"_a.none(),
+      .def("set_peer_access", &set_peer_access, required("device"),
            nb::sig("def set_peer_access(self, device: int) -> None"),
            R"(Gives work on another GPU access to all present and future memory of the pool, for the life of the pool.
 
 Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") if the hardware does not support it.)")
       .def(
-          "set_out_of_memory_callback", &Pool::set_out_of_memory_callback, "callback"_a.none(),
+          "set_out_of_memory_callback", &Pool::set_out_of_memory_callback, required("callback"),
           nb::sig("def set_out_of_memory_callback(self, callback: collections.abc.Callable[[int, int], object] | None) "
                   "-> None"),
           R"(Sets `callback(device, bytes)`, which is called before a request fails; None removes it.
@@ -438,7 +438,7 @@ Pairs nest. The pool still releases memory rather than run out.)")
 }
 
 void add_recording(PoolClass& type) {
-  type.def("record_start", &record_start, "path"_a.none(), "stacks"_a.none() = "none", "sample"_a.none() = 1,
+  type.def("record_start", &record_start, required("path"), "stacks"_a.none() = "none", "sample"_a.none() = 1,
            "limit"_a.none() = 0, "window_ns"_a.none() = 0,
            nb::sig("def record_start(self, path: str | os.PathLike[str], stacks: typing.Literal['none', 'native', "
                    "'python', 'both'] = 'none', sample: int = 1, limit: int | str = 0, window_ns: int = 0) -> None"),
@@ -446,7 +446,7 @@ void add_recording(PoolClass& type) {
 
 `stacks` is "none", "native", "python" or "both", `limit` is in bytes and `window_ns` in nanoseconds; 0: none.
 Raises vpmm.Error if the file cannot be created, an option is invalid, or a recording is running.)")
-      .def("record_mark", &record_mark, "text"_a.none(), nb::sig("def record_mark(self, text: str) -> None"),
+      .def("record_mark", &record_mark, required("text"), nb::sig("def record_mark(self, text: str) -> None"),
            "Adds `text` to the recording, between the calls before and after it. Does nothing without a recording.")
       .def("record_stop", &simply<vpmm_record_stop>, "Ends the recording and finishes the file.");
 }

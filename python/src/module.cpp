@@ -44,7 +44,7 @@ NB_MODULE(_vpmm, module) {
       "The number of devices that the driver reports. Raises vpmm.Error if there is no driver.");
   module.def(
       "parse_bytes", [](nanobind::handle text) { return vpmm::python::bytes_of(text, "size"); },
-      nanobind::arg("size").none(), nanobind::sig("def parse_bytes(size: int | str) -> int"),
+      vpmm::python::required("size"), nanobind::sig("def parse_bytes(size: int | str) -> int"),
       R"(Bytes, from a number or from a text in the syntax of the variables ("16GiB"). Raises vpmm.Error otherwise.)");
   module.def(
       "record_mark",
@@ -52,7 +52,7 @@ NB_MODULE(_vpmm, module) {
         const std::string mark = vpmm::python::text_of(text, "text");
         vpmm::python::call([&] { return vpmm_record_mark(nullptr, mark.c_str()); });
       },
-      nanobind::arg("text").none(), nanobind::sig("def record_mark(text: str) -> None"));
+      vpmm::python::required("text"), nanobind::sig("def record_mark(text: str) -> None"));
   module.def("as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
              nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
              "A ``__dlpack__`` object for bytes at an address; it keeps `owner` alive. Orders no streams.");

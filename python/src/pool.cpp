@@ -230,8 +230,7 @@ void Pool::deallocate_many(nb::handle ptrs, nb::handle stream) const {
 
 void Pool::set_out_of_memory_callback(nb::object callback) const {
   const bool is_set = !callback.is_none();
-  if (is_set && PyCallable_Check(callback.ptr()) == 0)
-    raise_type_error("callback is " + shown(callback) + ": must be callable, or None");
+  if (is_set && PyCallable_Check(callback.ptr()) == 0) raise_wrong_type(callback, "callback", "callable, or None");
   const Use use(*this);
   const auto previous = callbacks().extract(handle_);  // before others run, who may set one of their own
   if (is_set) callbacks()[handle_] = std::move(callback);

@@ -120,6 +120,48 @@ class Sizes(ArgumentTest):
                 call()
 
 
+class LeftOut(ArgumentTest):
+    def test_what_a_call_lacks_is_named(self) -> None:
+        pool: Any = self.pool
+        size, stream, address = "a whole number of bytes, or a text", "a CUstream as an int, None for", "a whole number"
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: pool.allocate(100), f"stream is missing: must be {stream}"),
+            (lambda: pool.allocate(stream=0), f"bytes is missing: must be {size}"),
+            (lambda: pool.allocate_any_stream(), f"bytes is missing: must be {size}"),
+            (lambda: pool.allocate_many(), "bytes is missing: must be a list"),
+            (lambda: pool.allocate_many([1]), f"stream is missing: must be {stream}"),
+            (lambda: pool.deallocate(256), f"stream is missing: must be {stream}"),
+            (lambda: pool.deallocate(0), f"stream is missing: must be {stream}"),
+            (lambda: pool.deallocate_any_stream(), f"ptr is missing: must be {address}"),
+            (lambda: pool.deallocate_deferred(), f"ptr is missing: must be {address}"),
+            (lambda: pool.deallocate_many(stream=0), "ptrs is missing: must be a list"),
+            (lambda: pool.record_use(256), f"stream is missing: must be {stream}"),
+            (lambda: pool.stream_wait(0), f"first is missing: must be {stream}"),
+            (lambda: pool.stream_wait(first=0), f"waiting is missing: must be {stream}"),
+            (lambda: pool.query(), f"ptr is missing: must be {address}"),
+            (lambda: pool.usable_size(), f"ptr is missing: must be {address}"),
+            (lambda: pool.preallocate(), f"bytes is missing: must be {size}"),
+            (lambda: pool.set_capacity(), f"bytes is missing: must be {size}"),
+            (lambda: pool.set_peer_access(), f"device is missing: must be {address}"),
+            (lambda: pool.set_out_of_memory_callback(), "callback is missing: must be callable, or None"),
+            (lambda: pool.record_start(), "path is missing: must be a text or an os.PathLike"),
+            (lambda: pool.record_mark(), "text is missing: must be a text"),
+            (lambda: _vpmm.parse_bytes(), f"size is missing: must be {size}"),  # type: ignore[call-arg]
+        ]
+        for call, words in calls:
+            with self.subTest(words=words), self.error(TypeError, words):
+                call()
+
+    def test_what_a_call_has_too_much_is_shown_beside_the_signature(self) -> None:
+        pool: Any = self.pool
+        for call, words in (
+            (lambda: pool.trim(1, 2, 3), "trim(self, bytes_to_keep: int | str = 0) -> int"),
+            (lambda: pool.allocate(bytes=1, strm=0), "kwargs = { bytes: int, strm: int }"),
+        ):
+            with self.error(TypeError, words):
+                call()
+
+
 class Streams(ArgumentTest):
     def test_every_library_s_streams_are_streams(self) -> None:
         for stream in (2, Protocol(), Numba(), Cupy(), Torch(), Index()):
