@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "cli/python_verbs.hpp"
 #include "cli/verbs.hpp"
@@ -35,15 +37,26 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
       return fail(std::string("a command is missing: ") + kVerbs + "; --help explains them");
-  } catch (const CLI::ExtrasError& error) {
-    const bool is_unknown_verb = app.get_subcommands().empty() && app.remaining().front().front() != '-';
-    if (!is_unknown_verb) return app.exit(error) == 0 ? kSuccess : kCouldNot;
-    return fail("`" + app.remaining().front() + "` is no command: " + kVerbs + "; --help explains them");
   } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> rest = app.remaining();
+    if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-'))
+      return fail("`" + rest.front() + "` is no command: " + kVerbs + "; --help explains them");
     // Help and version come this way too, with code 0.
     return app.exit(error) == 0 ? kSuccess : kCouldNot;
   }
   return exit_code;
+}
+
+// The command line with a null at its end; `help` is `--help`, and `help VERB` is `VERB --help`.
+std::vector<char*> words_of(int argc, char** argv) {
+  static char option[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && words[1] == std::string_view("help")) {
+    words.erase(words.begin() + 1);
+    words.push_back(option);
+  }
+  words.push_back(nullptr);
+  return words;
 }
 
 }  // namespace
@@ -54,8 +67,9 @@ int main(int argc, char** argv) {
   // the signal and hands that on.
   std::signal(SIGPIPE, SIG_DFL);
   try {
-    if (argc > 1 && vpmm::cli::is_python_verb(argv[1])) return vpmm::cli::run_in_python(argv);
-    const int exit_code = vpmm::cli::run(argc, argv);
+    std::vector<char*> words = vpmm::cli::words_of(argc, argv);
+    if (argc > 1 && vpmm::cli::is_python_verb(words[1])) return vpmm::cli::run_in_python(words.data());
+    const int exit_code = vpmm::cli::run(static_cast<int>(words.size()) - 1, words.data());
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       return vpmm::cli::fail("the output could not be written: " + std::generic_category().message(errno));
     return exit_code;

@@ -36,8 +36,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Runs the verb on the command line; returns the exit code."""
-    options = parser().parse_args()
+    """Runs the verb on the command line; returns the exit code. `help VERB` is `VERB --help`, `help` alone `--help`."""
+    words = sys.argv[1:]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    options = parser().parse_args(words)
     if options.verb == "run":  # the program that it runs reports its own errors
         return int(options.run(options))
     _do_not_record()

@@ -109,6 +109,15 @@ class CommandLine(unittest.TestCase):
         self.assertIn("info", done.stdout)
         self.assertIn("replay", done.stdout)
 
+    def test_help_as_a_word_prints_what_the_option_does(self) -> None:
+        for verb in ([], ["info"], ["replay"], ["fit"], ["emm-check"]):
+            asked, option = vpmm("help", *verb), vpmm(*verb, "--help")
+            self.assertEqual((asked.returncode, asked.stdout, asked.stderr), (OK, option.stdout, ""), verb)
+        for words in (["help", "explode"], ["explode", "--help"]):
+            done = vpmm(*words)
+            self.assertEqual((done.returncode, done.stdout), (COULD_NOT, ""))
+            self.assertIn("`explode` is no command", done.stderr)
+
     def test_without_a_verb_or_with_an_unknown_one_it_says_so(self) -> None:
         for words in ([], ["explode"], ["replay"], ["replay", "--driver", "abacus", self.trace()]):
             done = vpmm(*words)
@@ -459,6 +468,8 @@ class CommandLine(unittest.TestCase):
         (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n")
         done = vpmm("try", "a file", "--json", PYTHONPATH=str(self.folder))
         self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
+        done = vpmm("help", "try", PYTHONPATH=str(self.folder))
+        self.assertEqual((done.returncode, done.stdout), (7, "['try', '--help']\n"))
         for verb in ("convert", "report", "run", "top", "try"):
             done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
             if "python3 does not have" not in done.stderr:

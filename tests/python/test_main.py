@@ -112,6 +112,14 @@ if len(sys.argv) == 1:
         self.assertEqual(done.returncode, 2)
         self.assertIn("vpmm run: error: the following arguments are required: script\n", done.stderr)
 
+    def test_help_as_a_word_prints_what_the_option_does(self) -> None:
+        for verb in ([], ["report"], ["run"], ["replay"], ["info"]):
+            asked, option = run("-m", "vpmm", "help", *verb), run("-m", "vpmm", *verb, "--help")
+            self.assertEqual((asked.returncode, asked.stdout, asked.stderr), (0, option.stdout, ""), verb)
+        done = run("-m", "vpmm", "help", "explode")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("invalid choice: 'explode'", done.stderr)
+
     def test_info_names_version_and_devices(self) -> None:
         done = run("-m", "vpmm", "info")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
