@@ -285,8 +285,15 @@ class Command(unittest.TestCase):
         path = self.folder / "gnn.html"
         done = run("-m", "vpmm", "report", str(TRACES / "gnn.csv.gz"), "-o", str(path))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertRegex(done.stdout, r"gnn\.html: \d\.\d MiB\n")
+        self.assertRegex(done.stdout, r"gnn\.html: \d+\.\d\d KiB\n")
         self.assertIn("17.19 GiB", str(json_of(path.read_text())["facts"]))
+
+    def test_the_size_of_a_small_page_has_a_smaller_unit(self) -> None:
+        trace, path = self.folder / "small.csv", self.folder / "small.html"
+        trace.write_text("op,id,bytes,stream,time_us\na,1,3000000,0,0\nf,1,0,0,9\n")
+        done = run("-m", "vpmm", "report", str(trace), "-o", str(path))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, f"{path}: {path.stat().st_size / 1024:.2f} KiB\n")
 
     @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_a_binary_recording_is_told_as_text(self) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from vpmm import convert, reporting
+from vpmm.units import bytes_text
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
             reporting.write_page(story, path)
-            print(f"{path}: {path.stat().st_size / (1 << 20):.1f} MiB", file=sys.stderr if options.text else sys.stdout)
+            print(f"{path}: {bytes_text(path.stat().st_size)}", file=sys.stderr if options.text else sys.stdout)
     except OverflowError:
         raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None
     finally:
