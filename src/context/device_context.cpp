@@ -38,14 +38,15 @@ Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request, const 
   CallLog::By by;
   Result<DevicePtr> result = allocate_or_call_back(request, bound, by);
   if (result) return result;
-  if (result.error().code == ErrorCode::out_of_memory && lacks_gpu_memory(request))
-    explain_shortage(request, result.error());
+  const bool is_shortage = result.error().code == ErrorCode::out_of_memory;
+  if (is_shortage && lacks_gpu_memory(request)) explain_shortage(request, result.error());
   std::shared_ptr<observe::TraceWriter> writer;
   {
     const PoolLock lock(mutex_);
     ++failed_allocations_;
+    if (is_shortage) sample_figures();  // the recording has pending and free memory of this moment
     recorder_.failed(request, result.error(), by);
-    if (result.error().code == ErrorCode::out_of_memory) writer = recorder_.writer();
+    if (is_shortage) writer = recorder_.writer();
   }
   if (writer) writer->wait_until_written(kLongestForShortage);  // for many programs end now
   return result;

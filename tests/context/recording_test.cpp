@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <filesystem>
@@ -153,6 +154,28 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace.value().failed, 1u) << "a mistake is not replayed";
   EXPECT_EQ(trace.value().capacity, 4 * kPage);
+}
+
+TEST_F(Recorded, a_shortage_has_the_figures_of_its_moment_before_it) {
+  WorldOptions options = page_world();
+  options.config.capacity = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  start(world);
+  const DevicePtr first = world.allocate(2 * kPage, stream);
+  world.allocate(kPage, stream);
+  world.deallocate(first, stream);
+  EXPECT_FALSE(world.pool().allocate({4 * kPage, 0, stream}).ok());
+  const RecordedFile file = stop(world);
+  const auto is_shortage = [](const RecordedEvent& event) {
+    return event.kind == static_cast<std::uint16_t>(RecordedKind::out_of_memory);
+  };
+  const auto shortage = std::find_if(file.events.begin(), file.events.end(), is_shortage);
+  ASSERT_NE(shortage, file.events.end());
+  const RecordedEvent& sample = *(shortage - 1);
+  ASSERT_EQ(sample.kind, static_cast<std::uint16_t>(RecordedKind::sample));
+  EXPECT_EQ(sample.time_ns, shortage->time_ns);
+  EXPECT_EQ(sample.value, 2 * kPage) << "is free";
 }
 
 TEST_F(Recorded, marks_stand_between_the_calls) {

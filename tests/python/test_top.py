@@ -62,6 +62,13 @@ class Frame(unittest.TestCase):
             self.assertRegex(text, rf"(?m)^{name} +{size} +\[")
         self.assertIn("peak live 40.00 MiB of 128.00 MiB that it may have", text)
 
+    def test_pending_and_free_memory_of_an_earlier_moment_have_its_time(self) -> None:
+        self.assertIn("pending and free are of 9.00 s\n", shown(sample()), "the failure is 5 ns later")
+        recording = sample()
+        recording.events.append(Event(Kind.SAMPLE, 9 * SECOND + 5, 64 * MIB, 0, 28 * MIB))
+        self.assertNotIn("pending and free are of", shown(recording))
+        self.assertIn("pending and free are of 9.00 s\n", shown(recording, now_ns=10 * SECOND))
+
     def test_rates_are_those_of_the_last_two_seconds(self) -> None:
         figures = Figures()
         for number in range(100):
@@ -182,6 +189,13 @@ class Command(Files):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("vpmm top  run.vpmm  pid 7  H200  9.00 s  ended", done.stdout)
         self.assertEqual(done.stdout.count("vpmm top"), 1)
+
+    def test_at_a_failure_it_shows_the_memory_that_the_report_counts(self) -> None:
+        done = run(str(Path(__file__).resolve().parents[2] / "examples/out_of_memory.py"), VPMM_RECORD=str(self.path))
+        self.assertIn("live 35 MiB, free 18 MiB", done.stdout)
+        done = run("-m", "vpmm", "top", "--file", str(self.path), "--once")
+        self.assertRegex(done.stdout, r"(?m)^free +18\.00 MiB +\[")
+        self.assertNotIn("pending and free are of", done.stdout)
 
     def test_it_ends_when_the_recording_has_ended(self) -> None:
         recordings.write(sample(), self.path)

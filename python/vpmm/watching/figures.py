@@ -20,7 +20,7 @@ class Figures:
         self.mapped_bytes = 0
         self.pending_bytes = 0
         self.free_bytes = 0
-        self.has_samples = False
+        self.sampled_ns: int | None = None
         self.by_tag: Counter[int] = Counter()
         self.by_stream: Counter[int | None] = Counter()
         self.last_ns = 0
@@ -39,7 +39,7 @@ class Figures:
             self._freed((event.device, event.address))
         elif kind is Kind.SAMPLE:
             self.mapped_bytes, self.pending_bytes, self.free_bytes = event.address, event.bytes, event.value
-            self.has_samples = True
+            self.sampled_ns = event.time_ns
         elif kind is Kind.MAP and event.value == 1:
             self.mapped_bytes += event.bytes
         elif kind is Kind.UNMAP and event.value == 1:

@@ -39,17 +39,20 @@ def _title(recording: Recording, name: str, now_ns: int, width: int) -> str:
     return "  ".join(printable(part) for part in parts if part)[:width]
 
 
-def _sizes(recording: Recording, figures: Figures, width: int) -> list[str]:
+def _sizes(recording: Recording, figures: Figures, now_ns: int, width: int) -> list[str]:
     capacity = capacity_of(recording)
     shown = [("live", figures.live_bytes)]
-    if figures.mapped_bytes or figures.has_samples:
+    sampled_ns = figures.sampled_ns
+    if figures.mapped_bytes or sampled_ns is not None:
         shown.append(("mapped", figures.mapped_bytes))
-    if figures.has_samples:
+    if sampled_ns is not None:
         shown += [("pending", figures.pending_bytes), ("free", figures.free_bytes)]
     most = max(capacity if capacity < 4 * figures.peak_live_bytes else 0, figures.peak_live_bytes, figures.mapped_bytes)
     bar = min(width - 24, _MOST_BAR)
     lines = [f"{name:<8}{bytes_text(size):>12}  [{_bar(size, most, bar)}]" for name, size in shown]
     of = f" of {bytes_text(capacity)} that it may have" if capacity else ""
+    if sampled_ns is not None and sampled_ns < now_ns:
+        lines.append(f"pending and free are of {duration_text(sampled_ns / 1000)}")
     return [*lines, f"peak live {bytes_text(figures.peak_live_bytes)}{of}; a full bar is {bytes_text(most)}"]
 
 
@@ -115,7 +118,7 @@ def frame(
     what was live at the pictures before."""
     width = max(width, _LEAST_WIDTH)
     now_ns = figures.last_ns if now_ns is None else now_ns
-    lines = [_title(recording, name, now_ns, width), "", *_sizes(recording, figures, width)]
+    lines = [_title(recording, name, now_ns, width), "", *_sizes(recording, figures, now_ns, width)]
     if len(history) > 1:
         lines.append(f"live over time  {spark(history, width - 16)}")
     lines += ["", _rates(figures, now_ns), *_said(recording, figures, width), ""]
