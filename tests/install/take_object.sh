@@ -13,7 +13,7 @@ for word; do
 done
 target=${output##*CMakeFiles/}
 # By name within its target: where the source lies outside the project, the path differs.
-built=$(find "$VPMM_BUILT/CMakeFiles/${target%%/*}" -name "${output##*/}" 2>/dev/null)
+built=$(find "$VPMM_BUILT/CMakeFiles/${target%%/*}" "$VPMM_BUILT/python/CMakeFiles/${target%%/*}" -name "${output##*/}" 2>/dev/null)
 case " $VPMM_COMPILED " in *" ${source#"$VPMM_SOURCE/"} "* | *" $target "*) built= ;; esac
 if [ -n "$output" ] && [ -e "$built" ]; then
   echo "$output:" >"$depends" && exec cp "$built" "$output"

@@ -1,6 +1,7 @@
 """tests: the source distribution has all that a build of the library, the command line and the wheel needs.
 
-VPMM_PACKAGE_PYTHON names the interpreter that has scikit-build-core.
+Objects come from the build that VPMM_BUILD_FOLDER names, but for one, so that little is compiled again.
+VPMM_PACKAGE_PYTHON names the interpreter that has nanobind and scikit-build-core.
 """
 
 from __future__ import annotations
@@ -11,17 +12,26 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from test_install import ROOT, run
+from test_install import BUILD, CLEAN, ROOT, run
+from test_subproject import cached
 
+LAUNCHER = ROOT / "tests/install/take_object.sh"
+COMPILED = "vpmm_observe.dir/src/observe/block_reader.cpp.o vpmm_time.dir/Unity/unity_0_cxx.cxx.o"  # with VPMM_UNITY
 PYTHON = os.environ.get("VPMM_PACKAGE_PYTHON", "")
 BUILT_FROM = ("include", "src", "cli", "cmake", "python")
 
 
-def unpacked_sdist(folder: Path) -> Path:
-    """The tree of a source distribution that is made and unpacked in `folder`."""
+def made_sdist(folder: Path) -> Path:
+    """The archive that is made in `folder`."""
     make = "import os, sys, scikit_build_core.build as b; os.chdir(sys.argv[1]); print(b.build_sdist(sys.argv[2]))"
     run(PYTHON, "-c", make, ROOT, folder)
     (archive,) = folder.glob("vpmm-*.tar.gz")
+    return archive
+
+
+def unpacked_sdist(folder: Path) -> Path:
+    """The tree of a source distribution that is made and unpacked in `folder`."""
+    archive = made_sdist(folder)
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     return folder / archive.name.removesuffix(".tar.gz")
@@ -49,6 +59,21 @@ class SourceDistribution(unittest.TestCase):
         steps = run("ninja", "-C", self.tree / "build", "-t", "commands", "all")
         self.assertIn("libvpmm.so", steps)
         self.assertIn("bin/vpmm", steps)
+
+    def test_pip_makes_a_wheel_of_the_archive_that_python_imports_and_that_has_the_command_line(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="vpmm-from-sdist-")
+        self.addCleanup(folder.cleanup)
+        scratch = Path(folder.name)
+        defined = {"CMAKE_CXX_COMPILER_LAUNCHER": LAUNCHER, "VPMM_UNITY": cached(BUILD)["VPMM_UNITY"]}
+        options = [f"--config-settings=cmake.define.{name}={value}" for name, value in defined.items()]
+        taking = {"VPMM_BUILT": str(BUILD), "VPMM_COMPILED": COMPILED}
+        pip = [PYTHON, "-m", "pip", "install", "--no-deps", "--no-index", "--disable-pip-version-check"]
+        where = ["--no-build-isolation", "--target", scratch / "site", made_sdist(scratch)]
+        run(*pip, *options, *where, environment=CLEAN | taking)
+        installed = CLEAN | {"PYTHONPATH": str(scratch / "site"), "VPMM_DRIVER": "sim"}
+        code = "import vpmm; p = vpmm.Pool(); p.allocate(80, 0); print(vpmm.__file__, p.statistics()['live_bytes'])"
+        self.assertEqual(run(PYTHON, "-c", code, environment=installed), f"{scratch}/site/vpmm/__init__.py 80\n")
+        self.assertIn("driver sim", run(scratch / "site/vpmm/bin/vpmm-native", "info", environment=installed))
 
 
 if __name__ == "__main__":

@@ -91,6 +91,13 @@ class Workflow(unittest.TestCase):
             self.assertIn("release-check", self.jobs[job]["needs"])
         self.assertLessEqual({"check", "wheels", "packages"}, set(self.jobs["release"]["needs"]))
 
+    def test_puts_wheels_the_source_distribution_and_packages_into_the_release(self) -> None:
+        steps = [step for job in ("wheels", "packages") for step in self.jobs[job]["steps"]]
+        made = [step["with"]["name"] for step in steps if "upload-artifact" in step.get("uses", "")]
+        self.assertEqual(made, ["wheel-${{ matrix.python }}", "sdist", "packages"])
+        create = self.jobs["release"]["steps"][-1]["run"]
+        self.assertEqual(re.findall(r"\bfiles/(\S+)/\*", create), ["wheel-*", "sdist", "packages"])
+
     def test_needs_jobs_that_exist(self) -> None:
         for job in self.jobs.values():
             needs = job.get("needs", [])
