@@ -16,7 +16,7 @@ import statistics
 import sys
 import tomllib
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,31 +231,47 @@ class Simulator(unittest.TestCase):
 
     PAGE = 2 << 20
 
-    def rounded_peak(self, trace: str) -> int:
-        """The most that lives, rounded to pages from a page up and to 256 bytes below."""
-        sizes: dict[str, int] = {}
-        live = peak = 0
+    TRACES = ("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train")
+
+    @staticmethod
+    def rows(trace: str) -> Iterator[list[str]]:
         with gzip.open(ROOT / f"bench/traces/{trace}.csv.gz", "rt") as file:
             next(file)
-            for operation, number, asked, *_ in csv.reader(file):
-                if operation == "a":
-                    unit = self.PAGE if int(asked) >= self.PAGE else 256
-                    sizes[number] = -(-int(asked) // unit) * unit
-                    live += sizes[number]
-                    peak = max(peak, live)
-                else:
-                    live -= sizes.pop(number)
+            yield from csv.reader(file)
+
+    def peak(self, trace: str, unit_of: Callable[[int], int]) -> int:
+        """The most that lives, each size rounded up to its unit."""
+        sizes: dict[str, int] = {}
+        live = peak = 0
+        for operation, number, asked, *_ in self.rows(trace):
+            if operation == "a":
+                unit = unit_of(int(asked))
+                sizes[number] = -(-int(asked) // unit) * unit
+                live += sizes[number]
+                peak = max(peak, live)
+            else:
+                live -= sizes.pop(number)
         return peak
+
+    def test_the_page_of_the_traces_has_what_is_in_them(self) -> None:
+        for trace in self.TRACES:
+            made = [row for row in self.rows(trace) if row[0] == "a"]
+            large = sum(int(row[2]) >= self.PAGE for row in made)
+            streams = len({row[3] for row in made})
+            peak = self.peak(trace, lambda _: 1) / (1 << 30)
+            cells = f"{len(made):,} | {large:,} | {streams} | {peak:.2f} GiB |"
+            self.assertRegex(
+                read("bench/traces/README.md"), rf"(?m)^\| `{trace}\.csv\.gz` \| .* \| {re.escape(cells)}$"
+            )
 
     def test_the_table_of_recorded_programs_is_what_the_pool_does(self) -> None:
         golden = {tuple(line.split()[:3]): line for line in read("tests/replay/golden.txt").splitlines()}
-        traces = ["gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"]
-        peaks = {trace: self.rounded_peak(trace) for trace in traces}
+        peaks = {trace: self.peak(trace, lambda size: self.PAGE if size >= self.PAGE else 256) for trace in self.TRACES}
         for label, setting in (("`vpmm`", "balanced"), ("`footprint`", "footprint"), ("`vpmm-page`", "page")):
-            figures = [dict(re.findall(r"(\w+)=(\d+)", golden[trace, setting, "recorded"])) for trace in traces]
+            figures = [dict(re.findall(r"(\w+)=(\d+)", golden[trace, setting, "recorded"])) for trace in self.TRACES]
             cells = [
                 f"{int(figure['mapped']) / peaks[trace]:.3f}, {int(figure['driver_us']) / 1000:.0f} ms"
-                for trace, figure in zip(traces, figures, strict=True)
+                for trace, figure in zip(self.TRACES, figures, strict=True)
             ]
             self.assertIn(f"| {label} | {' | '.join(cells)} |", read("docs/where-it-loses.md"))
 
