@@ -140,7 +140,7 @@ def learn(root: Path) -> Known:
         known.settings |= set(PYTHON_SETTING.findall(read_all(root, ["python/**/*.py"])))
     cli = read_all(root, ["cli/*.cpp", "cli/*.hpp", "python/vpmm/commands/*.py"])
     if cli:
-        known.cli_verbs = set(re.findall(r'add_(?:subcommand|parser)\(\s*"([\w-]+)"', cli))
+        known.cli_verbs = set(re.findall(r'add_(?:subcommand|parser)\(\s*"([\w-]+)"', cli)) | {"help"}
         known.cli_options = set(re.findall(r"--[a-z][\w-]*", cli)) | {"--help", "--version"}
     return known
 
