@@ -13,6 +13,10 @@ void* operator new(std::size_t bytes) {
   if (ptr == nullptr) throw std::bad_alloc();
   return ptr;
 }
+// Sanitizers have one of their own, whose memory is not for free().
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return has_none ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* ptr) noexcept { std::free(ptr); }
 void operator delete(void* ptr, std::size_t) noexcept { std::free(ptr); }
 

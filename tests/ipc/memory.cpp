@@ -60,12 +60,15 @@ void* operator new(std::size_t size) { return vpmm::ipc_test::allocate(size, 0);
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return vpmm::ipc_test::allocate(size, static_cast<std::size_t>(alignment));
 }
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   try {
-    return vpmm::ipc_test::allocate(size, 0);
+    return vpmm::ipc_test::allocate(size, static_cast<std::size_t>(alignment));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+void* operator new(std::size_t size, const std::nothrow_t& tag) noexcept {
+  return operator new (size, std::align_val_t{0}, tag);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
