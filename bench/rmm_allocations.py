@@ -11,6 +11,7 @@ from C++ is the peer `rmm-vpmm` of vpmm_bench.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -19,11 +20,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20}
 THREADS = (1, 8)
+HAS_CUDA = os.environ.get("VPMM_DRIVER") != "sim"
+STREAMS = ("created", "per-thread default") if HAS_CUDA else ("per-thread default",)  # each thread has its own
 POOL_BYTES = 8 << 30
 RESOURCES = ("vpmm", "vpmm-callbacks", "pool", "arena", "cuda-async")
 ROUNDS = 5
@@ -46,25 +50,47 @@ def resource_of(name: str) -> Any:
     return rmm.mr.ArenaMemoryResource(cuda, arena_size=POOL_BYTES)
 
 
-def pairs(resource: Any, size: int, count: int) -> None:
-    """Each thread has its own default stream, as programs with several threads do."""
-    from rmm.pylibrmm.stream import PER_THREAD_DEFAULT_STREAM as STREAM
+def stream_of(kind: str) -> Any:
+    """A stream of the thread that asks."""
+    from rmm.pylibrmm.stream import PER_THREAD_DEFAULT_STREAM, Stream
 
+    return Stream() if kind == "created" else PER_THREAD_DEFAULT_STREAM
+
+
+def make_context_current() -> None:
+    """As it is in a thread that has used CUDA."""
+    if HAS_CUDA:
+        import rmm.mr
+
+        cuda = rmm.mr.CudaMemoryResource()
+        cuda.deallocate(cuda.allocate(256), 256)
+
+
+def pairs(resource: Any, size: int, count: int, stream: Any) -> None:
     for _ in range(count):
-        resource.deallocate(resource.allocate(size, STREAM), size, STREAM)
+        resource.deallocate(resource.allocate(size, stream), size, stream)
+
+
+def of_thread(resource: Any, size: int, count: int, kind: str, begin: Barrier) -> float:
+    """Seconds that one of several threads takes for `count` pairs, once all are ready."""
+    make_context_current()
+    stream = stream_of(kind)
+    pairs(resource, size, count // 10, stream)
+    begin.wait()
+    start = time.perf_counter()
+    pairs(resource, size, count, stream)
+    return time.perf_counter() - start
 
 
 def measure(name: str, count: int) -> dict[str, float]:
     """Microseconds for an allocation and its free, as each thread sees them."""
     resource = resource_of(name)
     figures = {}
-    for threads in THREADS:
+    for kind, threads, (label, size) in itertools.product(STREAMS, THREADS, SIZES.items()):
+        begin = Barrier(threads)
         with ThreadPoolExecutor(threads) as pool:
-            for label, size in SIZES.items():
-                list(pool.map(lambda _, size=size: pairs(resource, size, count // 10), range(threads)))
-                begin = time.perf_counter()
-                list(pool.map(lambda _, size=size: pairs(resource, size, count), range(threads)))
-                figures[f"{label}, {threads} threads"] = (time.perf_counter() - begin) / count * 1e6
+            took = list(pool.map(of_thread, *zip(*[(resource, size, count, kind, begin)] * threads, strict=True)))
+        figures[f"{label}, {threads} threads, {kind}"] = statistics.mean(took) / count * 1e6
     return figures
 
 

@@ -187,7 +187,7 @@ class Benchmark(Rmm):
             self.assertEqual(done.returncode, 0, done.stderr)
             text = Path(folder, "rmm-allocations.md").read_text()
         self.assertIn("| | vpmm | vpmm-callbacks |", text)
-        self.assertRegex(text, r"\| 64 MiB, 8 threads \| [\d.]+ \(")
+        self.assertRegex(text, r"\| 64 MiB, 8 threads, per-thread default \| [\d.]+ \(")
 
 
 class Installing(Rmm):
