@@ -63,6 +63,19 @@ class Dev(unittest.TestCase):
         self.assertNotIn("golden", help_of_clean.stdout)
         self.assertTrue((self.folder / "build").exists())
 
+    def test_what_a_verb_does_not_take_is_refused_before_it_does_anything(self) -> None:
+        for words, complaint in (
+            (["asan", "pool"], "asan takes no arguments: pool"),
+            (["docs", "x", "y"], "docs takes no arguments: x y"),
+            (["clean", "pool"], "clean takes --all or nothing: pool"),
+            (["build", "--nosuch"], "build takes a preset and targets: --nosuch"),
+        ):
+            done = self.dev(*words)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", f"dev: {complaint}\n"), words)
+
+    def test_help_is_asked_for_anywhere(self) -> None:
+        self.assertEqual(self.dev("tidy", "extra", "--help").stdout, self.dev("tidy", "-h").stdout)
+
     def test_a_verb_that_is_none_is_named_and_fails(self) -> None:
         for words in ["fly"], ["fly", "--help"]:
             answer = self.dev(*words)
