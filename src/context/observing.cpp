@@ -100,7 +100,11 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   driver::MemInfo info;
   if (device_.driver.mem_get_info(info) != driver::CuResult::success) return 0;
   if (!prover_.may_record_context_event()) return 0;
-  const Bytes in_use = device_.pool == nullptr ? 0 : device_.pool->wanted_bytes();
+  Bytes in_use = 0;
+  if (device_.pool != nullptr) {
+    device_.pool->set_cached_bytes(device_.small->cached_bytes());
+    in_use = device_.pool->wanted_bytes();
+  }
   const Bytes held = footprint_.held();
   const std::optional<Bytes> capacity = footprint_.capacity();
   const Bytes wanted = round_up(bytes, device_.page_size);

@@ -72,12 +72,14 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
+    pool.set_cached_bytes(device_.small->cached_bytes());
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);
     if (found) return *found;
     VPMM_TRY_ASSIGN(found, pool.find_waiting(job.request, job.caller, effort));
     if (found) return *found;
     if (is_first) ++misses_;
+    pool.set_cached_bytes(device_.small->cached_bytes());
     prepare_growth(job);
     if (job.request.in_one_chunk && effort == Effort::by_policy) {
       // The pool may grow all the same where nothing could be given back; only a broken context is told.
@@ -111,6 +113,8 @@ bool SlowPath::flush(const Job& job, Effort effort) {
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
   if (!may_fit) return false;
   small.want_events(job.caller.timeline);
+  // Note [Streams that work side by side]
+  if (effort == Effort::by_policy && !job.is_for_parts && small.may_grow_instead(job.request, job.caller)) return false;
   if (small.steal(job.caller, job.request.size)) return true;
   return effort == Effort::by_policy ? small.flush_for_pages(job.caller) : small.flush();
 }
@@ -172,7 +176,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
       const Bytes own = caller.timeline == nullptr ? 0 : small.pending_bytes(caller.timeline->id);
       if ((small.pending_bytes() > own && prover_.prove_now()) || is_back) continue;
     }
-    const Result<Placed> page = place({lock, small.next_page(), caller});
+    const Result<Placed> page = place({lock, small.next_page(), caller, true});
     if (!page) {
       if (page.error().code != ErrorCode::out_of_memory) return page.error();
       // What came back meanwhile, or was waited for in vain, may have been parts of pages.

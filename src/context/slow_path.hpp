@@ -28,6 +28,7 @@ class SlowPath {
     MutexLock& lock;
     const pool::PageRequest& request;
     const pool::Caller& caller;
+    bool is_for_parts = false;  // a page to cut, and not the user's
   };
   Result<pool::Placed> place(const Job& job) VPMM_REQUIRES(pool_lock);
   // Below a page.

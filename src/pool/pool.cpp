@@ -289,6 +289,11 @@ Result<std::uint64_t> Pool::delay_until(const Plan& plan, const Caller& caller, 
   return began_ns + GrowDelay::longest_ns(on_its_way(plan, caller), mapped_bytes());
 }
 
+bool Pool::may_grow_early(Bytes size) const {
+  const Bytes peak = std::max(peak_live_, live_bytes() + size);
+  return size <= std::min(early_growth(peak), room_.below_capacity(memory_.claimed_bytes()));
+}
+
 bool Pool::would_set_record(const PageRequest& request, const Caller& caller) const {
   if (!grows_past_peak(request.size) || request.size <= early_growth(peak_live_)) return false;
   const Bytes own = caller.own() ? pending_bytes(*caller.own()) : 0;

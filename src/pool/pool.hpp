@@ -82,6 +82,8 @@ class Pool {
   // What find() did not find: by moving idle chunks, splitting one, or creating. `began_ns`: when the request did.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
                      std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
+  // Whether early growth has room for as much.
+  bool may_grow_early(Bytes size) const VPMM_REQUIRES(pool_lock);
   // Whether map() would probably create memory beyond the most that was ever mapped.
   bool would_set_record(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
@@ -130,13 +132,9 @@ class Pool {
   Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.chunk_bytes(); }
   Bytes idle_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.bytes(region::RegionState::free); }
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.bytes(region::RegionState::allocated); }
-  // Allocated, less what streams keep for their own next requests where that does not count as use. Of several streams
-  // it does: what each keeps it would else have to fetch from the others, again and again.
-  Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
-    const Bytes kept = memory_.timelines.stream_count() > 1 ? 0 : cached_bytes_;
-    return used_bytes() - std::min(used_bytes(), kept);
-  }
-  // Told by whoever keeps it.
+  // Allocated, less what streams keep for their own next requests.
+  Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) { return used_bytes() - std::min(used_bytes(), cached_bytes_); }
+  // Told by whoever keeps it, before each look for memory.
   void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
   Bytes slack_bytes() const VPMM_REQUIRES(pool_lock) { return slack_; }  // of what is used
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }

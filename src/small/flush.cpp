@@ -81,6 +81,17 @@ bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
   return cached > 0 && cached >= worth && flush(FreePages::where_many);
 }
 
+bool SmallPool::may_grow_instead(const pool::PageRequest& request, const Caller& caller) {
+  if (!caller.own() || !may_be_cached(request.size, kGrain)) return false;
+  return cached_bytes() > cache_of(*caller.timeline).cached_bytes() && pool_.may_grow_early(request.size);
+}
+
+Bytes SmallPool::cached_bytes() {
+  Bytes bytes = 0;
+  for (const StreamCache& cache : caches_.all()) bytes += cache.cached_bytes();
+  return bytes;
+}
+
 bool SmallPool::flush_one(const Caller& caller, Bytes size) {
   if (caller.timeline == nullptr) return false;
   StreamCache& cache = cache_of(*caller.timeline);

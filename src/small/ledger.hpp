@@ -32,9 +32,7 @@ class Ledger {
   const Tally& of_pages() const VPMM_REQUIRES(pool_lock) { return of_pages_; }
 
   void note(StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock) {
-    requested_ += cache.tally.requested - std::exchange(cache.noted.requested, cache.tally.requested);
-    cached_ += cache.cached_bytes() - std::exchange(cache.noted.cached, cache.cached_bytes());
-    pool_.set_cached_bytes(cached_);
+    requested_ += cache.tally.requested - std::exchange(cache.noted, cache.tally.requested);
   }
   // Before something of the cache ends through the pool's lock.
   void note_peak(StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock) {
@@ -56,7 +54,6 @@ class Ledger {
   Tally of_pages_ VPMM_GUARDED_BY(pool_lock);
   Tally of_stretches_ VPMM_GUARDED_BY(pool_lock);
   std::int64_t requested_ VPMM_GUARDED_BY(pool_lock) = 0;  // sum of what was noted of the caches
-  Bytes cached_ VPMM_GUARDED_BY(pool_lock) = 0;            // likewise
   Bytes peak_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 

@@ -149,8 +149,15 @@ class SmallPool {
   void block_begins(Bytes requested, Bytes size) VPMM_REQUIRES(pool_lock) { ledger_.block_begins(requested, size); }
   void block_ends(Bytes requested, Bytes size) VPMM_REQUIRES(pool_lock) { ledger_.block_ends(requested, size); }
 
+  // What caches keep, as it was at some time during the call.
+  Bytes cached_bytes() VPMM_REQUIRES(pool_lock);
   // All that caches keep comes back. True: something did.
   bool flush() VPMM_REQUIRES(pool_lock);
+  // Note [Streams that work side by side]
+  // Each of them keeps what it freed for its own next requests. If one takes it from another, the other soon comes for
+  // it: every such call takes the pool's lock, and a call that waits for it may sleep. So as far as early growth goes,
+  // a request that caches serve gets new memory instead.
+  bool may_grow_instead(const pool::PageRequest& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // What the caller's own cache keeps comes back, or else, if it is enough, what all others keep: for whole pages, or
   // for parts of pages.
   bool flush_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -61,10 +61,7 @@ class alignas(kCacheLine) StreamCache {
   Tally tally VPMM_GUARDED_BY(cache_lock);
   std::uint64_t activity VPMM_GUARDED_BY(cache_lock) = 0;  // calls of the stream under the pool's lock
   std::uint64_t calls_seen VPMM_GUARDED_BY(cache_lock) = 0;
-  struct Noted {
-    std::int64_t requested = 0;  // of the tally
-    Bytes cached = 0;
-  } noted VPMM_GUARDED_BY(pool_lock);  // in the ledger
+  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;  // in the ledger, of the tally
   CachedPages pages VPMM_GUARDED_BY(cache_lock);
   Sum cached_pages_bytes;  // of `pages`
   StreamSegments segments;

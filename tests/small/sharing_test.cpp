@@ -245,9 +245,16 @@ TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
+// With it streams take nothing from each other at first: tests/context/side_by_side_test.cpp.
+WorldOptions without_early_growth() {
+  WorldOptions options = adaptive_world();
+  options.config.prefer = pool::Prefer::footprint;
+  return options;
+}
+
 // Of ten allocations that A freed and is done with, B's miss brings one and half of the others into B's cache.
 TEST(SharingPages, who_takes_one_takes_half) {
-  PoolWorld world(adaptive_world());
+  PoolWorld world(without_early_growth());
   const StreamHandle a = world.stream();
   const StreamHandle b = world.stream();
   constexpr Bytes kBytes = 2 * kPage;
@@ -288,7 +295,7 @@ TEST(SharingPages, who_takes_one_takes_half) {
 // A keeps two allocations and C ten: B's miss is C's to help, whoever of them became known first.
 TEST(SharingPages, who_keeps_most_gives) {
   for (const bool is_a_first : {true, false}) {
-    PoolWorld world(adaptive_world());
+    PoolWorld world(without_early_growth());
     const StreamHandle a = world.stream();
     const StreamHandle b = world.stream();
     const StreamHandle c = world.stream();
