@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON_SUITES = ["tests/tools", "tests/docs", "tests/install", "tests/cli", "tests/cuda_mr"]
+PYTHON_SUITES = ["tests/install", "tests/docs", "tests/cuda_mr", "tests/cli", "tests/tools"]  # the first is the longest
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
@@ -230,12 +230,13 @@ class Run:
 
 def python_runs(chosen: Choice, packages: list[Path], torch: Path | None) -> list[Run]:
     """The longest ones first."""
+    here = Path(sys.executable)
     runs = [Run(suite, path) for path in packages for suite in chosen.python_in(PACKAGE_SUITE)]
+    runs += [Run(suite, here, needs_package=False) for suite in chosen.python_in(PYTHON_SUITES[0])]
     if torch is not None:
         runs += [Run(suite, torch, (*TORCH_LAUNCHER, "--vpmm")) for suite in chosen.python_in(TORCH_VPMM_SUITE)]
         runs += [Run(suite, torch, TORCH_LAUNCHER) for suite in chosen.python_in(TORCH_SUITE)]
-    here = Path(sys.executable)
-    for folder in PYTHON_SUITES:
+    for folder in PYTHON_SUITES[1:]:
         runs += [Run(suite, here, needs_package=False) for suite in chosen.python_in(folder)]
     return runs
 

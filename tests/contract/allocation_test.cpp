@@ -4,7 +4,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::allocation_test {
 namespace {
 
 using driver::MemPoolAttribute;
@@ -176,4 +176,4 @@ TEST_P(PoolContract, more_than_the_device_has_is_out_of_memory) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::allocation_test

@@ -5,7 +5,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::capture_limits_test {
 namespace {
 
 using driver::GraphHandle;
@@ -307,4 +307,4 @@ TEST_P(CaptureLimits, a_blocking_copy_breaks_the_capture_of_a_blocking_stream_as
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::capture_limits_test

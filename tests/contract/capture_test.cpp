@@ -6,7 +6,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::capture_test {
 namespace {
 
 using driver::GraphExecHandle;
@@ -349,4 +349,4 @@ TEST_P(UserObjects, an_object_can_be_given_to_the_graph_of_a_capture_in_progress
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::capture_test

@@ -9,7 +9,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::chunk_sharing_test {
 namespace {
 
 using ::testing::ExitedWithCode;
@@ -151,4 +151,4 @@ TEST_P(ChunkSharingContract, a_descriptor_of_something_else_is_refused) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::chunk_sharing_test

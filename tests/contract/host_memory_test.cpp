@@ -7,7 +7,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::host_memory_test {
 namespace {
 
 using driver::kHostMemoryDeviceMap;
@@ -230,4 +230,4 @@ TEST_P(AddressRangeContract, what_the_driver_did_not_give_is_not_found) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::host_memory_test

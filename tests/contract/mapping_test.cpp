@@ -5,7 +5,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::mapping_test {
 namespace {
 
 using driver::AccessDescriptor;
@@ -315,4 +315,4 @@ TEST_P(MappingContract, peers_get_access_only_if_they_exist) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::mapping_test

@@ -6,7 +6,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::sharing_test {
 namespace {
 
 using driver::IpcMemHandle;
@@ -135,4 +135,4 @@ TEST_P(SharingContract, what_was_not_opened_is_not_closed) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::sharing_test

@@ -4,7 +4,7 @@
 
 #include "support/gpu_test.hpp"
 
-namespace vpmm::test {
+namespace vpmm::test::streams_test {
 namespace {
 
 using driver::kLegacyStream;
@@ -253,4 +253,4 @@ TEST_P(StreamContract, a_context_event_does_not_wait_for_later_work) {
 }
 
 }  // namespace
-}  // namespace vpmm::test
+}  // namespace vpmm::test::streams_test

@@ -7,7 +7,7 @@
 #include "ipc/process.hpp"
 #include "vpmm/vpmm.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::capture_test {
 namespace {
 
 using driver::CaptureMode;
@@ -210,4 +210,4 @@ TEST_F(IpcCapture, of_an_announced_stream_lets_a_copy_be_made_whose_source_is_cl
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::capture_test

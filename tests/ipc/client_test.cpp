@@ -15,7 +15,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::client_test {
 namespace {
 
 using ipc::Channel;
@@ -289,4 +289,4 @@ TEST(IpcExporter, that_talks_about_other_openings_for_ever_fails_the_opening) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::client_test

@@ -9,7 +9,7 @@
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::closing_test {
 namespace {
 
 using driver::sim::Kernel;
@@ -193,4 +193,4 @@ TEST(IpcExports, of_one_range_end_as_often_as_they_were_made) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::closing_test

@@ -8,7 +8,7 @@
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::fault_test {
 namespace {
 
 using driver::Call;
@@ -221,4 +221,4 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::fault_test

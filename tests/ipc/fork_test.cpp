@@ -7,7 +7,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::forking_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 9;
@@ -204,4 +204,4 @@ TEST(IpcFork, children_come_and_go_while_memory_is_opened) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::forking_test

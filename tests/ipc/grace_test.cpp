@@ -12,7 +12,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::grace_test {
 namespace {
 
 using ipc::MessageKind;
@@ -93,4 +93,4 @@ TEST(IpcGrace, is_not_for_one_that_can_be_watched) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::grace_test

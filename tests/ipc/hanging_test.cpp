@@ -6,7 +6,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::hanging_test {
 namespace {
 
 using ipc::MessageKind;
@@ -125,4 +125,4 @@ TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::hanging_test

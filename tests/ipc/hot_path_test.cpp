@@ -5,7 +5,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::hot_path_test {
 namespace {
 
 constexpr std::array<Bytes, 4> kSizes = {64, 1000, 100 * kKiB, 4 * kMiB};
@@ -83,4 +83,4 @@ TEST(IpcHotPath, a_warm_loop_costs_the_same_while_another_allocation_is_shared) 
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::hot_path_test

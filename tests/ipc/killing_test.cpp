@@ -3,7 +3,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::killing_test {
 namespace {
 
 using ipc::MessageKind;
@@ -235,4 +235,4 @@ TEST(IpcKilledExporter, while_the_importer_closes_lets_it_close) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::killing_test

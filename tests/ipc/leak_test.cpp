@@ -3,7 +3,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::leak_test {
 namespace {
 
 // An exporter lets go of a connection when it hears of its end.
@@ -72,4 +72,4 @@ TEST(IpcLeaks, a_thousand_exports_are_ended_and_leave_nothing) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::leak_test

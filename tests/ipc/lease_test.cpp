@@ -6,7 +6,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::lease_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 5;
@@ -268,4 +268,4 @@ TEST(IpcLease, ending_the_export_of_live_memory_changes_nothing_for_the_others) 
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::lease_test

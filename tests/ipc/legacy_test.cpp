@@ -5,7 +5,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::legacy_memory_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 7;
@@ -181,4 +181,4 @@ TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) 
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::legacy_memory_test

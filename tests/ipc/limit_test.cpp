@@ -7,7 +7,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::limit_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 2;
@@ -206,4 +206,4 @@ TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_o
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::limit_test

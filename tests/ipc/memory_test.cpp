@@ -11,7 +11,7 @@
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::memory_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 13;
@@ -291,4 +291,4 @@ TEST_F(IpcHostMemoryOfImporter, that_is_short_in_a_deferred_closing_is_made_up_f
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::memory_test

@@ -9,7 +9,7 @@
 #include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::pool_test {
 namespace {
 
 using driver::Call;
@@ -83,4 +83,4 @@ TEST(IpcPool, that_goes_in_the_middle_of_a_delivery_is_not_mixed_up_with_the_nex
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::pool_test

@@ -12,7 +12,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::protocol_test {
 namespace {
 
 using ipc::Channel;
@@ -331,4 +331,4 @@ TEST(IpcProtocolOfExporter, chunks_that_are_none_fail_the_opening) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::protocol_test

@@ -7,7 +7,7 @@
 
 #include "ipc/process.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::sharing_test {
 namespace {
 
 constexpr std::uint64_t kMine = 1;
@@ -251,4 +251,4 @@ TEST(IpcSharing, a_pool_of_its_own_shares_and_ends_while_others_have_its_memory)
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::sharing_test

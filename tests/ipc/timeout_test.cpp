@@ -3,7 +3,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::timeout_test {
 namespace {
 
 using ipc::MessageKind;
@@ -103,4 +103,4 @@ TEST(IpcTimeout, settings_out_of_range_are_named) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::timeout_test

@@ -9,7 +9,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::token_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 6;
@@ -148,4 +148,4 @@ TEST_F(IpcToken, sets_every_byte_of_the_handle) {
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::token_test

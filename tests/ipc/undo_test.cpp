@@ -8,7 +8,7 @@
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::undo_test {
 namespace {
 
 using driver::Call;
@@ -157,4 +157,4 @@ INSTANTIATE_TEST_SUITE_P(InAProcess, IpcUndo, testing::Values(Own::nothing, Own:
                          [](const auto& own) { return own.param == Own::pool ? "with_a_pool" : "without_a_pool"; });
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::undo_test

@@ -12,7 +12,7 @@
 
 #include "ipc/raw.hpp"
 
-namespace vpmm::ipc_test {
+namespace vpmm::ipc_test::user_test {
 namespace {
 
 using ipc::MessageKind;
@@ -171,4 +171,4 @@ TEST_F(IpcUser, who_has_too_many_descriptors_on_their_way_serves_everybody_in_th
 }
 
 }  // namespace
-}  // namespace vpmm::ipc_test
+}  // namespace vpmm::ipc_test::user_test
