@@ -136,7 +136,7 @@ class Fitter {
 Result<void> fit_traces(const FitArguments& options) {
   VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
   Fitter fitter(options, config);
-  const Result<void> done = fitter.run();
+  Result<void> done = fitter.run();
   fitter.print_table();  // what was done before an error, too
   return done;
 }

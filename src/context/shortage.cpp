@@ -24,6 +24,7 @@ std::string name_of_stream(std::uint64_t stream) { return stream == 0 ? "no stre
 template <typename Number>
 std::vector<Holding> sorted(const std::map<Number, Holding>& sums) {
   std::vector<Holding> holders;
+  holders.reserve(sums.size());
   for (const auto& [number, holder] : sums) holders.push_back(holder);
   std::stable_sort(holders.begin(), holders.end(),
                    [](const Holding& a, const Holding& b) { return a.bytes > b.bytes; });
