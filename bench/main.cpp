@@ -22,6 +22,7 @@ Part add_hot_path(CLI::App& part) {
   part.add_option("--repeats", settings->repeats, "measurements of each case");
   part.add_option("--threads", settings->threads, "thread counts to measure")->delimiter(',');
   part.add_option("--only", settings->only, "cases whose name holds this");
+  part.add_option("--operations", settings->operations, "of each measurement, instead of its length");
   return [settings](const Run& run) { run_hot_path(run, *settings); };
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct HotPathSettings {  // micro/hot_path.cpp
   double settling_seconds = 0.3;  // of warming up, after that
   double finish_seconds = 3;
   std::vector<int> threads = {1, 2, 4, 8};
-  std::string only;  // cases whose name holds this
+  std::string only;              // cases whose name holds this
+  std::uint64_t operations = 0;  // of one measurement, without limits of time; 0: as many as round_ms allows
 };
 void run_hot_path(const Run& run, const HotPathSettings& settings);
 

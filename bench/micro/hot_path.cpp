@@ -59,8 +59,9 @@ class Worker {
     for (Slot& slot : slots_) fill(slot);
     for (std::size_t& victim : upcoming_) victim = slots_.empty() ? 0 : random_.below(slots_.size());
   }
-  // Operations done until `stop` is set or `limit` are done.
-  std::uint64_t run(const std::atomic<bool>& stop, std::uint64_t limit) {
+  // Operations done until `stop` is set or `limit` are done. tools/bench_instructions.py counts its instructions by
+  // name.
+  [[gnu::noinline]] std::uint64_t run(const std::atomic<bool>& stop, std::uint64_t limit) {
     std::uint64_t done = 0;
     while (done < limit && !stop.load(std::memory_order_relaxed)) {
       for (int i = 0; i < kBetweenLooks; ++i) slots_.empty() ? pair() : replace();
@@ -228,15 +229,20 @@ class Crew {
   std::uint64_t limit_ = 0;
 };
 
+constexpr double kLongSeconds = 3600;
+
 // False: the process is of no more use to other cases.
 bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const HotPathSettings& settings) {
   Crew crew(run.peer, what, threads);
   // Everything has been replaced twice, and more often where that takes no time.
   const std::uint64_t twice = std::max<std::uint64_t>(2 * what.live, 10'000);
-  crew.measure(settings.warm_up_seconds, twice);
-  crew.measure(settings.settling_seconds, std::numeric_limits<std::uint64_t>::max());
+  const bool is_counted = settings.operations > 0;
+  constexpr std::uint64_t kEndless = std::numeric_limits<std::uint64_t>::max();
+  crew.measure(is_counted ? kLongSeconds : settings.warm_up_seconds, twice);
+  if (!is_counted) crew.measure(settings.settling_seconds, kEndless);
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    const double ns = crew.measure(settings.round_ms * 1e-3, std::numeric_limits<std::uint64_t>::max());
+    const double ns =
+        is_counted ? crew.measure(kLongSeconds, settings.operations) : crew.measure(settings.round_ms * 1e-3, kEndless);
     samples.add({what.name, "time", "ns", ns, repeat, threads});
   }
   if (crew.refused() > 0) {
