@@ -520,7 +520,7 @@ VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records the pool to a file that `vpmm replay` reads. A name that ends in .csv or .csv.gz records allocations and
- * frees as lines; any other name records all events, in blocks. A recording that is not stopped is finished when the
+ * frees as lines, plain or compressed; any other name records all events, in blocks. A recording that is not stopped is finished when the
  * process exits; if the process aborts, the file lacks the last calls. A file that stops accepting data delays calls
  * once, for at most a second; then calls are dropped, and vpmm_record_stop returns VPMM_ERROR_BAD_FILE and reports the
  * number dropped, or, after ten seconds, that the file is not finished. A call that writes lines to a pipe waits until

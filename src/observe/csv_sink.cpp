@@ -1,4 +1,4 @@
-// observe: a recording as a gzip file of lines, `op,id,bytes,stream,time_us`: allocations and frees alone.
+// observe: a recording as lines, plain or in a gzip file, `op,id,bytes,stream,time_us`: allocations and frees alone.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -19,7 +19,7 @@ namespace {
 // More than zlib is given between two flushes, so that nothing but a flush reaches the file.
 constexpr unsigned kBufferBytes = 256 * 1024;
 
-// A gzip file that remembers its first error.
+// A file of zlib's, compressed or plain, that remembers its first error.
 class GzipFile {
  public:
   // `file` writes to what `own` is, and is closed with it.
@@ -34,7 +34,7 @@ class GzipFile {
     if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) <= 0) keep_error(gzerror_text());
   }
 
-  // After it, a file that ends here inflates to all that was written.
+  // After it, a file that ends here holds all that was written.
   void flush() {
     if (gzflush(file_, Z_SYNC_FLUSH) != Z_OK) keep_error(gzerror_text());
   }
@@ -138,9 +138,9 @@ void CsvSink::write(const QueuedEvent& event) {
 }  // namespace
 
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns) {
-  // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a quarter.
+  // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a quarter. T: plain.
   VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::write));
-  gzFile file = gzdopen(own->descriptor(), "wb1");
+  gzFile file = gzdopen(own->descriptor(), path.ends_with(".gz") ? "wb1" : "wbT");
   if (file == nullptr)
     return Error{ErrorCode::host_out_of_memory, fmt::format("{}: no memory to compress a recording", path)};
   gzbuffer(file, kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same

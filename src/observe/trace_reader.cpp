@@ -38,16 +38,15 @@ class LineReader {
   LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
       : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
 
-  // None: the end of the file. A line that a cut stream ends in is left out.
+  // None: the end of the file. A last line without a line feed is left out: its writer may have been killed inside it.
   Result<std::optional<std::string_view>> next() {
     ++position_.line;
     std::size_t length = 0;
     while ((length = unread().find('\n')) == std::string_view::npos && unread().size() <= kLongestLine) {
       VPMM_TRY_ASSIGN(const bool is_end, read_on());
       if (!is_end) continue;
-      if (unread().empty() || is_cut()) return std::optional<std::string_view>();
-      length = unread().size();
-      break;
+      has_partial_line_ = !unread().empty();
+      return std::optional<std::string_view>();
     }
     const std::string_view line = unread().substr(0, length);
     if (line.size() > kLongestLine || line.find('\0') != std::string_view::npos)
@@ -59,7 +58,7 @@ class LineReader {
     return std::optional(line);
   }
   const Position& position() const { return position_; }
-  bool is_cut() const { return input_->is_cut(); }
+  bool is_cut() const { return has_partial_line_ || input_->is_cut(); }
 
  private:
   std::string_view unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
@@ -79,6 +78,7 @@ class LineReader {
   std::vector<char> buffer_;
   std::size_t begin_ = 0;  // of what next() has not handed out
   std::size_t end_ = 0;
+  bool has_partial_line_ = false;
 };
 
 using Columns = std::array<std::string_view, kColumns>;
@@ -176,11 +176,12 @@ class TraceBuilder {
 Result<void> check_header(const std::optional<std::string_view>& header, const LineReader& lines) {
   if (header == kHeader) return {};
   const Position& position = lines.position();
-  if (!header && lines.is_cut()) return position.error("the compressed data is cut short inside the first line");
+  if (!header && lines.is_cut()) return position.error("the file is cut short inside its first line");
   if (!header) return position.error("the file is empty");
   if (header->starts_with(kByteOrderMark))
     return position.error(fmt::format("the file begins with a byte order mark (EF BB BF), not with `{}`", kHeader));
-  return position.error(fmt::format("the first line must be `{}`", kHeader));
+  return position.error(
+      fmt::format("the first line must be `{}`; `vpmm convert` reads the files of other programs", kHeader));
 }
 
 Result<Trace> read_lines(const std::string& path, const std::string& name, std::unique_ptr<GzipInput> input) {
@@ -196,7 +197,7 @@ Result<Trace> read_lines(const std::string& path, const std::string& name, std::
   Trace trace = builder.take();
   if (lines.is_cut()) {
     trace.warning =
-        fmt::format("{}: the file is cut short, for its recording was not stopped: {} whole lines were read", path,
+        fmt::format("{}: the file is cut short, or its last line has no line end: {} whole lines were read", path,
                     trace.events.size() + 1);
   }
   return trace;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -82,9 +83,22 @@ void expect_small(const Result<Trace>& trace) {
 
 TEST_F(TraceFile, is_read_plain) { expect_small(read_trace(write(kSmall))); }
 TEST_F(TraceFile, is_read_gzipped) { expect_small(read_trace(write_gzip(kSmall))); }
-TEST_F(TraceFile, may_end_without_a_line_feed) {
+TEST_F(TraceFile, that_a_killed_program_left_is_read_up_to_its_last_whole_line_with_a_warning) {
   const std::string text(kSmall);
-  expect_small(read_trace(write(text.substr(0, text.size() - 1))));
+  const std::size_t header = text.find('\n') + 1;
+  for (std::size_t size = header; size <= text.size(); ++size) {
+    const std::string begun = text.substr(0, size);
+    const auto whole = static_cast<std::size_t>(std::count(begun.begin(), begun.end(), '\n'));
+    for (const std::string& file : {write(begun), write_gzip(begun)}) {
+      const auto trace = read_trace(file);
+      ASSERT_TRUE(trace.ok()) << trace.error().message;
+      EXPECT_EQ(trace.value().events.size(), whole - 1);
+      EXPECT_EQ(trace.value().warning, begun.back() == '\n'
+                                           ? ""
+                                           : file + ": the file is cut short, or its last line has no line end: " +
+                                                 std::to_string(whole) + " whole lines were read");
+    }
+  }
 }
 TEST_F(TraceFile, is_named_without_its_folder) { EXPECT_EQ(read_trace(write(kSmall)).value().name, "t.csv"); }
 TEST_F(TraceFile, may_hold_no_event) {
@@ -101,10 +115,11 @@ TEST_F(TraceFile, that_is_missing_is_refused_by_name) {
 TEST_F(TraceFile, that_is_a_folder_is_refused) { EXPECT_FALSE(read_trace(folder_.string()).ok()); }
 
 TEST_F(TraceFile, with_another_header_is_refused) {
-  for (const char* text : {"\n", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us "}) {
+  for (const char* text : {"\n", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us \n"}) {
     const auto trace = read_trace(write(text));
     ASSERT_FALSE(trace.ok()) << text;
-    EXPECT_EQ(trace.error().message, path("t.csv") + ":1: the first line must be `op,id,bytes,stream,time_us`");
+    EXPECT_EQ(trace.error().message, path("t.csv") + ":1: the first line must be `op,id,bytes,stream,time_us`; "
+                                            "`vpmm convert` reads the files of other programs");
   }
 }
 
@@ -169,7 +184,7 @@ TEST_F(TraceFile, that_is_compressed_and_cut_is_read_to_its_last_whole_line_with
     const auto& events = trace.value().events;
     ASSERT_GT(events.size(), 1000u);
     for (std::size_t i = 4; i < events.size(); ++i) ASSERT_EQ(events[i].bytes, (i + 96) * 7919) << "a line was cut";
-    EXPECT_EQ(trace.value().warning, file + ": the file is cut short, for its recording was not stopped: " +
+    EXPECT_EQ(trace.value().warning, file + ": the file is cut short, or its last line has no line end: " +
                                          std::to_string(events.size() + 1) + " whole lines were read");
   }
 }
@@ -182,8 +197,10 @@ TEST_F(TraceFile, that_is_cut_inside_the_header_is_refused) {
     std::filesystem::resize_file(file, static_cast<std::uintmax_t>(size));
     const auto trace = read_trace(file);
     ASSERT_FALSE(trace.ok()) << size;
-    EXPECT_EQ(trace.error().message, file + ":1: the compressed data is cut short inside the first line");
+    EXPECT_EQ(trace.error().message, file + ":1: the file is cut short inside its first line");
   }
+  const std::string plain = write("op,id,bytes,str");
+  EXPECT_EQ(read_trace(plain).error().message, plain + ":1: the file is cut short inside its first line");
 }
 
 TEST_F(TraceFile, refuses_compressed_data_that_is_damaged) {
@@ -217,6 +234,21 @@ TEST_F(TraceFile, refuses_what_follows_the_compressed_data) {
     ASSERT_FALSE(trace.ok());
     EXPECT_EQ(trace.error().message,
               file + ":6: something that is not compressed follows the end of the compressed data");
+  }
+}
+
+TEST_F(TraceFile, of_a_recording_is_plain_or_compressed_as_its_name_says) {
+  for (const char* name : {"run.csv", "run.csv.gz"}) {
+    const std::string file = path(name);
+    auto program = RecordedProgram::create(file, 0);
+    ASSERT_TRUE(program.ok()) << program.error().message;
+    program.value()->record_allocate(DevicePtr{0x1000}, 64, 1, 1);
+    ASSERT_TRUE(program.value()->close().ok());
+    std::ifstream input(file, std::ios::binary);
+    const std::string content{std::istreambuf_iterator<char>(input), {}};
+    EXPECT_EQ(content.starts_with("op,id,bytes,stream,time_us\na,0,64,0,"), file.ends_with(".csv")) << content;
+    EXPECT_EQ(content.starts_with("\x1f\x8b"), file.ends_with(".gz"));
+    EXPECT_EQ(read_trace(file).value().allocations, 1u);
   }
 }
 

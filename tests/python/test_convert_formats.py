@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import pickle
+import pickletools
+import re
 import sqlite3
 import unittest
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from vpmm import convert
+from vpmm import convert, recordings
 from vpmm.convert import nsight, perfetto, rmm, window
 from vpmm.convert.build import consistent
 from vpmm.recordings import BadFile, Event, Kind, Recording
@@ -30,7 +34,7 @@ Free,1,0x7f0000000000,0,0,0,0,0,0.75,0.7501,0.0001,a.py:4
 
 
 def read_log(text: str, name: str = "log.csv") -> Recording:
-    return rmm.read(iter(text.splitlines(keepends=True)), name)
+    return rmm.read(text.encode(), name)
 
 
 def facts(recording: Recording) -> list[tuple[object, ...]]:
@@ -52,6 +56,43 @@ class RmmLogs(ConvertCase):
         )
         self.assertEqual(recording.streams, {0: "0", 1: "0x7ffd0010"})
         self.assertEqual(recording.threads, {0: "7", 1: "8"})
+
+    def test_a_line_from_before_midnight_that_comes_after_it_adds_no_day(self) -> None:
+        clocks = ["23:59:59.5", "00:00:00.5", "23:59:59.9", "00:00:01.5", "13:00:01.5", "00:00:01.5"]
+        rows = "".join(f"1,{clock},allocate,{index + 1:#x}00000,1,0\n" for index, clock in enumerate(clocks))
+        seconds = [0, 1, 1, 2, 46_802, 86_402]
+        self.assertEqual(
+            [each[1] for each in facts(read_log(f"{rmm.HEADER}\n{rows}"))], [each * 10**9 for each in seconds]
+        )
+
+    def test_a_day_between_two_lines_is_not_taken_for_a_late_one(self) -> None:
+        rows = "1,08:00:00.0,allocate,0x100,1,0\n1,21:00:00.0,free,0x100,1,0\n1,20:00:00.0,allocate,0x100,1,0\n"
+        times = [each[1] // 10**9 for each in facts(read_log(f"{rmm.HEADER}\n{rows}"))]
+        self.assertEqual(times, [0, 13 * 3600, 13 * 3600])
+
+    def test_a_log_that_was_cut_is_read_up_to_its_last_whole_line(self) -> None:
+        whole = rmm.HEADER + "\n" + "".join(f"1,10:00:00.{i:06},allocate,{i:#x}0000,77,0\n" for i in range(1, 50))
+        for length in range(len(rmm.HEADER) + 1, len(whole) + 1):
+            recording = read_log(whole[:length])
+            self.assertEqual(len(recording.events), whole[:length].count("\n") - 1)
+            self.assertEqual("log.csv: the file is cut after line" in recording.warning, whole[length - 1] != "\n")
+        packed = self.file(gzip.compress(whole.encode())[:-20], "log.csv.gz")
+        recording = convert.load(packed)
+        self.assertGreater(len(recording.events), 10)
+        self.assertIn("is cut", recording.warning)
+
+    def test_a_byte_order_mark_before_a_log_is_skipped(self) -> None:
+        path = self.file(b"\xef\xbb\xbf" + LOG.encode(), "excel.csv")
+        self.assertEqual(facts(convert.load(path)), facts(read_log(LOG)))
+
+    def test_memory_whose_free_was_lost_ends_where_another_allocation_overlaps_it(self) -> None:
+        rows = ["allocate,0x1000,4096", "allocate,0x3000,4096", "allocate,0x1800,8192", "free,0x1800,8192"]
+        recording = read_log(rmm.HEADER + "\n" + "".join(f"1,10:00:00.0,{row},0\n" for row in rows))
+        self.assertEqual(
+            [each[0::2] for each in facts(recording)],
+            [("ALLOCATE", 0x1000), ("ALLOCATE", 0x3000), ("FREE", 0x1000), ("FREE", 0x3000), ("ALLOCATE", 0x1800),
+             ("FREE", 0x1800)],
+        )
 
     def test_the_older_columns_and_those_of_csv_log_are_read(self) -> None:
         recording = read_log(OLD_LOG)
@@ -94,7 +135,7 @@ class RmmLogs(ConvertCase):
         for text in (LOG, OLD_LOG):
             for data in mutations(text.encode(), 1500, 3):
                 try:
-                    rmm.read(iter(io.StringIO(data.decode("utf-8", "replace"), newline="")), "x")
+                    rmm.read(data, "x")
                 except BadFile as error:
                     self.assertRegex(str(error), r"^x:\d+: ")
 
@@ -121,11 +162,32 @@ class RmmLogs(ConvertCase):
             file.getvalue().splitlines()[:4],
             [
                 rmm.HEADER,
-                "main,22:13:20.000003,allocate,0x7f0000000000,3145728,0",
-                "main,22:13:20.000005,allocate,0x7f0000400000,100,0x7f12",
-                "main,22:13:20.000006,free,0x7f0000000000,3145728,0",
+                "0,22:13:20.000003,allocate,0x7f0000000000,3145728,0",
+                f"0,22:13:20.000005,allocate,0x7f0000400000,100,{0x7F12}",
+                "0,22:13:20.000006,free,0x7f0000000000,3145728,0",
             ],
         )
+
+    def test_rmms_benchmark_can_read_each_column(self) -> None:
+        recording = recorded()
+        recording.threads = {0: 'loader, "7"\nü 7845', 1: "7846"}
+        recording.streams = {0: "0", 1: "stream 13 (0x7f12)"}
+        for row in columns_of(recording):
+            thread, _, action, pointer, size, stream = row
+            self.assertIn(action, ("allocate", "free", "allocate failure"))
+            self.assertTrue(pointer == "(nil)" or 0 < int(pointer, 16) < 1 << 64)
+            self.assertTrue(all(text.isascii() and text.isdigit() for text in (thread, size, stream)), row)
+        self.assertEqual({row[0] for row in columns_of(recording)}, {"7845"})
+        self.assertEqual({row[5] for row in columns_of(recording)}, {"0", str(0x7F12)})
+
+
+def columns_of(recording: Recording) -> list[list[str]]:
+    """A log's rows as RMM's benchmark splits them: at commas, without a meaning of quotes."""
+    file = io.StringIO()
+    rmm.write(recording, file)
+    rows = [line.split(",") for line in file.getvalue().splitlines()[1:]]
+    assert all(len(row) == 6 for row in rows), rows
+    return rows
 
 
 class NsightDatabases(ConvertCase):
@@ -348,6 +410,57 @@ class Formats(ConvertCase):
         self.assertEqual({name: convert.format_for(Path(name)) for name in names}, names)
         with self.assertRaisesRegex(ValueError, "report.html: no format .* `vpmm report` writes HTML"):
             convert.format_for(Path("report.html"))
+
+    def test_a_file_of_another_kind_is_refused_with_what_it_is(self) -> None:
+        contents = {"segments": [], "device_traces": []}
+        sqlite = self.folder / "torch.sqlite"
+        with sqlite3.connect(sqlite) as connection:
+            connection.execute("create table blocks (address integer)")
+        for content, words in (
+            (b"", "an empty file"),
+            (pickle.dumps(contents, 0), "a pickle of protocol 0 or 1"),
+            (pickle.dumps(contents, 1), "a pickle of protocol 0 or 1"),
+            (pickle.dumps([contents], 0), "a pickle of protocol 0 or 1"),
+            (pickle.dumps({"allocated_bytes.all.peak": 7}, 4), "no snapshot of PyTorch: neither `segments` nor"),
+            (pickle.dumps({}, 2), "no snapshot of PyTorch"),
+            (pickle.dumps({"rank0": contents}, 4), "write one of them to a file of its own"),
+            (json.dumps(contents).encode(), "JSON"),
+            (b'[{"segments": 1}]', "JSON"),
+            (b'{"traceEvents": []}', "Perfetto or Chrome"),
+            (b"PK\3\4" + bytes(40), "a ZIP archive"),
+            (b"<!DOCTYPE html><html>", "an HTML page"),
+            ("op,id,bytes".encode("utf-16"), "UTF-16"),
+            (b"(\xb5/\xfd" + bytes(9), "Zstandard data"),
+            (b"\x0a\x10" + bytes(range(256)), "binary data of an unknown kind"),
+            (gzip.compress(b"hello\n"), "text that begins with `hello`"),
+            (sqlite.read_bytes(), "an SQLite database with the tables blocks"),
+        ):
+            path = self.file(content, "file")
+            with self.assertRaisesRegex(BadFile, re.escape(str(path))) as raised:
+                convert.load(path)
+            self.assertIn(words, str(raised.exception))
+            self.assertNotIn("\n", str(raised.exception))
+
+    def test_numbers_of_any_size_reach_every_reader(self) -> None:
+        for number in (0, 1, 1 << 31, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1):
+            recording = recorded()
+            small = min(number, (1 << 32) - 2)
+            recording.events += [
+                Event(Kind.ALLOCATE_FAILED, time_ns=number, bytes=number, stream=small, thread=small),
+                Event(Kind.ALLOCATE, time_ns=number, address=number, bytes=min(number, (1 << 64) - number), stream=small),
+            ]
+            recording.events.sort(key=lambda each: each.time_ns)
+            recording.streams[small] = hex(number)
+            for format in convert.OUTPUTS:
+                path = self.folder / f"out.{format}"
+                convert.save(recording, path, format)
+                if format in ("vpmm", "csv"):
+                    recordings.read(path)
+            for opcode, value, _ in pickletools.genops((self.folder / "out.memory_viz").read_bytes()):
+                if opcode.name.startswith("LONG"):
+                    self.assertTrue(-(1 << 63) <= value < 1 << 63, value)
+            for thread, _, _, pointer, size, stream in columns_of(recording):
+                self.assertLess(max(int(thread), int(size), int(stream), int(pointer, 16) if "x" in pointer else 0), 1 << 64)
 
     def test_a_compressed_file_that_is_cut_or_damaged_is_refused(self) -> None:
         packed = gzip.compress(real_snapshot("native"))

@@ -75,18 +75,45 @@ class CommaSeparated(Files):
         path.write_bytes(data[: len(data) // 2])
         recording = recordings.read(path)
         self.assertGreater(len(recording.events), 1000)
-        self.assertIn("was cut", recording.warning)
+        self.assertIn("is cut", recording.warning)
         self.assertIsNone(recording.end)
+
+    def test_lines_that_a_killed_program_left_are_read_up_to_the_last_whole_one(self) -> None:
+        head = "op,id,bytes,stream,time_us\n"
+        whole = head + "".join(f"a,{i},{1000 + i},0,{5000 + i}\n" for i in range(30))
+        for length in range(len(head), len(whole) + 1):
+            path = self.folder / "run.csv"
+            path.write_text(whole[:length])
+            recording = recordings.read(path)
+            self.assertEqual(len(recording.events), whole[:length].count("\n") - 1)
+            is_cut = whole[length - 1] != "\n"
+            self.assertEqual((is_cut, is_cut), ("is cut" in recording.warning, recording.end is None))
+            self.assertTrue(all(each.bytes == 1000 + i for i, each in enumerate(recording.events)))
+
+    def test_streams_that_are_handles_and_times_of_any_length_fit_the_binary_format(self) -> None:
+        head = "op,id,bytes,stream,time_us\n"
+        for number in (0, 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1):
+            path = self.folder / "run.csv"
+            path.write_text(f"{head}a,{number},{number},{number},{number}\na,{number ^ 1},5,0,{number}\n")
+            recording = recordings.read(path)
+            recordings.write(recording, self.folder / "run.vpmm")
+            again = recordings.read(self.folder / "run.vpmm")
+            self.assertEqual(again.events, recording.events)
+            self.assertEqual([again.stream_handle(each.stream) for each in again.events], [number, 0])
 
     def test_what_is_no_recording_is_named_with_file_and_line(self) -> None:
         head = "op,id,bytes,stream,time_us\n"
         for text, line, reason in (
-            ("", 1, "begins with"),
-            ("hello\n", 1, "begins with"),
+            ("", 1, "an empty file"),
+            ("hello\n", 1, "text that begins with `hello`"),
+            (head[:9], 1, "cut inside its first line"),
+            (head.strip() + "s\n", 1, "text that begins with"),
             (head + "a,1,2,3\n", 2, "op,id,bytes"),
             (head + "x,1,2,3,4\n", 2, "op a or f"),
             (head + "a,1,-2,3,4\n", 2, "no number"),
             (head + "a,1,2,3,99999999999999999999\n", 2, "no number"),
+            (head + "a,1,2,3," + "9" * 5000 + "\n", 2, "no number"),
+            (head + "a,1,²,3,4\n", 2, "no number"),
             (head + "a,1,2,0,9\na,2,2,0,8\n", 3, "backwards"),
             (head + "a,1,2,0,9\na,1,2,0,9\n", 3, "twice"),
             (head + "f,1,2,0,9\n", 2, "not live"),

@@ -20,7 +20,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
     parser.add_argument(
-        "output", metavar="OUT", type=Path, help="the file; its ending gives the format unless --to does"
+        "output", metavar="OUT", type=Path, help="the file; its ending gives the format unless --to does; - is standard output"
     )
     parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
     parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")
@@ -43,6 +43,9 @@ def run(options: argparse.Namespace) -> int:
         recording = window.cut(recording, after, before)
     for warning in convert.save(recording, options.output, target):
         print(f"vpmm: warning: {warning}", file=sys.stderr)
-    size = bytes_text(options.output.stat().st_size)
-    print(f"{options.output}: {len(recording.events)} events as {target}, {size}")
+    is_piped = str(options.output) == "-"
+    said = f"{options.output}: {len(recording.events)} events as {target}"
+    if not is_piped and options.output.is_file():
+        said += f", {bytes_text(options.output.stat().st_size)}"
+    print(said, file=sys.stderr if is_piped else sys.stdout)
     return 0

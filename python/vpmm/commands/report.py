@@ -22,7 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="FILE",
         help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page (default: report.html)")
+    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page; - is standard output (default: report.html)")
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
     parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.set_defaults(run=run)
@@ -40,8 +40,10 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(reporting.text_of(story))
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
-            reporting.write_page(story, path)
-            print(f"{path}: {bytes_text(path.stat().st_size)}", file=sys.stderr if options.text else sys.stdout)
+            size = reporting.write_page(story, path)
+            is_piped = options.text or str(path) == "-"
+            said = str(path) if size is None else f"{path}: {bytes_text(size)}"
+            print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
         raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None
     finally:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from vpmm import recordings
+from vpmm._output import save as save_file
 from vpmm.convert import memory_viz, nsight, perfetto, rmm, torch_snapshot
 from vpmm.recordings import BadFile, Recording
+from vpmm.recordings.lines import BYTE_ORDER_MARK
 
 __all__ = ["INPUTS", "OUTPUTS", "format_for", "load", "of_device", "save"]
 
@@ -55,10 +55,13 @@ def load(path: str | Path, format: str | None = None) -> Recording:
     path = Path(path)
     format = format or _format_of(path)
     if format == "torch":
-        return torch_snapshot.read(_content(path), str(path))
+        content, is_cut = _content(path)
+        if is_cut:
+            raise BadFile(str(path), path.stat().st_size, "the compressed file is cut")
+        return torch_snapshot.read(content, str(path))
     if format == "rmm":
-        text = io.StringIO(_content(path).decode("utf-8", "replace"), newline="")
-        return rmm.read(iter(text), str(path))
+        content, is_cut = _content(path)
+        return rmm.read(content, str(path), is_cut=is_cut)
     if format == "nsight":
         return nsight.read(path)
     return recordings.read(str(path))
@@ -67,7 +70,8 @@ def load(path: str | Path, format: str | None = None) -> Recording:
 def save(recording: Recording, path: str | Path, format: str | None = None) -> list[str]:
     """Writes a file of a format in OUTPUTS; None: by the ending of its name. Returns warnings, a sentence each.
 
-    The file is there when it is whole, and not before.
+    A regular file is there when it is whole, and keeps its mode and links; pipes and devices are written to, and `-` is
+    standard output.
     """
     path = Path(path)
     format = format or format_for(path)
@@ -77,33 +81,25 @@ def save(recording: Recording, path: str | Path, format: str | None = None) -> l
         device = devices.most_common(1)[0][0]
         recording = of_device(recording, device)
         warnings.append(f"{format} knows no devices: only device {device} of {len(devices)} is written")
-    # The ending stays last, because it says whether the file is compressed.
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
-    try:
-        _write(recording, part, format)
-        size = part.stat().st_size
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    if format == "memory_viz" and size > memory_viz.MUCH:
+    size = save_file(path, lambda file: _write(recording, file, path, format))
+    if format == "memory_viz" and size is not None and size > memory_viz.MUCH:
         warnings.append(
             f"{path} has {size >> 20} MiB: browsers give up above {memory_viz.MUCH >> 20}; --after and --before cut it"
         )
     return warnings
 
 
-def _write(recording: Recording, path: Path, format: str) -> None:
+def _write(recording: Recording, file: IO[bytes], path: Path, format: str) -> None:
     if format == "memory_viz":
-        with path.open("wb") as file:
-            memory_viz.write(recording, file)
+        memory_viz.write(recording, file)
     elif format == "perfetto":
-        with path.open("wb") as file:
-            perfetto.write(recording, file)
+        perfetto.write(recording, file)
     elif format == "rmm":
-        with path.open("w", encoding="utf-8") as text:
-            rmm.write(recording, text)
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+        rmm.write(recording, text)
+        text.detach()
     else:
-        recordings.write(recording, str(path))
+        file.write(recordings.encode(recording, path, format))
 
 
 def format_for(path: Path) -> str:
@@ -142,35 +138,30 @@ def _format_of(path: Path) -> str:
         return "nsight"
     if head.startswith(_PICKLE):
         return "torch"
-    if rmm.is_log(head.partition(b"\n")[0].decode("utf-8", "replace")):
+    if rmm.is_log(head.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0].decode("utf-8", "replace")):
         return "rmm"
     return "vpmm"
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> tuple[bytes, bool]:
+    """What is in a file, decompressed, and whether its compressed data is cut."""
     with path.open("rb") as file:
         if file.read(2) != _GZIP:
             file.seek(0)
             data = file.read(MOST_BYTES + 1)
-            return data if len(data) <= MOST_BYTES else _too_much(path)
+            return (data, False) if len(data) <= MOST_BYTES else _too_much(path)
         file.seek(0)
-        return b"".join(_decompressed(iter(lambda: file.read(1 << 20), b""), path))
-
-
-def _decompressed(blocks: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    inflate, length, offset = zlib.decompressobj(31), 0, 0
-    for block in blocks:
-        try:
-            made = inflate.decompress(block, MOST_BYTES + 1 - length)
-        except zlib.error as error:
-            raise BadFile(str(path), offset, str(error)) from None
-        length += len(made)
-        offset += len(block)
-        if length > MOST_BYTES:
-            _too_much(path)
-        yield made
-    if not inflate.eof:
-        raise BadFile(str(path), offset, "the compressed file is cut")
+        inflate, parts, length, offset = zlib.decompressobj(31), [], 0, 0
+        for block in iter(lambda: file.read(1 << 20), b""):
+            try:
+                parts.append(inflate.decompress(block, MOST_BYTES + 1 - length))
+            except zlib.error as error:
+                raise BadFile(str(path), offset, str(error)) from None
+            length += len(parts[-1])
+            offset += len(block)
+            if length > MOST_BYTES:
+                _too_much(path)
+        return b"".join(parts), not inflate.eof
 
 
 def _too_much(path: Path) -> NoReturn:

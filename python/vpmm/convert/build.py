@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
+from vpmm.convert.ranges import Ranges
 from vpmm.recordings import Event, Frame, Kind, Numbers, Recording
 
 
@@ -53,9 +55,11 @@ class Builder:
         return event
 
     def finished(self, header: dict[str, object], warning: str = "") -> Recording:
+        """warning: a defect of the file that did not prevent reading."""
         events, left_out = consistent(self._events)
-        if left_out and not warning:
-            warning = f"{left_out} frees of what was allocated before the beginning, or twice, are left out"
+        if left_out:
+            frees = f"{left_out} frees of what was allocated before the beginning, or twice, are left out"
+            warning = f"{warning}; {frees}" if warning else frees
         return Recording(
             header={"version": "", "source": self._source, "device": 0, "sample": 1} | header,
             events=events,
@@ -73,18 +77,26 @@ def consistent(events: list[Event]) -> tuple[list[Event], int]:
     """Makes events consistent: each free is of live memory, and allocations do not overlap. Returns the events and the
     number of frees left out because nothing was live; adds frees that a log has lost, and the sizes of frees."""
     live: dict[tuple[int, int], int] = {}
+    taken: defaultdict[int, Ranges] = defaultdict(Ranges)  # by device
     kept: list[Event] = []
     left_out = 0
     for event in events:
-        key = (event.device, event.address)
         if event.kind == Kind.FREE:
-            if key not in live:
+            size = live.pop((event.device, event.address), None)
+            if size is None:
                 left_out += 1
                 continue
-            event.bytes = live.pop(key)
+            event.bytes = size
+            taken[event.device].remove(event.address, event.address + size)
         elif event.kind in (Kind.ALLOCATE, Kind.LIVE):
-            if key in live:
-                kept.append(replace(event, kind=Kind.FREE, bytes=live[key], value=0, stack=0, tag=0))
-            live[key] = event.bytes
+            begin, end = event.address, event.address + event.bytes
+            lost = {each.begin for each in taken[event.device].remove_whole(begin, end)} | {begin}
+            for address in sorted(lost):
+                size = live.pop((event.device, address), None)
+                if size is not None:
+                    free = replace(event, kind=Kind.FREE, address=address, bytes=size, value=0, stack=0, tag=0)
+                    kept.append(free)
+            live[event.device, begin] = event.bytes
+            taken[event.device].add(begin, end)
         kept.append(event)
     return kept, left_out

@@ -10,6 +10,7 @@ from vpmm.convert.ranges import Range, Ranges
 from vpmm.recordings import Event, Kind, Recording
 
 Fields = dict[str, Any]
+_MOST_NUMBER = (1 << 63) - 1
 MUCH = 200 << 20  # file size in bytes above which the browser's page fails
 
 
@@ -67,10 +68,12 @@ class _Writing:
                 self.write(event, device)
         count = max(self.devices, default=0) + 1
         traces = [self.trace_of(self.devices.get(ordinal)) for ordinal in range(count)]
+        segments = [each for ordinal, device in sorted(self.devices.items()) for each in self.segments(ordinal, device)]
+        for part in (segments, *traces, self.annotations, *self.frames.values(), *(each["blocks"] for each in segments)):
+            for fields in part:
+                _shorten(fields)
         return {
-            "segments": [
-                each for ordinal, device in sorted(self.devices.items()) for each in self.segments(ordinal, device)
-            ],
+            "segments": segments,
             "device_traces": traces,
             "allocator_settings": {"source": str(self.recording.header.get("source", "vpmm"))},
             "external_annotations": self.annotations,
@@ -235,6 +238,14 @@ class _Writing:
             ]
             self.frames[stack] = found
         return found
+
+
+# The viewer reads whole numbers of up to 8 bytes, with a sign. Addresses and streams beyond are negative, as PyTorch
+# writes them; a size beyond, of a request that went below zero, becomes the largest.
+def _shorten(fields: Fields) -> None:
+    for key, value in fields.items():
+        if type(value) is int and value > _MOST_NUMBER:
+            fields[key] = value - (1 << 64) if key in ("addr", "address", "stream") else _MOST_NUMBER
 
 
 def _block(address: int, size: int, requested: int, state: str, frames: list[Fields]) -> Fields:

@@ -34,7 +34,7 @@ def _rows(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
     # A view could run forever.
     found = connection.execute("select type from sqlite_master where name = ?", (TABLE,)).fetchone()
     if found != ("table",):
-        raise BadFile(str(path), None, f"there is no table {TABLE}: profile with nsys profile --cuda-memory-usage=true")
+        raise BadFile(str(path), None, _no_table(connection))
     there = {row[1] for row in connection.execute(f"pragma table_info({TABLE})")}
     for name in _NEEDED:
         if name not in there:
@@ -47,6 +47,14 @@ def _rows(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
             raise BadFile(str(path), None, f"{TABLE}, row {row[0]}: a column holds no number")
         if numbers[3] in _ON_DEVICE:
             yield numbers  # type: ignore[misc]  # eight of them
+
+
+def _no_table(connection: sqlite3.Connection) -> str:
+    names = [str(row[0]) for row in connection.execute("select name from sqlite_master where type = 'table' limit 4")]
+    if not names or any(name.isupper() for name in names):  # as all of Nsight Systems
+        return f"there is no table {TABLE}: profile with nsys profile --cuda-memory-usage=true"
+    held = ", ".join(name[:40] for name in names)
+    return f"an SQLite database with the tables {held}: no export of Nsight Systems, which has {TABLE}"
 
 
 def _recording(rows: list[_Row], path: Path) -> Recording:

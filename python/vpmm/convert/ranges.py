@@ -75,6 +75,13 @@ class Ranges:
         self.total -= sum(each.end - each.begin for each in removed)
         return removed
 
+    def remove_whole(self, begin: int, end: int) -> list[Range]:
+        """Removes the ranges that overlap [begin, end), and returns them."""
+        found = self.overlapping(begin, end)
+        for each in found:
+            self.remove(each.begin, each.end)
+        return found
+
     def holds(self, begin: int, end: int) -> bool:
         """Whether there is exactly this range."""
         at = bisect_left(self._begins, begin)

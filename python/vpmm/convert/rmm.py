@@ -11,6 +11,7 @@ from typing import IO, NoReturn
 
 from vpmm.convert.build import Builder
 from vpmm.recordings import BadFile, Event, Kind, Recording
+from vpmm.recordings.lines import lines_of
 
 HEADER = "Thread,Time,Action,Pointer,Size,Stream"
 OLD_HEADER = "Event Type,Device ID,Address,Stream,Size (bytes),"
@@ -18,6 +19,7 @@ _KINDS = {"allocate": Kind.ALLOCATE, "free": Kind.FREE, "allocate failure": Kind
 _OLD_KINDS = {"Alloc": Kind.ALLOCATE, "Free": Kind.FREE}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?:[.:,](\d{1,9}))?")
 _DAY_NS = 86_400 * 10**9
+_LATEST_NS = 3_600 * 10**9  # that a thread writes its line after another's
 _DEVICE_IN_NAME = re.compile(r"\.dev(\d{1,4})\.")
 
 
@@ -25,9 +27,10 @@ def is_log(first_line: str) -> bool:
     return first_line.strip() == HEADER or first_line.startswith(OLD_HEADER)
 
 
-def read(lines: Iterator[str], name: str) -> Recording:
-    """The recording in a log. Raises BadFile that names file and line."""
-    return _Reading(name).read(lines)
+def read(data: bytes, name: str, *, is_cut: bool = False) -> Recording:
+    """The recording in a log. is_cut: its compressed data ended early. Raises BadFile that names file and line."""
+    lines, warning = lines_of(data, name, is_cut=is_cut)
+    return _Reading(name).read((line + "\n" for line in lines), warning)
 
 
 class _Reading:
@@ -44,7 +47,7 @@ class _Reading:
     def fail(self, reason: str) -> NoReturn:
         raise BadFile(self.name, self.line, reason)
 
-    def read(self, lines: Iterator[str]) -> Recording:
+    def read(self, lines: Iterator[str], warning: str) -> Recording:
         header = next(lines, "").strip()
         if not is_log(header):
             self.fail(f"the columns are none of RMM's: {HEADER}")
@@ -61,7 +64,7 @@ class _Reading:
         except csv.Error as error:
             self.line += 1
             self.fail(str(error))
-        return self.build.finished({"device": self.device})
+        return self.build.finished({"device": self.device}, warning)
 
     def new_row(self, row: list[str]) -> None:
         thread, clock, action, pointer, size, stream = (each.strip() for each in row)
@@ -98,7 +101,8 @@ class _Reading:
             self.fail(f"`{text[:40]}` is no {what}")
         return number
 
-    # The clock has no date: a step of half a day backwards is midnight; a smaller one is a thread that wrote late.
+    # The clock has no date. A step of half a day backwards is midnight; a smaller one is a thread that wrote late. A step
+    # of nearly a day forward, after midnight, is a thread that wrote late, too.
     def time_of(self, clock: str) -> int:
         found = _CLOCK.fullmatch(clock)
         if not found:
@@ -111,6 +115,8 @@ class _Reading:
         if time_ns < self.last_ns - _DAY_NS // 2:
             self.days_ns += _DAY_NS
             time_ns += _DAY_NS
+        elif time_ns > self.last_ns + _DAY_NS - _LATEST_NS:
+            time_ns -= _DAY_NS
         return self.rising(time_ns)
 
     def rising(self, time_ns: int) -> int:
@@ -119,7 +125,10 @@ class _Reading:
 
 
 def write(recording: Recording, file: IO[str]) -> None:
-    """Writes a log that RMM's replay benchmark reads: only allocations, frees and failed requests."""
+    """Writes a log that RMM's replay benchmark reads: only allocations, frees and failed requests.
+
+    The benchmark reads Thread, Size and Stream as decimal numbers, and Pointer as a hexadecimal one or (nil).
+    """
     began = datetime(1970, 1, 1) + timedelta(microseconds=_started_us(recording))  # UTC
     live: dict[int, int] = {}
     file.write(HEADER + "\n")
@@ -129,11 +138,16 @@ def write(recording: Recording, file: IO[str]) -> None:
             continue
         clock = (began + timedelta(microseconds=event.time_ns // 1000)).strftime("%H:%M:%S.%f")
         handle = recording.stream_handle(event.stream)
-        stream = f"{handle:#x}" if handle else "0"
-        thread = recording.threads.get(event.thread, str(event.thread)).replace(",", " ")
+        thread = _number_of(recording.threads.get(event.thread, ""), event.thread)
         pointer = f"{event.address:#x}" if event.address else "(nil)"
         size = live.pop(event.address) if action == "free" else event.bytes
-        file.write(f"{thread},{clock},{action},{pointer},{size},{stream}\n")
+        file.write(f"{thread},{clock},{action},{pointer},{size},{handle}\n")
+
+
+# Of a thread that is called `name 7845` or `7845`; else its number in the recording.
+def _number_of(thread: str, number: int) -> int:
+    found = re.search(r"(?:^|\s)([0-9]{1,19})$", thread)
+    return int(found[1]) if found else number
 
 
 # Updates the live memory after each call, except for a free, whose size is needed first.

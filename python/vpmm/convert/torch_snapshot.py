@@ -65,6 +65,8 @@ class _Reading:
         if isinstance(snapshot, list):  # 1.13: the segments alone
             snapshot = {"segments": snapshot}
         self.snapshot = self.fields(snapshot, "the snapshot")
+        if not {"segments", "device_traces"} & self.snapshot.keys():
+            self.fail_for_members()
         self.build = Builder("pytorch")
         self.stacks: dict[int, int] = {}  # by identity of a list of frames, which the snapshot keeps alive
         self.traces = self.checked_traces()
@@ -75,6 +77,13 @@ class _Reading:
 
     def fail(self, where: str, reason: str) -> NoReturn:
         raise BadFile(self.name, None, f"{where}: {reason}")
+
+    def fail_for_members(self) -> NoReturn:
+        names = ", ".join(f"`{plain(key)}`" for key in islice(self.snapshot, 3)) or "nothing"
+        reason = f"no snapshot of PyTorch: neither `segments` nor `device_traces` is in it, but {names}"
+        if any(isinstance(each, dict) and "segments" in each for each in self.snapshot.values()):
+            reason += "; it holds several snapshots: write one of them to a file of its own"
+        raise BadFile(self.name, None, reason)
 
     def fields(self, value: object, where: str) -> Fields:
         if not isinstance(value, dict):

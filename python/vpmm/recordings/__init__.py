@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vpmm.recordings.file import read, write
+from vpmm.recordings.file import encode, read, write
 from vpmm.recordings.model import BadFile, DriverCall, Event, Frame, Kind, Numbers, Recording
 
-__all__ = ["BadFile", "DriverCall", "Event", "Frame", "Kind", "Numbers", "Recording", "read", "write"]
+__all__ = ["BadFile", "DriverCall", "Event", "Frame", "Kind", "Numbers", "Recording", "encode", "read", "write"]

@@ -271,7 +271,7 @@ def _definitions(recording: Recording) -> Iterable[dict[str, object]]:
 
 
 def encode(recording: Recording) -> bytes:
-    """Raises struct.error if a field is out of range."""
+    """Raises ValueError if a field is out of range."""
     compressor = _zstandard().ZstdCompressor()
     parts = [MAGIC]
 
@@ -286,7 +286,11 @@ def encode(recording: Recording) -> bytes:
     for tables in _definitions(recording):
         block(_DEFINITIONS, as_json(tables))
     for begin in range(0, len(recording.events), _EVENTS_PER_BLOCK):
-        block(_EVENTS, _packed(recording.events[begin : begin + _EVENTS_PER_BLOCK]))
+        try:
+            packed = _packed(recording.events[begin : begin + _EVENTS_PER_BLOCK])
+        except struct.error as error:
+            raise ValueError(f"a field of an event is beyond the binary format: {error}") from None
+        block(_EVENTS, packed)
     if recording.end is not None:
         block(_END, as_json(recording.end))
     return b"".join(parts)

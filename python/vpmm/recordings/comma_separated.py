@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import zlib
 
-from vpmm.recordings.model import BadFile, Event, Kind, Recording
+from vpmm.recordings.kinds import refusal
+from vpmm.recordings.lines import lines_of
+from vpmm.recordings.model import BadFile, Event, Kind, Numbers, Recording
 
 _HEADER = "op,id,bytes,stream,time_us"
 _COLUMNS = 5
+_MOST_STREAM = 0xFFFF_FFFE  # that a recording has room for
 _GRAIN = 512
 _FIRST_ADDRESS = 1 << 40
 _MOST = 1 << 64
+_LARGEST = 1 << 52  # sizes beyond are of no real memory: their addresses may overlap
 
 
 class _Addresses:
@@ -26,7 +30,7 @@ class _Addresses:
         idle = self.idle.get(rounded)
         if idle:
             return idle.pop()
-        begin, self.next = self.next, self.next + rounded
+        begin, self.next = self.next, self.next + min(rounded, _LARGEST)
         return begin
 
     def give_back(self, begin: int, size: int) -> None:
@@ -34,55 +38,49 @@ class _Addresses:
         self.idle.setdefault(rounded, []).append(begin)
 
 
-def _inflated(data: bytes, name: str) -> tuple[str, bool]:
-    """The text, and whether the compressed file is cut."""
+def _inflated(data: bytes, name: str) -> tuple[bytes, bool]:
+    """The lines of a file, and whether its compressed data is cut."""
     if not data.startswith(b"\x1f\x8b"):
-        return _text(data, name), False
+        return data, False
     inflater = zlib.decompressobj(wbits=31)
     try:
-        text = inflater.decompress(data)
+        lines = inflater.decompress(data)
     except zlib.error as error:
         raise BadFile(name, 0, f"the file cannot be decompressed: {error}") from None
-    if inflater.eof:
-        if inflater.unused_data:
-            raise BadFile(name, len(data) - len(inflater.unused_data), "there is something behind the end")
-        return _text(text, name), False
-    return _text(text[: text.rfind(b"\n") + 1], name), True
+    if inflater.unused_data:
+        raise BadFile(name, len(data) - len(inflater.unused_data), "there is something behind the end")
+    return lines, not inflater.eof
 
 
-def _text(data: bytes, name: str) -> str:
-    try:
-        return data.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise BadFile(name, error.start, "neither a recording nor CSV") from None
+def _no_header(content: bytes) -> str:
+    if content and _HEADER.encode().startswith(content):
+        return f"the file is cut inside its first line, {_HEADER}"
+    return refusal(content[:4096])
 
 
 def decode(data: bytes, name: str) -> Recording:
-    text, is_cut = _inflated(data, name)
-    lines = text.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
+    """Raises BadFile, which says what the file seems to be if it is none of these."""
+    content, is_cut = _inflated(data, name)
+    lines, warning = lines_of(content, name, is_cut=is_cut)
     if not lines or lines[0] != _HEADER:
-        raise BadFile(name, 1, f"a recording in CSV begins with {_HEADER}")
-    recording = Recording(
-        header={"source": "csv", "sample": 1}, end=None if is_cut else {"lost": 0, "ended": "stopped"}
-    )
-    if is_cut:
-        recording.warning = f"{name}: the file was cut after line {len(lines)}"
+        raise BadFile(name, 1, _no_header(content))
+    recording = Recording(header={"source": "csv", "sample": 1}, warning=warning)
+    recording.end = None if warning else {"lost": 0, "ended": "stopped"}
     live: dict[int, Event] = {}
     seen: set[int] = set()
     addresses = _Addresses()
-    last_ns = 0
+    last_us = 0
     for number, line in enumerate(lines[1:], start=2):
         op, *fields = line.split(",")
         if op not in ("a", "f") or len(fields) != _COLUMNS - 1:
             raise BadFile(name, number, "not op,id,bytes,stream,time_us with op a or f")
-        if not all(each.isdigit() and int(each) < _MOST for each in fields):
+        if not all(each.isascii() and each.isdigit() and len(each) <= 20 and int(each) < _MOST for each in fields):
             raise BadFile(name, number, "a column is no number")
         which, size, stream, time_us = map(int, fields)
-        if time_us * 1000 < last_ns:
+        if time_us < last_us:
             raise BadFile(name, number, "time goes backwards")
-        last_ns = time_us * 1000
+        last_us = time_us
+        last_ns = min(time_us * 1000, _MOST - 1)
         if op == "a":
             if which in seen:
                 raise BadFile(name, number, f"allocation {which} is there twice")
@@ -97,7 +95,18 @@ def decode(data: bytes, name: str) -> Recording:
             event = Event(Kind.FREE, last_ns, begin.address, begin.bytes, stream=stream)
         recording.streams.setdefault(stream, str(stream))
         recording.events.append(event)
+    if max(recording.streams, default=0) > _MOST_STREAM:
+        _number_streams(recording)
     return recording
+
+
+def _number_streams(recording: Recording) -> None:
+    """Handles become names, and streams are numbered in the order in which they first appear."""
+    numbers: Numbers[int] = Numbers(0)
+    for event in recording.events:
+        if event.stream is not None:
+            event.stream = numbers[event.stream]
+    recording.streams = {number: hex(handle) if handle else "0" for number, handle in numbers.by_number().items()}
 
 
 def encode(recording: Recording, *, compressed: bool) -> bytes:

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from vpmm._output import save
 from vpmm.recordings import binary, comma_separated
 from vpmm.recordings.model import Recording
 
@@ -27,8 +28,13 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
 
     CSV holds allocations and frees only. Raises OSError where the file cannot be written.
     """
-    name = os.fspath(path)
-    if name.endswith((".csv", ".csv.gz")):
-        Path(name).write_bytes(comma_separated.encode(recording, compressed=name.endswith(".gz")))
-    else:
-        Path(name).write_bytes(binary.encode(recording))
+    save(path, lambda file: file.write(encode(recording, path)))
+
+
+def encode(recording: Recording, path: str | os.PathLike[str], format: str | None = None) -> bytes:
+    """The content of a recording's file. format: "csv" or "vpmm"; None: by the ending of the name, which also says
+    whether CSV is compressed."""
+    name = os.fspath(path).lower()
+    if format == "csv" or (format is None and name.endswith((".csv", ".csv.gz"))):
+        return comma_separated.encode(recording, compressed=name.endswith(".gz"))
+    return binary.encode(recording)

@@ -6,6 +6,7 @@ import json
 from importlib import resources
 from pathlib import Path
 
+from vpmm._output import save
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
 from vpmm.reporting.address_map import free_ranges, map_of
@@ -177,6 +178,10 @@ def page_of(story: Story) -> str:
     return page
 
 
-def write_page(story: Story, path: Path) -> None:
-    """Writes the page. Raises OSError if that fails."""
-    path.write_text(page_of(story), encoding="utf-8")
+def write_page(story: Story, path: str | Path) -> int | None:
+    """Writes the page; `-` is standard output. Returns its size in bytes, None where it is no regular file.
+
+    Raises OSError if that fails; a file that was there then has its old content.
+    """
+    page = page_of(story).encode()
+    return save(path, lambda file: file.write(page))
