@@ -299,7 +299,13 @@ def use_for_torch() -> None:
     importlib.import_module("vpmm.plugins.torch").install()
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  what Numba asks for, when it does
+_LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch")
+"""Modules of the package that are imported at their first use, for most programs use none or one."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks for, when it does
+    if name in _LAZY:
+        return importlib.import_module(f"vpmm.{name}")
     if name in ("_numba_memory_manager", "NumbaMemoryManager"):
         return _numba_plugin(name)
     raise AttributeError(f"module 'vpmm' has no attribute {name!r}")

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 
-from vpmm import __version__, cmake_dir, commands, include_dir
+from vpmm import __version__, _terminal, cmake_dir, commands, include_dir
 from vpmm.errors import Error
 
 
@@ -43,6 +43,7 @@ def main() -> int:
     options = parser().parse_args(words)
     if options.verb == "run":  # the program that it runs reports its own errors
         return int(options.run(options))
+    _terminal.prepare()
     _do_not_record()
     try:
         code = int(options.run(options))
@@ -56,7 +57,7 @@ def main() -> int:
     except OSError as error:
         print(f"vpmm: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
         return 2
-    except (ValueError, Error) as error:  # a bad file is a ValueError
+    except (ValueError, OverflowError, Error) as error:  # a bad file is a ValueError
         print(f"vpmm: {error}", file=sys.stderr)
         return 2
     return code

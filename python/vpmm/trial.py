@@ -30,6 +30,7 @@ _RUNS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("cudaMallocAsync, model", "cuda-async", {}),
 )
 _ROOMY = 139 << 30
+_MOST = 1 << 44  # bytes of a simulated GPU; larger requests are mistakes, which fail
 _MISTAKE = 1  # flag of a request that failed for another reason than memory
 
 
@@ -62,7 +63,7 @@ class _Requests:
         self.lines: list[str] = []
         self.count = 0
         self.failed = 0
-        self.live = 0  # at the peak
+        self.live = 0  # at the peak, with the failed requests served
         self._now = 0
         self._living: dict[int, tuple[int, int]] = {}  # address: number and bytes
         self._streams: dict[int | None, int] = {}
@@ -80,6 +81,7 @@ class _Requests:
             self.live = max(self.live, self._now)
         elif event.bytes and event.kind == Kind.ALLOCATE_FAILED and not event.flags & _MISTAKE:
             self.failed += 1
+            self.live = max(self.live, self._now + event.bytes)
             self._ask(event)
             self._write("f", self.count, 0, event)
 
@@ -146,7 +148,7 @@ def _replayed(
     name: str, allocator: str, settings: dict[str, str], trace: Path, requests: _Requests, say: Callable[[str], None]
 ) -> Row:
     say(f"replaying {requests.count} requests: {name}")
-    capacity = max(_ROOMY, 2 * requests.live)
+    capacity = min(max(_ROOMY, 2 * requests.live), _MOST)
     words = ["replay", str(trace), "--driver", "sim", "--json", "--fit", "--capacity", str(capacity)]
     result = json.loads(native.output_of([*words, "--allocator", allocator], **settings))
     return Row(
@@ -201,7 +203,7 @@ def _cells(row: Row, trial: Trial) -> list[str]:
     return [
         row.name,
         "not recorded" if row.held is None else bytes_text(row.held),
-        "-" if row.held is None else f"{row.held / trial.live:.3f}",
+        "-" if row.held is None or row.failed else f"{row.held / trial.live:.3f}",  # not all was held
         "-" if row.driver_us is None else duration_text(row.driver_us),
         str(row.failed),
         "-" if row.smallest is None else bytes_text(row.smallest),

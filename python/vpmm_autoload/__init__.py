@@ -2,10 +2,11 @@
 
 """``VPMM_USE=torch,cupy,rmm,numba python app.py``: each library that is named takes its GPU memory from the pool.
 
-VPMM_TORCH, VPMM_CUPY and VPMM_RMM ask for one. PyTorch calls ``autoload`` at the end of ``import torch`` (entry point
+VPMM_TORCH=1, VPMM_CUPY=1 and VPMM_RMM=1 ask for one. PyTorch calls ``autoload`` at the end of ``import torch`` (entry point
 ``torch.backends``), Numba reads a variable of its own, and for the others ``start``, which a file beside this package
-calls when the interpreter starts, waits for their import. An exception here would end the program or its import, so
-what goes wrong is a warning, and the library keeps its own allocator.
+calls when the interpreter starts, waits for their import. Where a library cannot take its memory from the pool, one
+line on standard error gives the reason, and the library keeps its own allocator. With VPMM_TORCH=require, and so for
+the others, the library's import raises ImportError instead.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import warnings
 from importlib.machinery import ModuleSpec
 from typing import Any, cast
 
-__all__ = ["LIBRARIES", "asked_for", "autoload", "start"]
+__all__ = ["LIBRARIES", "asked_for", "autoload", "start", "unknown"]
 
 LIBRARIES = {"torch": "PyTorch", "cupy": "CuPy", "rmm": "RMM", "numba": "Numba"}
 _NUMBA = "NUMBA_CUDA_MEMORY_MANAGER"
+_YES = ("1", "true", "yes", "on", "require")
+_NO = ("", "0", "false", "no", "off")
 
 
 def asked_for() -> dict[str, str]:
     """The libraries that the environment asks for, and the variable by which it does."""
     found = {}
     for name in LIBRARIES:
-        variable = f"VPMM_{name.upper()}"
-        if name != "numba" and os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on"):
-            found[name] = variable
+        if name != "numba" and _value_for(name) in _YES:
+            found[name] = f"VPMM_{name.upper()}"
     for name in _names(os.environ.get("VPMM_USE", "")):
         if name in LIBRARIES:
             found.setdefault(name, "VPMM_USE")
@@ -43,13 +44,17 @@ def autoload() -> None:
 
 def start() -> None:
     """Sees to the libraries that the environment asks for; calling it again does no harm."""
-    for name in _names(os.environ.get("VPMM_USE", "")):
-        if name not in LIBRARIES:
-            _warn(f"VPMM_USE={os.environ['VPMM_USE']}: `{name}` is no library that VPMM knows{_nearest(name)}")
+    for complaint in unknown(os.environ.get("VPMM_USE", "")):
+        _say(f"VPMM_USE={os.environ['VPMM_USE']}: {complaint}")
+    for name in ("torch", "cupy", "rmm"):
+        if (value := _value_for(name)) not in (*_YES, *_NO):
+            _say(f"VPMM_{name.upper()}={value} counts as 0: it must be 1, 0 or require")
     asked = asked_for()
     if "numba" in asked and os.environ.setdefault(_NUMBA, "vpmm") not in ("vpmm", "vpmm.plugins.numba"):
-        _warn(f"{asked['numba']} is set, but so is {_NUMBA}={os.environ[_NUMBA]}, and Numba does as that one says")
-    for name in ("cupy", "rmm"):
+        _say(f"{asked['numba']} is set, but so is {_NUMBA}={os.environ[_NUMBA]}, and Numba does as that one says")
+    # PyTorch looks for no entry points where this variable is 0.
+    has_entry_points = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1"
+    for name in ("cupy", "rmm") if has_entry_points else ("torch", "cupy", "rmm"):
         if name in asked and name in sys.modules:
             _install(name, asked[name])
         elif name in asked:
@@ -99,11 +104,20 @@ def _install(name: str, variable: str | None) -> None:
     try:
         importlib.import_module(f"vpmm.plugins.{name}").install()
     except Exception as error:
-        _warn(f"{variable} is set, but {LIBRARIES[name]} keeps its own CUDA allocator: {error}")
+        if _value_for(name) == "require":
+            raise ImportError(f"VPMM_{name.upper()}=require, and {LIBRARIES[name]} cannot use VPMM: {error}") from error
+        _say(f"{variable} is set, but {LIBRARIES[name]} keeps its own CUDA allocator: {_in_a_line(error)}")
 
 
 def _names(text: str) -> list[str]:
     return [name.strip().lower() for name in text.split(",") if name.strip()]
+
+
+def unknown(names: str) -> list[str]:
+    """For each name of VPMM_USE that is none of LIBRARIES, the complaint."""
+    return [
+        f"`{name}` is no library that VPMM knows{_nearest(name)}" for name in _names(names) if name not in LIBRARIES
+    ]
 
 
 def _nearest(name: str) -> str:
@@ -113,8 +127,17 @@ def _nearest(name: str) -> str:
     return f": is `{found[0]}` meant?" if found else f"; it knows {', '.join(LIBRARIES)}"
 
 
-def _warn(message: str) -> None:
-    try:
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
-    except RuntimeWarning:  # python -W error
-        print(f"vpmm: {message}", file=sys.stderr)
+def _value_for(name: str) -> str:
+    return os.environ.get(f"VPMM_{name.upper()}", "").strip().lower()
+
+
+def _in_a_line(error: Exception) -> str:
+    """The error's first line; of a compiler's output, also the line that says what is wrong."""
+    first, *more = str(error).splitlines() or [type(error).__name__]
+    wrong = next((line.strip() for line in more if "error" in line), more[0].strip() if more else "")
+    return f"{first} {wrong}".strip()
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None:
+        print(f"vpmm: {message}", file=sys.stderr, flush=True)

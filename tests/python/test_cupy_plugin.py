@@ -349,7 +349,7 @@ class Variables(unittest.TestCase):
         done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="xyz")
         self.assertIn("it knows torch, cupy, rmm, numba", done.stderr)
 
-    def test_what_goes_wrong_is_a_warning(self) -> None:
+    def test_what_goes_wrong_is_a_line_on_standard_error(self) -> None:
         code = (
             "import sys, types\nsys.modules['rmm'] = types.ModuleType('rmm')\nimport vpmm_autoload\n"
             "vpmm_autoload.start()\nprint('on it goes')"

@@ -51,11 +51,30 @@ class Switch(unittest.TestCase):
             code += "print('vpmm' in sys.modules, 'torch' in sys.modules)"
             self.assertEqual(output_of(code, VPMM_TORCH=value), "False False\n")
 
-    def test_what_goes_wrong_at_import_is_a_warning(self) -> None:
+    def test_what_goes_wrong_at_import_is_one_line_with_the_reason(self) -> None:
         code = "import vpmm_autoload\nvpmm_autoload.autoload()\nprint('on it goes')"
-        done = run("-W", "default", "-c", code, VPMM_TORCH="1", PYTHONPATH=self.torch("2.9.0", "13.0"))
-        self.assertEqual((done.returncode, done.stdout), (0, "on it goes\n"))
-        self.assertIn("VPMM_TORCH is set, but PyTorch keeps its own CUDA allocator: PyTorch 2.9.0", done.stderr)
+        for options in (["-W", "default"], ["-W", "error"], []):
+            done = run(*options, "-c", code, VPMM_TORCH="1", PYTHONPATH=self.torch("2.9.0", "13.0"))
+            self.assertEqual((done.returncode, done.stdout), (0, "on it goes\n"))
+            said = "vpmm: VPMM_TORCH is set, but PyTorch keeps its own CUDA allocator: PyTorch 2.9.0"
+            self.assertTrue(done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr)
+
+    def test_where_vpmm_is_required_what_goes_wrong_ends_the_import(self) -> None:
+        code = "import vpmm_autoload\nvpmm_autoload.autoload()\nprint('on it goes')"
+        done = run("-c", code, VPMM_TORCH="require", PYTHONPATH=self.torch("2.9.0", "13.0"))
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("ImportError: VPMM_TORCH=require, and PyTorch cannot use VPMM: PyTorch 2.9.0", done.stderr)
+
+    def test_a_value_that_is_none_is_named_and_counts_as_0(self) -> None:
+        code = "import sys, vpmm_autoload\nvpmm_autoload.start()\nprint(vpmm_autoload.asked_for())"
+        for value, said in (("enabled", 1), ("2", 1), ("", 0), ("off", 0), (" FALSE ", 0)):
+            done = run("-c", code, VPMM_TORCH=value)
+            self.assertEqual(done.stdout, "{}\n")
+            self.assertEqual(done.stderr.count("counts as 0: it must be 1, 0 or require"), said, value)
+
+    def test_the_guides_check_works_after_an_import_of_the_package(self) -> None:
+        for name in ("torch", "cupy", "rmm"):
+            self.assertEqual(output_of(f"import vpmm\nprint(vpmm.{name}.is_installed())"), "False\n")
 
     def test_the_entry_point_names_the_function(self) -> None:
         code = (

@@ -8,8 +8,10 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import vpmm_autoload
 
@@ -36,31 +38,93 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         choices=("none", "native", "python", "both"),
         help="stacks of allocations to record (default: VPMM_RECORD_STACKS)",
     )
+    parser.add_argument("-m", dest="module", action=_Rest, metavar="MODULE", help="run a module, as python -m does")
+    parser.add_argument("-c", dest="code", action=_Rest, metavar="CODE", help="run a text, as python -c does")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER).required = False  # argparse would name it as missing
     parser.set_defaults(run=run)
 
 
+class _Rest(argparse.Action):
+    """Takes all words that follow: the program and its arguments, in place of a script."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(option_strings, dest, nargs=argparse.REMAINDER, **more)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: object  # noqa: ANN401
+    ) -> None:
+        if not values:
+            parser.error(f"argument {self.option_strings[0]}: expected one argument")
+        setattr(namespace, self.dest, values[0])
+        namespace.arguments = values[1:]
+        for action in parser._actions:
+            if action.dest in ("script", "arguments"):
+                action.required = False
+
+
 def run(options: argparse.Namespace) -> int:
-    """Runs the script as `python script` would, with VPMM_USE set, for its children, too; `--torch`: and VPMM_TORCH."""
-    if not Path(options.script).exists():
-        print(f"vpmm: can't open file '{options.script}': No such file or directory", file=sys.stderr)
-        return 2
-    if options.stacks and not options.record:
-        print("vpmm: --stacks says how to record: --record FILE is missing", file=sys.stderr)
-        return 2
-    if options.record and not Path(options.record).parent.is_dir():
-        print(f"vpmm: --record {options.record}: there is no such folder", file=sys.stderr)
+    """Runs a script, a module or a text as python would, with VPMM_USE set, for its children, too; `--torch`: and
+    VPMM_TORCH."""
+    try:
+        check(options)
+    except vpmm.Error as error:
+        print(f"vpmm: {error}", file=sys.stderr)
         return 2
     with recorded(options.record, options.stacks) if options.record else contextlib.nullcontext():
-        if options.torch:
-            run_on_torch()
         os.environ["VPMM_USE"] = options.use or os.environ.get("VPMM_USE") or "numba"
         vpmm_autoload.start()
-        sys.argv = [options.script, *options.arguments]
-        sys.path[0] = str(Path(options.script).resolve().parent)
-        runpy.run_path(options.script, run_name="__main__")
+        return run_program(options)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Installs in PyTorch if that was asked for. Raises vpmm.Error for options that cannot be followed."""
+    if options.script is not None and not Path(options.script).exists():
+        raise vpmm.Error(f"can't open file '{options.script}': No such file or directory")
+    if options.stacks and not options.record:
+        raise vpmm.Error("--stacks says how to record: --record FILE is missing")
+    if options.record and not Path(options.record).parent.is_dir():
+        raise vpmm.Error(f"--record {options.record}: there is no such folder")
+    for complaint in vpmm_autoload.unknown(options.use or ""):
+        raise vpmm.Error(f"--use {options.use}: {complaint}")
+    if options.torch:
+        run_on_torch()
+
+
+def run_program(options: argparse.Namespace) -> int:
+    """The program's exit code is raised as SystemExit, as it raises it. 1: it ended by an exception, which is shown
+    with the program's own frames."""
+    try:
+        if options.module is not None:
+            sys.argv = [options.module, *options.arguments]
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        elif options.code is not None:
+            sys.argv = ["-c", *options.arguments]
+            sys.path[0] = ""
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(options.code, "<string>", "exec"), vars(sys.modules["__main__"]))
+        else:
+            sys.argv = [options.script, *options.arguments]
+            sys.path[0] = str(Path(options.script).resolve().parent)
+            runpy.run_path(options.script, run_name="__main__")
+    except Exception as error:
+        show(error, options.module)
+        return 1
     return 0
+
+
+def show(error: Exception, module: str | None) -> None:
+    """Reports an exception that ended the program, without the frames that started it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    if trace is None and module is not None and isinstance(error, ImportError):
+        print(f"vpmm: {error}", file=sys.stderr)  # there is no such module
+        return
+    error.__traceback__ = sys.last_traceback = trace
+    sys.last_type, sys.last_value = type(error), error
+    sys.excepthook(type(error), error, trace)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,15 @@ import hashlib
 import importlib.util
 import os
 import re
+import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from vpmm._output import save
 from vpmm.errors import Error
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -42,37 +45,55 @@ def fingerprint(files: Iterable[Path], facts: object) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
-    """The path of the library with that name; `make` makes it if the cache lacks it.
+    """The path of the library with that name; `make` makes it if the cache lacks it, or has a damaged one.
 
-    If several processes need it at the same time, one makes it and the others wait.
+    If several processes need it at the same time, one makes it and the others wait. Others may read it where
+    VPMM_CACHE_DIR names the folder, as the umask allows.
     """
-    for folder in _cache_folders():
+    for folder, mode in _cache_folders():
         library = folder / name
-        if library.is_file():
+        if _is_whole(library):
             return library
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
             lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115  held below
         except OSError:
             continue
         with lock:
             with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.is_file():
+            if not _is_whole(library):
                 make(library)
+                save(_note_of(library), lambda file: file.write(_digest_of(library).encode()))
         return library
     raise unsupported(f"no folder for {what} can be written; VPMM_CACHE_DIR names one")
 
 
-def _cache_folders() -> Iterator[Path]:
-    """The folders to search for a library, which is built in the first writable one if none has it."""
+# A library that is cut ends the process when it is loaded, so its hash stands in a file beside it.
+def _is_whole(library: Path) -> bool:
+    try:
+        return _note_of(library).read_text() == _digest_of(library)
+    except (OSError, UnicodeError):
+        return False
+
+
+def _note_of(library: Path) -> Path:
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _digest_of(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _cache_folders() -> Iterator[tuple[Path, int]]:
+    """The folders to search for a library, which is built in the first writable one if none has it; and their modes."""
     named = os.environ.get("VPMM_CACHE_DIR")
     if named:
-        yield Path(named)
+        yield Path(named), 0o777
         return
     with contextlib.suppress(RuntimeError):  # there is no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm"
-    yield Path(tempfile.mkdtemp(prefix="vpmm-"))  # of this process only: no other user can put a library there
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm", 0o700
+    yield Path(tempfile.mkdtemp(prefix="vpmm-")), 0o700  # of this process: no other user can put a library there
 
 
 def cuda_include(what: str) -> Path:
@@ -119,13 +140,18 @@ def run_compiler(arguments: Iterable[str], library: Path, what: str, verb: str) 
             f"there is no C++ compiler here to build {what} with: install g++, or run `python -m vpmm {verb}` where "
             f"there is one and set VPMM_CACHE_DIR to its folder"
         )
-    handle, name = tempfile.mkstemp(dir=library.parent, prefix=f".{library.name}.")
-    os.close(handle)
-    unfinished = Path(name)
+    unfinished = library.with_name(f".{library.name}.{secrets.token_hex(8)}")
+    try:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777)
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)  # as the umask has it, which the linker does not keep
+        os.close(handle)
+    except OSError as error:
+        raise unsupported(f"{what} could not be built: {error}") from error
     command = [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += [f"-I{HEADERS.parent}", *arguments, "-o", str(unfinished), *LINK_VPMM, *_standard_library()]
     try:
         run_tool(command, what)
+        unfinished.chmod(mode)
         os.replace(unfinished, library)
     except OSError as error:
         raise unsupported(f"{what} could not be built: {error}") from error

@@ -30,7 +30,9 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether CuPy currently allocates from the pools in this thread. Imports CuPy."""
+    """Whether CuPy currently allocates from the pools in this thread. Imports nothing."""
+    if allocator.cache_info().currsize == 0:  # nobody has asked for it
+        return False
     return bool(_import_cupy().cuda.get_allocator() == allocator())
 
 

@@ -39,17 +39,25 @@ vpmm_pool* Allocator::pool_of(Device& device) {
                                    (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
-  vpmm_statistics figures{};
-  figures.size = sizeof figures;
-  const vpmm_status status = vpmm_get_statistics(pool, &figures);
+  const vpmm_status status = begin_counting(device, pool);
   if (status != VPMM_OK) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
   check(status, "statistics");
-  {
-    const std::lock_guard<std::mutex> counting(device.mutex);
-    set(device.reserved.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
-  }
   device.pool.store(pool, std::memory_order_release);
   return pool;
+}
+
+// Other libraries may map memory of the pool meanwhile, which its events report, too: then the figures are taken anew.
+vpmm_status Allocator::begin_counting(Device& device, vpmm_pool* pool) {
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  for (;;) {
+    const std::uint64_t changes = device.mapping_changes.load();
+    if (const vpmm_status status = vpmm_get_statistics(pool, &figures); status != VPMM_OK) return status;
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    if (device.mapping_changes.load() != changes) continue;
+    set(device.reserved.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
+    return VPMM_OK;
+  }
 }
 
 // Under the pool's lock.
@@ -63,8 +71,8 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
       device.reserved.at(kAll).increase(event->bytes);
     else
       device.reserved.at(kAll).decrease(event->bytes);
+    device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   }
-  device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
 }
 

@@ -112,6 +112,7 @@ class Allocator final : public cca::CUDAAllocator {
 
   Device& device_of(DeviceIndex index);
   vpmm_pool* pool_of(Device& device);
+  static vpmm_status begin_counting(Device& device, vpmm_pool* pool);
   void* allocate_on(DeviceIndex index, std::size_t bytes, Stream stream);
   vpmm_status request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream, void** ptr);
   vpmm_status request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr);
@@ -133,7 +134,10 @@ class Allocator final : public cca::CUDAAllocator {
   void give_back_piece(Device& device, Arena& arena, void* piece);
   static std::shared_ptr<Checkpoint> checkpoint_of(Device& device, const ArenaPtr& arena);
   void place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted);
-  static ArenaPtr route(Device& device, cudaStream_t stream);
+  ArenaPtr route(Device& device, cudaStream_t stream);
+  static bool end_if_capture_is_over(Route& route);
+  static void keep_for_graph(Arena& graph, const ArenaPtr& arena);
+  static void release_if_unused(Device& device, const ArenaPtr& arena, std::vector<std::shared_ptr<vpmm_arena>>& over);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
   void report(Device& device, void* ptr, std::int64_t bytes);

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -65,6 +66,8 @@ struct Arena {
   std::shared_ptr<vpmm_arena> handle;  // under Device::mutex; null: nothing was allocated yet, or it has ended
   std::uint64_t number = 0;            // the pool's name for it
   int users = 0;                       // graphs and MemPools
+  int graph_pools = 0;                 // pools of graphs that use its memory: it is not released before them
+  std::unordered_set<std::shared_ptr<Arena>> used_by_graph;  // arenas with such memory, of this graph's pool
   bool serves_others_when_short = false;
   bool splits = true;
   std::shared_ptr<cca::CUDAAllocator> source;     // where its memory comes from; null: from the device's pool
@@ -118,11 +121,15 @@ struct Stream {
   }
 };
 
-// Allocations whose stream `filter` accepts are routed to an arena.
+// Allocations whose stream `filter` accepts are routed to an arena, unless a newer route takes them.
 struct Route {
   ArenaPtr arena;
   std::function<bool(cudaStream_t)> filter;
-  bool is_capture = false;  // announced to the pool
+  Stream opener;                 // the current stream when it was opened: a capture's
+  std::thread::id thread;        // that opened it
+  bool is_capture = false;       // announced to the pool
+  bool has_begun = false;        // the stream was seen capturing
+  bool is_over = false;          // the capture has ended without endAllocateToPool
 };
 
 struct Export {

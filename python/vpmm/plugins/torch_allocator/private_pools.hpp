@@ -22,12 +22,47 @@ ArenaPtr Allocator::arena_of(Device& device, MempoolId_t id, const char* what) {
   return arena;
 }
 
-// The first route whose filter takes the stream; a filter may ask the driver whether it is captured.
+// The newest route whose filter takes the stream; a filter may ask the driver whether it is captured. A graph that is
+// captured through an older route uses the memory, too.
 ArenaPtr Allocator::route(Device& device, cudaStream_t stream) {
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  for (const Route& candidate : device.routes)
-    if (candidate.filter(stream)) return candidate.arena;
-  return nullptr;
+  ArenaPtr arena;
+  int ended = 0;
+  {
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    for (auto route = device.routes.rbegin(); route != device.routes.rend(); ++route) {
+      if (route->is_over) continue;
+      if (!route->filter(stream)) {
+        ended += end_if_capture_is_over(*route) ? 1 : 0;
+      } else {
+        if (arena == nullptr) arena = route->arena;
+        if (!route->is_capture) continue;
+        keep_for_graph(*route->arena, arena);
+        break;
+      }
+    }
+  }
+  for (; ended > 0; --ended) check(vpmm_capture_end(pool_of(device)), "a capture");
+  return arena;
+}
+
+// PyTorch does not end the route of a capture that CUDA invalidated. Its stream is asked, for PyTorch keeps its own
+// streams; a foreign one may be gone. Returns whether the capture's end must be announced. Holds: Device::mutex.
+bool Allocator::end_if_capture_is_over(Route& route) {
+  if (!route.is_capture || route.opener.is_foreign) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(route.opener.handle, &status) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  route.has_begun |= status != cudaStreamCaptureStatusNone;
+  // The thread that opens the route begins the capture before it allocates again.
+  route.is_over = status == cudaStreamCaptureStatusNone && (route.has_begun || route.thread == std::this_thread::get_id());
+  return route.is_over;
+}
+
+// Memory of another pool that a graph uses stays as long as the graph's own pool. Holds: Device::mutex.
+void Allocator::keep_for_graph(Arena& graph, const ArenaPtr& arena) {
+  if (arena.get() != &graph && graph.used_by_graph.insert(arena).second) ++arena->graph_pools;
 }
 
 std::shared_ptr<vpmm_arena> Allocator::handle_of(Device& device, const Arena& arena) {
@@ -73,12 +108,16 @@ int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
 void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
   createOrIncrefPool(index, id, nullptr);
   Device& device = device_of(index);
-  const bool is_capture = !filter(Stream::current(index).handle);
+  const Stream opener = Stream::current(index);
+  const bool is_capture = !filter(opener.handle);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
+    std::erase_if(device.routes, [&](const Route& open) { return open.is_over && open.arena->id == id; });
     for (const Route& open : device.routes)
       TORCH_CHECK(open.arena->id != id, "beginAllocateToPool: already recording to mempool_id");
-    device.routes.push_back({arena_of(device, id, "beginAllocateToPool"), std::move(filter), is_capture});
+    Route route{arena_of(device, id, "beginAllocateToPool"), std::move(filter), opener, std::this_thread::get_id()};
+    route.is_capture = is_capture;
+    device.routes.push_back(std::move(route));
     device.has_routes.store(true, std::memory_order_release);
   }
   if (is_capture) check(vpmm_capture_begin(pool_of(device)), "a capture");
@@ -92,7 +131,7 @@ void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
     const auto found = std::find_if(device.routes.begin(), device.routes.end(),
                                     [&](const Route& open) { return open.arena->id == id; });
     TORCH_CHECK(found != device.routes.end(), "endAllocatePool: not currently recording to mempool_id");
-    was_capture = found->is_capture;
+    was_capture = found->is_capture && !found->is_over;
     device.routes.erase(found);
     device.has_routes.store(!device.routes.empty(), std::memory_order_release);
   }
@@ -101,15 +140,26 @@ void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
 
 void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
   Device& device = device_of(index);
-  std::shared_ptr<vpmm_arena> over;  // released after the lock, with its last user
+  std::vector<std::shared_ptr<vpmm_arena>> over;  // released after the lock
   const std::lock_guard<std::mutex> lock(device.mutex);
   const ArenaPtr arena = arena_of(device, id, "releasePool");
   if (--arena->users > 0) return;
   device.arenas.erase(id);
+  for (const ArenaPtr& used : std::exchange(arena->used_by_graph, {})) {
+    --used->graph_pools;
+    release_if_unused(device, used, over);
+  }
+  release_if_unused(device, arena, over);
+}
+
+// Neither a MemPool nor a graph uses it any more. Holds: Device::mutex.
+void Allocator::release_if_unused(Device& device, const ArenaPtr& arena,
+                                  std::vector<std::shared_ptr<vpmm_arena>>& over) {
+  if (arena->users > 0 || arena->graph_pools > 0) return;
   if (arena->source != nullptr)
     device.ending.insert(arena);
-  else
-    over = std::move(arena->handle);
+  else if (arena->handle != nullptr)
+    over.push_back(std::move(arena->handle));
 }
 
 // Memory of another allocator goes back to it in the pieces in which it came, once the pool is unused and nothing in a

@@ -1,0 +1,30 @@
+# vpmm: standard output that takes every text, whatever its encoding.
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+
+# What pictures are drawn with, where the encoding lacks it.
+_INSTEAD = dict(zip("▁▂▃▄▅▆▇█…", "..:-=+*#.", strict=True))
+
+
+def _fall_back(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_INSTEAD.get(letter, "?") for letter in lost), error.end
+
+
+def prepare() -> None:
+    """Makes standard output and error accept all characters: those without a code become ASCII. A closed one is the
+    null device."""
+    codecs.register_error("vpmm", _fall_back)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for the life of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="vpmm")

@@ -1,0 +1,184 @@
+"""tests: every verb ends with its result, or with one line that says what was wrong, whatever terminal and file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from convert_case import ConvertCase
+from vpmm import recordings
+from vpmm.recordings import Event, Kind, Recording
+
+PROGRAM = """import sys, vpmm
+pool = vpmm.Pool.default()
+pool.deallocate(pool.allocate(100, 0), 0)
+print(__name__, sys.argv[1:], sys.path[0])
+sys.exit(5)
+"""
+LARGE = (1 << 31, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1)
+
+
+class CommandCase(ConvertCase):
+    def vpmm(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vpmm", *map(str, arguments)]
+        environment = os.environ | {"PYTHONIOENCODING": "utf-8"} | variables
+        return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=180, text=True,
+                              encoding="utf-8", errors="replace", cwd=self.folder)
+
+    def assert_ended_well(self, done: subprocess.CompletedProcess[str]) -> None:
+        """The result and nothing else, or one line of an error; warnings may stand before."""
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        errors = [line for line in done.stderr.splitlines() if not line.startswith("vpmm: warning")]
+        if done.returncode == 2:
+            self.assertEqual(len(errors), 1, done.stderr)
+
+    def recording(self, name: str, *events: Event) -> Path:
+        path = self.folder / f"{name}.vpmm"
+        recordings.write(Recording(header={"source": "vpmm"}, events=list(events), end={}), path)
+        return path
+
+
+class AnyFile(CommandCase):
+    def files(self) -> list[Path]:
+        failed = [Event(Kind.ALLOCATE_FAILED, time, 0, size) for time, size in enumerate((1 << 20, *LARGE))]
+        made = [self.recording("empty"), self.recording("failed", *failed)]
+        made.append(self.recording("frees", Event(Kind.FREE, 0, 4096, 10)))
+        made.append(self.recording("zero", Event(Kind.ALLOCATE, 0, 4096, 0), Event(Kind.FREE, 1, 4096, 0)))
+        for size in LARGE:
+            address = min(1 << 40, (1 << 64) - size)
+            made.append(self.recording(
+                f"large-{size:x}", Event(Kind.MAP, 0, address, size), Event(Kind.ALLOCATE, 1, address, size, stream=1),
+                Event(Kind.MARK, 2), Event(Kind.PAUSE, size, 0, size, size), Event(Kind.SAMPLE, size, size, size, size),
+                Event(Kind.OUT_OF_MEMORY, size, 0, size)))
+        made.append(self.file("op,id,bytes,stream,time_us\n", "header.csv"))
+        made += [self.file(b"", "nothing"), self.folder / "missing", self.folder]
+        return made
+
+    def test_is_read_or_refused_in_one_line_by_every_verb(self) -> None:
+        verbs: list[tuple[object, ...]] = [
+            ("report", "--text"), ("report", "-o", self.folder / "page.html"), ("try",), ("top", "--once", "--file"),
+        ]
+        for file in self.files():
+            for verb in verbs:
+                with self.subTest(file=file.name, verb=verb[0]):
+                    self.assert_ended_well(self.vpmm(*verb, file))
+            with self.subTest(file=file.name, verb="convert"):
+                self.assert_ended_well(self.vpmm("convert", file, self.folder / "out.pickle"))
+
+
+class AnyTerminal(CommandCase):
+    def test_takes_a_report_and_a_picture_in_its_encoding(self) -> None:
+        events = [Event(Kind.ALLOCATE, i, 4096 * i + 4096, 4096, stream=0) for i in range(40)]
+        file = self.recording("ü", *events)
+        for encoding in ("ascii", "latin-1", "cp1252", "utf-8"):
+            for columns in ("1", "20", "50", "80", "300", "none"):
+                for verb in (("report", "--text"), ("top", "--once", "--file")):
+                    done = self.vpmm(*verb, file, PYTHONIOENCODING=encoding, COLUMNS=columns, TERM="dumb")
+                    self.assertEqual((done.returncode, done.stderr), (0, ""), (encoding, columns, verb))
+        picture = self.vpmm("report", "--text", file, PYTHONIOENCODING="ascii").stdout
+        self.assertIn("#", picture)
+        self.assertNotIn("?", picture.partition("What to change")[0].partition("\n")[2])
+        self.assertIn("▃", self.vpmm("report", "--text", file).stdout)
+
+    def test_a_file_name_that_no_encoding_has_is_named_as_far_as_it_goes(self) -> None:
+        name = os.fsdecode(b"odd\xff.vpmm")
+        path = self.folder / name
+        path.write_bytes(b"")
+        self.assert_ended_well(self.vpmm("report", "--text", path))
+
+    def test_a_closed_standard_output_is_no_error(self) -> None:
+        file = self.recording("one", Event(Kind.ALLOCATE, 0, 4096, 4096))
+        command = f"exec {sys.executable} -m vpmm report --text {file} >&-"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class Trying(CommandCase):
+    def test_a_failed_request_counts_as_live_for_every_row(self) -> None:
+        mib = 1 << 20
+        file = self.recording("oom", Event(Kind.ALLOCATE, 0, 1 << 40, 50 * mib), Event(Kind.ALLOCATE_FAILED, 1, 0, 25 * mib))
+        done = self.vpmm("try", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 requests, 75.00 MiB live at the peak", done.stdout)
+        row = next(line for line in done.stdout.splitlines() if line.startswith("VPMM, page"))
+        self.assertRegex(row, r" 76\.00 MiB +1\.013 ")
+
+
+class Running(CommandCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.file(PROGRAM, "program.py")
+
+    def test_a_module_and_a_text_run_as_python_runs_them(self) -> None:
+        for words, first in ((["-m", "program"], str(self.folder)), (["-c", PROGRAM], "")):
+            recorded = self.folder / f"run{words[0]}.vpmm"
+            done = self.vpmm("run", "--use", "numba", "--record", recorded, *words, "-x", "--use", "y")
+            self.assertEqual((done.returncode, done.stdout), (5, f"__main__ ['-x', '--use', 'y'] {first}\n"), done.stderr)
+            self.assertGreater(len(recordings.read(recorded).events), 0)
+
+    def test_a_package_runs_its_main_module(self) -> None:
+        (self.folder / "package").mkdir()
+        self.file("import sys\nprint(__package__, sys.argv[0])\n", "package/__main__.py")
+        done = self.vpmm("run", "-m", "package")
+        self.assertEqual(done.stdout, f"package {self.folder / 'package/__main__.py'}\n")
+
+    def test_what_is_missing_is_named_in_one_line(self) -> None:
+        for words, code, said in (
+            (["-m", "no_such_module"], 1, "No module named no_such_module"),
+            (["-m"], 2, "expected one argument"),
+            (["-c"], 2, "expected one argument"),
+            (["--use", "torch,foo", "program.py"], 2, "`foo` is no library that VPMM knows"),
+            (["missing.py"], 2, "can't open file 'missing.py'"),
+        ):
+            done = self.vpmm("run", *words)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(said, done.stderr.splitlines()[-1])
+            self.assertNotIn("Traceback", done.stderr)
+
+    def test_an_exception_is_shown_with_the_programs_frames_alone(self) -> None:
+        self.file("def f():\n    raise ValueError('mine')\nf()\n", "raises.py")
+        for words in (["raises.py"], ["-m", "raises"], ["-c", "import raises"]):
+            done = self.vpmm("run", *words)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr.splitlines()[-1], "ValueError: mine")
+            self.assertNotIn("runpy", done.stderr)
+            self.assertNotIn("commands/run.py", done.stderr)
+            self.assertIn("in f", done.stderr)
+
+    def test_an_exit_without_a_code_and_a_text_as_code_are_as_in_python(self) -> None:
+        for code, expected in (("import sys; sys.exit()", 0), ("import sys; sys.exit('said')", 1), ("1/0", 1)):
+            self.assertEqual(self.vpmm("run", "-c", code).returncode, expected)
+
+
+class Messages(CommandCase):
+    def test_a_handler_that_raises_loses_its_message_and_no_other(self) -> None:
+        code = """import logging, sys, time, vpmm
+seen, lost = [], []
+sys.unraisablehook = lambda args: lost.append(args.exc_type.__name__)
+class Handler(logging.Handler):
+    def emit(self, record):
+        seen.append(record.getMessage())
+        if len(seen) == 1:
+            raise ConnectionError("away")
+        if len(seen) == 2:
+            raise SystemExit
+vpmm.log_to_logging()
+logger = logging.getLogger("vpmm")
+logger.setLevel(logging.DEBUG)
+logger.propagate = False
+logger.addHandler(Handler())
+while len(seen) < 4:
+    vpmm.Pool(0, log="info").close()
+    time.sleep(0.01)
+print(lost)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, "['ConnectionError', 'SystemExit']\n"), done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
