@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import unittest
 from typing import Any
 
 from vpmm_case import ABSENT, MIB, VpmmCase
+
+import sim_gpu
 
 if not ABSENT:
     import torch
@@ -45,6 +48,52 @@ class PrivatePools(VpmmCase):
         del again, pool, outside
         torch.cuda.empty_cache()
         self.assertEqual(self.reserved(), 0)
+
+    def ranges_of(self, pool_id: tuple[int, int]) -> list[tuple[int, int]]:
+        segments = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == pool_id]
+        return [(s["address"], s["address"] + s["total_size"]) for s in segments]
+
+    def test_memory_of_a_deleted_pool_that_a_graph_used_stays_until_the_graph_is_gone(self) -> None:
+        for is_reset in (True, False):
+            pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                with torch.cuda.use_mem_pool(pool):
+                    inside = empty(20 * MIB)
+                own = empty(3 * MIB)
+                del inside, own
+            (used,) = self.ranges_of(pool.id)
+            del pool
+            torch.cuda.empty_cache()
+            taken = [empty(4 * MIB) for _ in range(20)]
+            for tensor in taken:
+                self.assertFalse(used[0] <= tensor.data_ptr() < used[1], "memory of a live graph")
+            if is_reset:
+                graph.reset()
+            del graph, taken, tensor
+            torch.cuda.empty_cache()
+            self.assertEqual(self.reserved(), 0)
+
+    def test_a_capture_that_cuda_invalidated_strands_no_memory(self) -> None:
+        code = """if True:
+            import torch
+            side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    torch.cuda.synchronize()
+            except RuntimeError:
+                pass
+            for _ in range(50):
+                tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+                with torch.cuda.stream(side):
+                    tensor.fill_(1)
+                tensor.record_stream(side)
+                del tensor
+            print(torch.cuda.memory_reserved() < 512 << 20)
+        """
+        variables = {name: os.environ[name] for name in ("VPMM_TORCH", "VPMM_CACHE_DIR")}
+        if not sim_gpu.is_here():
+            self.skipTest("what an invalid capture leaves on a real GPU is CUDA's")
+        self.assertIn("True\n", sim_gpu.run("-W", "ignore", "-c", code, **variables).stdout)
 
     def test_tensors_outlive_their_pool(self) -> None:
         pool = torch.cuda.MemPool()

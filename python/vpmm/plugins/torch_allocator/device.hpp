@@ -125,11 +125,11 @@ struct Stream {
 struct Route {
   ArenaPtr arena;
   std::function<bool(cudaStream_t)> filter;
-  Stream opener;                 // the current stream when it was opened: a capture's
-  std::thread::id thread;        // that opened it
-  bool is_capture = false;       // announced to the pool
-  bool has_begun = false;        // the stream was seen capturing
-  bool is_over = false;          // the capture has ended without endAllocateToPool
+  Stream opener;            // the current stream when it was opened: a capture's
+  std::thread::id thread;   // that opened it
+  bool is_capture = false;  // announced to the pool
+  bool has_begun = false;   // the stream was seen capturing
+  bool is_over = false;     // the capture has ended without endAllocateToPool
 };
 
 struct Export {

@@ -56,7 +56,8 @@ bool Allocator::end_if_capture_is_over(Route& route) {
   }
   route.has_begun |= status != cudaStreamCaptureStatusNone;
   // The thread that opens the route begins the capture before it allocates again.
-  route.is_over = status == cudaStreamCaptureStatusNone && (route.has_begun || route.thread == std::this_thread::get_id());
+  route.is_over =
+      status == cudaStreamCaptureStatusNone && (route.has_begun || route.thread == std::this_thread::get_id());
   return route.is_over;
 }
 
