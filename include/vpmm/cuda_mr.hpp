@@ -49,7 +49,7 @@ class memory_resource {
   // 256 bytes at least. Zero bytes give null. Throws vpmm::out_of_memory, which is a std::bad_alloc. Throws
   // vpmm::failure, which is a std::runtime_error, for an invalid alignment or stream and for a failed device.
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-    return pool_.allocate(possible(bytes), handle_of(stream), alignment);
+    return pool_.allocate(bytes, handle_of(stream), alignment);
   }
 
   // Frees memory; work queued on `stream` before the call is the last to use it. `stream` may differ from the stream of
@@ -62,7 +62,7 @@ class memory_resource {
 
   // Memory for any work queued on any stream after the call.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
-    return pool_.allocate(possible(bytes), any_stream, alignment);
+    return pool_.allocate(bytes, any_stream, alignment);
   }
 
   // Frees memory without a wait; work queued on any stream before the call may be the last to use it.
@@ -94,13 +94,6 @@ class memory_resource {
   static vpmm_stream handle_of(cuda::stream_ref stream) noexcept {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's default streams are small numbers
     return stream.get() != nullptr ? stream.get() : reinterpret_cast<vpmm_stream>(default_stream);
-  }
-
-  // CUDA's users expect an out-of-memory error for a size that no pool accepts.
-  static std::size_t possible(std::size_t bytes) {
-    constexpr std::size_t most = std::size_t{1} << 47;
-    if (bytes <= most) return bytes;
-    throw out_of_memory(VPMM_ERROR_OUT_OF_MEMORY, std::to_string(bytes) + " bytes are more than any address space has");
   }
 
   // After a failure the memory is still allocated.

@@ -14,7 +14,8 @@ namespace {
 
 bool is_int(nb::handle value) { return PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr()); }
 
-std::uint64_t number_of(nb::handle value, const char* name, const char* allowed, vpmm_status bad) {
+std::uint64_t number_of(nb::handle value, const char* name, const char* allowed, vpmm_status bad,
+                        vpmm_status too_large) {
   if (PyBool_Check(value.ptr()) || PyIndex_Check(value.ptr()) == 0) raise_wrong_type(value, name, allowed);
   const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
   if (!number.is_valid()) throw nb::python_error();
@@ -22,8 +23,8 @@ std::uint64_t number_of(nb::handle value, const char* name, const char* allowed,
   if (PyErr_Occurred() == nullptr) return result;
   PyErr_Clear();
   const bool is_negative = number < nb::int_(0);
-  raise(bad, std::string(name) + " is " + shown(number) +
-                 (is_negative ? ": must not be negative" : ": more than 64 bits hold"));
+  raise(is_negative ? bad : too_large, std::string(name) + " is " + shown(number) +
+                                           (is_negative ? ": must not be negative" : ": more than 64 bits hold"));
 }
 
 }  // namespace
@@ -51,17 +52,27 @@ std::string shown(nb::handle value) {
 }
 
 std::uint64_t whole_number_of(nb::handle value, const char* name, vpmm_status bad) {
-  return number_of(value, name, "a whole number", bad);
+  return number_of(value, name, "a whole number", bad, bad);
 }
 
-std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) {
+namespace {
+
+std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad, vpmm_status too_large) {
   if (!PyUnicode_Check(value.ptr()))
-    return number_of(value, name, "a whole number of bytes, or a text such as \"4GiB\"", bad);
+    return number_of(value, name, "a whole number of bytes, or a text such as \"4GiB\"", bad, too_large);
   std::uint64_t bytes = 0;
   const Failure failure = attempt([&, text = text_of(value, name)] { return vpmm_parse_bytes(text.c_str(), &bytes); });
   if (failure.status != VPMM_OK) raise(bad, std::string(name) + ": " + failure.message);
   return bytes;
 }
+
+}  // namespace
+
+std::uint64_t request_of(nb::handle value) {
+  return bytes_of(value, "bytes", VPMM_ERROR_INVALID_ARGUMENT, VPMM_ERROR_OUT_OF_MEMORY);
+}
+
+std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) { return bytes_of(value, name, bad, bad); }
 
 int device_of(nb::handle value) {
   const std::uint64_t device = whole_number_of(value, "device");

@@ -29,6 +29,8 @@ std::string shown(nanobind::handle value);
 
 // A number of bytes: an int, or a text in the environment's syntax ("16GiB"). `bad` is the code of a vpmm.Error.
 std::uint64_t bytes_of(nanobind::handle value, const char* name, vpmm_status bad = VPMM_ERROR_INVALID_ARGUMENT);
+// The size of a request: more than 64 bits hold is out of memory.
+std::uint64_t request_of(nanobind::handle value);
 // A non-negative int, but no bool.
 std::uint64_t whole_number_of(nanobind::handle value, const char* name, vpmm_status bad = VPMM_ERROR_INVALID_ARGUMENT);
 int device_of(nanobind::handle value);

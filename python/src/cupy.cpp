@@ -33,9 +33,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// No GPU has more; vpmm_allocate would report a larger request as invalid.
-constexpr std::size_t kMostBytes = std::size_t{1} << 47;
-
 struct Cupy {
   std::intptr_t (*current_stream)() = nullptr;
   nb::object out_of_memory;     // cupy.cuda.memory.OutOfMemoryError
@@ -160,8 +157,8 @@ void deallocate(void* ptr, const Place& place) {
   if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING) vpmm_deallocate_deferred(place.pool, ptr);
 }
 
-// CuPy's error for memory, with ours as its cause if there is one.
-[[noreturn]] void raise_shortage(std::size_t bytes, int device, nb::python_error* ours) {
+// CuPy's error for memory, with ours as its cause.
+[[noreturn]] void raise_shortage(std::size_t bytes, int device, nb::python_error& ours) {
   vpmm_pool* pool = nullptr;
   vpmm_statistics now{};
   now.size = sizeof(now);
@@ -172,7 +169,7 @@ void deallocate(void* ptr, const Place& place) {
     static_cast<void>(vpmm_memory_info(pool, &free_bytes, &total_bytes));
   }
   const nb::object error = cupy().out_of_memory(bytes, now.live_bytes, total_bytes);
-  if (ours != nullptr) PyException_SetCause(error.ptr(), nb::object(nb::borrow(ours->value())).release().ptr());
+  PyException_SetCause(error.ptr(), nb::object(nb::borrow(ours.value())).release().ptr());
   PyErr_SetObject(cupy().out_of_memory.ptr(), error.ptr());
   throw nb::python_error();
 }
@@ -180,7 +177,6 @@ void deallocate(void* ptr, const Place& place) {
 // Memory for work on the current stream. Raises CuPy's OutOfMemoryError, or vpmm.Error.
 std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
   if (bytes == 0) return 0;
-  if (bytes > kMostBytes) raise_shortage(bytes, device, nullptr);
   const Event event("Alloc");
   void* ptr = nullptr;
   Place place;
@@ -191,7 +187,7 @@ std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
     Py_XDECREF(place.stream_object);
     const nb::object type = nb::module_::import_("vpmm.errors").attr("OutOfMemoryError");
     if (!error.matches(type)) throw;
-    raise_shortage(bytes, device, &error);
+    raise_shortage(bytes, device, error);
   } catch (...) {
     Py_XDECREF(place.stream_object);
     throw;

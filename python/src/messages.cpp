@@ -87,12 +87,20 @@ std::optional<Message> next_message() {
   return message;
 }
 
+// Calls sys.unraisablehook for an exception that has no caller to go to.
+void write_unraisable(nb::handle error, nb::handle where) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  PyErr_WriteUnraisable(where.ptr());
+}
+
 }  // namespace
 
 void bind_messages(nb::module_& module) {
   module.def("open_messages", &open_messages);
   module.def("close_messages", &close_messages);
   module.def("next_message", &next_message);
+  module.def("write_unraisable", &write_unraisable, nb::arg("error"), nb::arg("where"),
+             nb::sig("def write_unraisable(error: BaseException, where: object) -> None"));
 }
 
 }  // namespace vpmm::python

@@ -153,7 +153,7 @@ std::string Pool::repr() const {
 // The `try` functions are called with the GIL: they do not wait. Releasing and taking the GIL costs more than an
 // allocation, and may take milliseconds if other threads want it.
 std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle alignment) const {
-  const std::uint64_t size = bytes_of(bytes, "bytes");
+  const std::uint64_t size = request_of(bytes);
   const std::uintptr_t on = stream_of(stream);
   const std::uint64_t aligned = bytes_of(alignment, "alignment");
   if (size == 0) return 0;
@@ -166,7 +166,7 @@ std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle al
 }
 
 std::uintptr_t Pool::allocate_any_stream(nb::handle bytes, nb::handle alignment) const {
-  const std::uint64_t size = bytes_of(bytes, "bytes");
+  const std::uint64_t size = request_of(bytes);
   const std::uint64_t aligned = bytes_of(alignment, "alignment");
   if (size == 0) return 0;
   const Event event("Alloc");
@@ -179,7 +179,7 @@ std::uintptr_t Pool::allocate_any_stream(nb::handle bytes, nb::handle alignment)
 
 std::vector<std::uintptr_t> Pool::allocate_many(nb::handle bytes, nb::handle stream) const {
   std::vector<std::size_t> sizes;
-  for (const nb::object& size : items_of(bytes, "bytes")) sizes.push_back(bytes_of(size, "bytes"));
+  for (const nb::object& size : items_of(bytes, "bytes")) sizes.push_back(request_of(size));
   const std::uintptr_t on = stream_of(stream);
   const Event event("Alloc");
   std::vector<void*> ptrs(sizes.size());

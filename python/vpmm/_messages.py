@@ -5,10 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import threading
-from types import TracebackType
-from typing import NamedTuple
 
 from vpmm import _vpmm
 
@@ -20,16 +17,6 @@ _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-class _Unraisable(NamedTuple):
-    """The argument of sys.unraisablehook."""
-
-    exc_type: type[BaseException]
-    exc_value: BaseException | None
-    exc_traceback: TracebackType | None
-    err_msg: str | None
-    object: object
-
-
 def _deliver() -> None:
     logger = logging.getLogger("vpmm")
     while (message := _vpmm.next_message()) is not None:
@@ -37,7 +24,7 @@ def _deliver() -> None:
         try:
             logger.log(_LEVELS.get(level, logging.INFO), "%s", text)
         except BaseException as error:  # of a handler or a filter: it concerns one message
-            sys.unraisablehook(_Unraisable(type(error), error, error.__traceback__, "a message of vpmm was lost", logger))
+            _vpmm.write_unraisable(error, logger)
 
 
 def _start() -> None:

@@ -20,7 +20,7 @@
 
 namespace vpmm::context {
 
-constexpr Bytes kAddressSpace = Bytes{1} << 47;  // no request can be larger
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // a larger request is out of memory
 
 // The stream a call is ordered by; none: any-stream (the user names no stream).
 using Stream = std::optional<driver::StreamHandle>;
@@ -210,7 +210,8 @@ class Context {
   // memory is the driver's stream-ordered pool's), what the driver says.
   virtual Result<void> set_peer_access(driver::DeviceOrdinal peer) = 0;
 
-  virtual Result<driver::MemInfo> memory_info() = 0;  // free = free for the pool: the driver's and ours
+  // For the pool, within its capacity. free: the largest request that can be served.
+  virtual Result<driver::MemInfo> memory_info() = 0;
   virtual observe::Statistics statistics() const = 0;
   virtual void reset_peaks() = 0;
   // Prints a summary of a pool that was used, where VPMM_STATS asks for one; nothing while somebody holds its lock.

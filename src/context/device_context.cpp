@@ -56,8 +56,8 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, c
                                                        CallLog::By& by) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
-  if (request.bytes > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", request.bytes)});
+  if (request.bytes > kAddressSpace)  // no callback can help
+    return Error{ErrorCode::out_of_memory, message_of("{} bytes is more than any address space", request.bytes)};
   if (request.alignment > kAddressSpace)
     return mistake(
         {ErrorCode::invalid_argument, message_of("alignment {} is more than any address space", request.alignment)});

@@ -7,6 +7,7 @@
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/summary.hpp"
+#include "context/headroom.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 
@@ -77,7 +78,7 @@ void DeviceContext::trim_above_threshold(MutexLock& lock) {
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument, message_of("{} bytes is more than any address space", bytes)});
+    return Error{ErrorCode::out_of_memory, message_of("{} bytes is more than any address space", bytes)};
   Result<void> done = preallocate_mapped(bytes);
   if (done || done.error().code != ErrorCode::out_of_memory) return done;
   const Bytes held = statistics().mapped_bytes;
@@ -211,9 +212,13 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   allocations_.drain(visit.lock());
   driver::MemInfo info;
   VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
+  Bytes idle = footprint_.idle_in_driver_pool();
   if (device_.pool != nullptr)
-    info.free += device_.pool->idle_bytes() + device_.small->idle_bytes() + arenas_.idle_bytes();
-  info.free += footprint_.idle_in_driver_pool();
+    idle += device_.pool->idle_bytes() + device_.small->idle_pages_bytes() + arenas_.idle_bytes();
+  const std::optional<Bytes> capacity = footprint_.capacity();
+  const Bytes gpu_free = device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
+  info.free = Headroom(footprint_.held(), idle, gpu_free, capacity).left();
+  info.total = std::min(info.total, capacity.value_or(info.total));
   return info;
 }
 

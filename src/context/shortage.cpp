@@ -75,7 +75,8 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   Shortage shortage;
   const observe::Statistics now = figures();
   shortage.requested = request.bytes;
-  shortage.taken = round_up(request.bytes, device_.page_size);
+  // A request beyond any address space is not rounded: the sum could be beyond the type.
+  shortage.taken = request.bytes > kAddressSpace ? request.bytes : round_up(request.bytes, device_.page_size);
   if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "base/quantity.hpp"
+#include "context/headroom.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -18,17 +21,25 @@ Bytes held_by_others(const Shortage& shortage) {
   return shortage.gpu ? minus(minus(shortage.gpu->total, shortage.gpu->free), shortage.mapped) : 0;
 }
 
-// What the pool may still map.
-Bytes room(const Shortage& shortage) {
-  const Bytes gpu = shortage.gpu ? shortage.gpu->free : 0;
-  return shortage.capacity ? std::min(gpu, minus(*shortage.capacity, shortage.mapped)) : gpu;
+// Pending memory could not be waited for.
+Headroom room(const Shortage& shortage) {
+  return {shortage.mapped, minus(shortage.free, shortage.pending), shortage.gpu ? shortage.gpu->free : 0,
+          shortage.capacity};
 }
 
-// What would have to be freed, or allowed, for the request to fit: 0, something else was in the way. What is mapped
-// above a limit that was lowered serves nobody.
-Bytes missing(const Shortage& shortage) {
-  const Bytes above = shortage.capacity ? minus(shortage.mapped, *shortage.capacity) : 0;
-  return minus(shortage.taken, minus(minus(shortage.free, shortage.pending), above) + room(shortage));
+// A size to calculate with: a whole number of the largest unit that gives one.
+std::string exact_bytes(Bytes bytes) {
+  constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  for (; unit + 1 < std::size(kUnits) && bytes != 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, kUnits[unit]);
+}
+
+// Above zero it is the reason; else something other than the amount was in the way.
+std::string reason_of(const Shortage& shortage) {
+  if (shortage.gpu && shortage.taken > shortage.gpu->total) return "that is more than the GPU has";
+  const Bytes missing = room(shortage).missing(shortage.taken);
+  return missing == 0 ? shortage.reason : fmt::format("{} are missing", exact_bytes(missing));
 }
 
 Bytes idle_in_pinned_arenas(const Shortage& shortage) {
@@ -102,7 +113,7 @@ void add_pool(const Shortage& shortage, Report& report) {
 
 void add_limits(const Shortage& shortage, Report& report) {
   report.line("mapped", "{}; the limit is {}; {} more may be mapped", readable_bytes(shortage.mapped),
-              limit_of(shortage), readable_bytes(room(shortage)));
+              limit_of(shortage), readable_bytes(room(shortage).mappable()));
   if (shortage.gpu)
     report.line("GPU", "{}, of which {} free, {} held by others", readable_bytes(shortage.gpu->total),
                 readable_bytes(shortage.gpu->free), readable_bytes(held_by_others(shortage)));
@@ -115,19 +126,24 @@ void add_limits(const Shortage& shortage, Report& report) {
 // A rule speaks where what it proposes would matter for this request.
 std::vector<std::string> advice(const Shortage& shortage) {
   std::vector<std::string> list;
-  const Bytes lacking = std::max(missing(shortage), Bytes{1});
+  const Headroom left = room(shortage);
+  const Bytes lacking = std::max(left.missing(shortage.taken), Bytes{1});
   const Bytes others = held_by_others(shortage);
   const auto say = [&list](std::string text) { list.push_back(std::move(text)); };
-  const bool is_limited = shortage.capacity && minus(*shortage.capacity, shortage.mapped) < shortage.taken;
-  if (is_limited && shortage.gpu && shortage.gpu->free >= lacking)
+  const bool is_limited = shortage.capacity && left.is_limited(shortage.taken);
+  if (is_limited)
     say(fmt::format("raise VPMM_CAPACITY (vpmm_set_capacity) by {} or more, or take it away: the GPU has {} free",
-                    readable_bytes(lacking), readable_bytes(shortage.gpu->free)));
+                    exact_bytes(lacking), readable_bytes(shortage.gpu->free)));
+  if (shortage.gpu && shortage.taken > shortage.gpu->total) {
+    say(fmt::format("ask for less: the GPU has {} in all", readable_bytes(shortage.gpu->total)));
+    return list;
+  }
   if (shortage.pending > 0 && !shortage.pending_on.empty())
     say(fmt::format("{} for the work of {}, or free with the stream that used the memory last{}",
                     shortage.is_capture_known ? "end the stream capture that forbids to wait" : "wait",
                     shortage.pending_on.front().name,
                     shortage.is_capture_known ? " (captures that are announced count until they are ended)" : ""));
-  if (others >= lacking && !(is_limited && shortage.gpu->free >= lacking))
+  if (others >= lacking && !is_limited)
     say(fmt::format("find out who else holds {} of the GPU: other processes (nvidia-smi), other libraries or pools",
                     readable_bytes(others)));
   if (shortage.leased > 0) say("have the other processes close the memory of this one that they opened");
@@ -152,7 +168,7 @@ std::vector<std::string> advice(const Shortage& shortage) {
 std::string shortage_report(const Shortage& shortage) {
   Report report;
   report.add(fmt::format("out of device memory: asked for {}; {}; live {}, free {}, limit {}",
-                         readable_bytes(shortage.requested), shortage.reason, readable_bytes(shortage.live.bytes),
+                         readable_bytes(shortage.requested), reason_of(shortage), readable_bytes(shortage.live.bytes),
                          readable_bytes(shortage.free), limit_of(shortage)));
   add_request(shortage, report);
   add_pool(shortage, report);

@@ -41,6 +41,19 @@ void for_each_live(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
   }
 }
 
+// Calls `visit(range)` for each slab with a live block and each live span.
+template <typename Visit>
+void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lock) {
+  DevicePtr end{};
+  for_each_live(segment, [&](DevicePtr begin, Bytes requested) VPMM_REQUIRES(cache_lock) {
+    if (begin < end) return;  // in the slab before
+    const Slab* const slab = content_in(segment.arena->contents[segment.arena->unit_of(begin)]).slab();
+    const AddressRange range = slab == nullptr ? AddressRange{begin, requested} : AddressRange{slab->begin, slab->bytes()};
+    end = range.end();
+    visit(range);
+  });
+}
+
 }  // namespace
 
 // --- taking back ---------------------------------------------------------------------------------------------------
@@ -308,6 +321,20 @@ Bytes SmallPool::idle_bytes() const { return static_cast<Bytes>(std::max<std::in
 Bytes SmallPool::idle_in_arenas_bytes() const {
   const std::int64_t idle = -tally().allocated - static_cast<std::int64_t>(cached_pages_bytes());
   return static_cast<Bytes>(std::max<std::int64_t>(0, idle));
+}
+
+Bytes SmallPool::idle_pages_bytes() const {
+  Set<Bytes> used;  // numbers of pages
+  for (const Segment* segment : cut_pages_.segments()) {
+    StreamCache* const cache = segment->cache();
+    if (cache == nullptr) continue;
+    const CacheGuard guard(*cache);
+    for_each_used(*segment, [&](AddressRange range) {
+      const Bytes first = to_integer(range.begin) / page_size(), last = (to_integer(range.end()) - 1) / page_size();
+      for (Bytes page = first; page <= last; ++page) used.insert(page);
+    });
+  }
+  return cut_pages_.bytes() - used.size() * page_size() + cached_pages_bytes();
 }
 
 HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {

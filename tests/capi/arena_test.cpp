@@ -112,7 +112,7 @@ TEST_F(ArenaAbi, names_the_parameter_that_is_wrong) {
   EXPECT_EQ(vpmm_arena_allocate(nullptr, 1, 0, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_allocate(arena_, 1, 0, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_allocate(arena_, 1, 384, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_arena_allocate(arena_, std::size_t{1} << 60, 0, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_allocate(arena_, std::size_t{1} << 60, 0, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(ptr, pool_);
   EXPECT_EQ(vpmm_arena_id(arena_, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_live(arena_, nullptr, 0, nullptr), VPMM_ERROR_INVALID_ARGUMENT);

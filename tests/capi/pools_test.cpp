@@ -125,7 +125,7 @@ TEST_F(Pools, preallocate_maps_ahead) {
 }
 
 TEST_F(Pools, preallocate_refuses_an_absurd_size) {
-  EXPECT_EQ(vpmm_preallocate(pool_, SIZE_MAX), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_preallocate(pool_, SIZE_MAX), VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_TRUE(last_error_names("18446744073709551615")) << vpmm_last_error();
   EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
 }

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "context/out_of_memory.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -86,21 +87,41 @@ TEST(AllocateMistakes, alignment_that_is_no_power_of_two_is_named) {
   EXPECT_EQ(world.statistics().caller_mistakes, 1u);
 }
 
-TEST(AllocateMistakes, absurd_sizes_are_refused_and_change_nothing) {
+TEST(AllocateMistakes, absurd_sizes_are_out_of_memory_and_change_nothing) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage, stream);
+  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage,
+                            Bytes{1} << 63, Bytes{1} << 60, (Bytes{1} << 47) + 1, Bytes{1} << 47})
+    expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::out_of_memory,
+                 {std::to_string(bytes), "that is more than the GPU has"});
+  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), Bytes{1} << 48})
+    expect_error(world.pool().preallocate(bytes), ErrorCode::out_of_memory, {std::to_string(bytes)});
+  EXPECT_EQ(world.picture(), "[1]");
+  EXPECT_EQ(world.statistics().failed_allocations, 6u);
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+}
+
+TEST(AllocateMistakes, absurd_alignments_are_refused_and_change_nothing) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   world.allocate(kPage, stream);
   const std::uint64_t calls = world.calls().total_count();
-  for (const Bytes bytes :
-       {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage, Bytes{1} << 50})
-    expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::invalid_argument, {std::to_string(bytes)});
   expect_error(world.pool().allocate({kPage, Bytes{1} << 60, stream}), ErrorCode::invalid_argument);
-  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), Bytes{1} << 48})
-    expect_error(world.pool().preallocate(bytes), ErrorCode::invalid_argument, {std::to_string(bytes)});
   EXPECT_EQ(world.calls().total_count(), calls) << "no driver call";
   EXPECT_EQ(world.picture(), "[1]");
-  EXPECT_EQ(world.statistics().failed_allocations, 4u);
-  EXPECT_EQ(world.statistics().caller_mistakes, 6u);
+  EXPECT_EQ(world.statistics().caller_mistakes, 1u);
+}
+
+TEST(AllocateMistakes, no_callback_is_asked_for_more_than_any_address_space) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  int asked = 0;
+  world.pool().add_out_of_memory_callback([&](const context::OutOfMemory&) { return ++asked, false; });
+  expect_error(world.pool().allocate({Bytes{1} << 60, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, 0);
+  expect_error(world.pool().allocate({Bytes{1} << 46, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, 1);
 }
 
 TEST(AllocateMistakes, freeing_twice_is_an_error_that_names_the_pointer) {

@@ -45,18 +45,19 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
   Shortage shortage = usual();
   shortage.tag = "weights";
   shortage.capacity = 52 * kMiB;
+  shortage.gpu = driver::MemInfo{12 * kMiB, 68 * kMiB};
   shortage.by_tag = {{"weights", 40 * kMiB, 3}};
   EXPECT_EQ(shortage_report(shortage),
-            "out of device memory: asked for 20 MiB; 4 MiB are missing; live 40 MiB, free 8 MiB, limit 52 MiB\n"
+            "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, limit 52 MiB\n"
             "  asked for  20 MiB (20971520 bytes) on stream 3, tag weights\n"
             "  live       40 MiB in 3 allocations, which take 40 MiB\n"
             "  free       8 MiB in whole pages, the largest range 8 MiB\n"
             "  mapped     48 MiB; the limit is 52 MiB; 4 MiB more may be mapped\n"
-            "  GPU        64 MiB, of which 8 MiB free, 8 MiB held by others\n"
+            "  GPU        68 MiB, of which 12 MiB free, 8 MiB held by others\n"
             "  by tag     weights (40 MiB)\n"
             "  by stream  stream 3 (30 MiB), no stream (10 MiB)\n"
             "what to try:\n"
-            "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 8 MiB free\n"
+            "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 12 MiB free\n"
             "  - " +
                 std::string(kRecord));
 }
@@ -120,6 +121,25 @@ TEST(ShortageAdvice, does_not_count_idle_memory_above_a_limit_that_was_lowered) 
   shortage.capacity = 32 * kMiB;
   shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
   EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
+}
+
+TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
+  Shortage shortage = usual();
+  shortage.taken = shortage.requested = 10 * kMiB;
+  shortage.mapped = 600 * kMiB;
+  shortage.free = shortage.pending = 0;
+  shortage.capacity = 100 * kMiB;
+  shortage.gpu = driver::MemInfo{20 * kMiB, kGiB};
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("; 510 MiB are missing; "));
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 510 MiB or more")));
+}
+
+TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
+  Shortage shortage = usual();
+  shortage.taken = shortage.requested = 200 * kGiB;
+  shortage.capacity = 52 * kMiB;
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("; that is more than the GPU has; "));
+  EXPECT_THAT(advice(shortage), ElementsAre("ask for less: the GPU has 64 MiB in all"));
 }
 
 TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {

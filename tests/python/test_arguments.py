@@ -88,8 +88,10 @@ class Sizes(ArgumentTest):
         pool: Any = self.pool
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
             (lambda: pool.allocate(-1, 0), vpmm.Error, "bytes is -1: must not be negative"),
-            (lambda: pool.allocate(1 << 70, 0), vpmm.Error, "bytes is 1180591620717411303424: more than 64 bits hold"),
-            (lambda: pool.allocate(1 << 62, 0), vpmm.Error, "4611686018427387904 bytes is more than any address space"),
+            (lambda: pool.allocate(1 << 70, 0), MemoryError, "bytes is 1180591620717411303424: more than 64 bits hold"),
+            (lambda: pool.allocate(1 << 62, 0), MemoryError, "4194304 TiB; that is more than the GPU has"),
+            (lambda: pool.allocate_many([1, 1 << 62], 0), MemoryError, "more than the GPU has"),
+            (lambda: pool.allocate_any_stream(1 << 60), MemoryError, "more than the GPU has"),
             (lambda: pool.allocate(1, 0, 1 << 62), vpmm.Error, "alignment 4611686018427387904 is more than any"),
             (lambda: pool.allocate("4Gib", 0), vpmm.Error, "bytes: '4Gib' is not a size"),
             (lambda: pool.allocate(4e9, 0), TypeError, "bytes is 4000000000.0: must be a whole number of bytes, or a"),

@@ -40,7 +40,7 @@ except MemoryError as error:
 try:
     resource.allocate(1 << 50)
 except MemoryError as error:
-    print("more than any address space" in str(error))
+    print("more than the GPU has" in str(error))
 asked = []
 def callback(size):
     asked.append(size)

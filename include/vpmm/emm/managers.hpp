@@ -276,10 +276,10 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
     pool_.emplace(open_pool());
   }
   Block do_allocate(std::size_t bytes) override {
-    return block_of(deallocations().attempt([&] { return sized(pool_->try_allocate(bytes, any_stream)); }));
+    return block_of(deallocations().attempt([&] { return pool_->try_allocate(bytes, any_stream).value(); }));
   }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_of(deallocations().attempt([&] { return sized(pool_->try_allocate(bytes, stream)); }));
+    return block_of(deallocations().attempt([&] { return pool_->try_allocate(bytes, stream).value(); }));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     const auto allocate = [&] { return driver().mem_alloc_managed(bytes, flags); };
@@ -308,11 +308,6 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   }
   void do_defer_cleanup_end() noexcept override {
     if (pool_) (void)vpmm_defer_cleanup_end(pool_->handle());
-  }
-  // Size is the only argument that can be wrong, and a size beyond any address space is out of memory.
-  static void* sized(const result<void*>& allocated) {
-    if (allocated.status() == VPMM_ERROR_INVALID_ARGUMENT) throw_error(VPMM_ERROR_OUT_OF_MEMORY, allocated.message());
-    return allocated.value();
   }
   static Block block_of(void* ptr) noexcept {
     Block block{};

@@ -29,14 +29,13 @@ from typing import Any
 import vpmm
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
-from vpmm.errors import Error, OutOfMemoryError
+from vpmm.errors import Error
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, run_tool, unsupported
 
 __all__ = ["build", "install", "is_installed", "memory_resource"]
 
 _SOURCES = Path(__file__).resolve().with_name("rmm_resource")
 _MODULE = "vpmm_rmm_resource"
-_MOST_BYTES = 1 << 47  # the pool takes no larger request, and RMM's users expect an out-of-memory error
 # RMM's wheels have classes on the heap. Deleting one of their objects drops a reference to its class, which would free
 # a static class of ours, so ours is on the heap, too.
 _HEAP_TYPES = "-DCYTHON_USE_TYPE_SPECS=1"
@@ -188,8 +187,6 @@ def _callback_class() -> Any:
 
 def _through_python(device: int) -> Any:
     def allocate(size: int, stream: Any) -> int:
-        if size > _MOST_BYTES:
-            raise OutOfMemoryError(f"{size} bytes are more than any address space has")
         return Pool.default(device).allocate(size, stream_handle(stream))
 
     def deallocate(pointer: int, size: int, stream: Any) -> None:

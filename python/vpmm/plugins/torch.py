@@ -15,6 +15,7 @@ PyTorch: with g++ and the headers of PyTorch's package, in about twenty seconds,
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import re
@@ -45,6 +46,7 @@ def install() -> None:
     if library.vpmm_torch_install() != 0:
         raise unsupported(library.vpmm_torch_last_error().decode())
     _refuse_segment_registration()
+    _limit_memory_info(torch)
 
 
 def is_installed() -> bool:
@@ -110,6 +112,18 @@ def _load(path: Path, minor: int) -> ctypes.CDLL:
     if built_for != minor:  # its virtual functions would be others
         raise unsupported(f"{path} is for PyTorch 2.{built_for}, and this is 2.{minor}: remove it")
     return library
+
+
+def _limit_memory_info(torch: Any) -> None:
+    """torch.cuda.mem_get_info asks the driver, which does not know the pool's limit; the allocator knows both."""
+
+    @functools.wraps(torch.cuda.mem_get_info)
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device is None else torch.cuda._utils._get_device_index(device, True)
+        return tuple(torch._C._accelerator_getMemoryInfo(index))
+
+    torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
 
 
 def _refuse_segment_registration() -> None:

@@ -119,6 +119,20 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
   instance().tell_of_segment(device, action, event, id);
 }
 
+// Free memory and all of it, as the driver tells them, within the pool's limit. As natively, idle memory of the pool is
+// not free: it is reserved.
+std::pair<std::size_t, std::size_t> Allocator::getMemoryInfo(DeviceIndex index) {
+  Device& device = device_of(index);
+  auto [free, total] = cca::CUDAAllocator::getMemoryInfo(index);
+  std::uint64_t capacity = 0;
+  check(vpmm_get_capacity(pool_of(device), &capacity), "the limit");
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
+  const std::uint64_t left = capacity - std::min(capacity, figures.mapped_bytes);
+  return {std::min<std::uint64_t>(free, left), std::min<std::uint64_t>(total, capacity)};
+}
+
 double Allocator::getMemoryFraction(DeviceIndex index) {
   Device& device = device_of(index);
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -158,7 +172,6 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
 // --- allocating -----------------------------------------------------------------------------------------------------
 
 c10::DataPtr Allocator::allocate(std::size_t bytes) {
-  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   DeviceIndex device = 0;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   const c10::Device where(c10::DeviceType::CUDA, device);
@@ -193,6 +206,7 @@ void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 }
 
 void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& device = device_of(index);
   const Call call(history_, RecordContext::STATE);
   ArenaPtr arena;
@@ -295,7 +309,7 @@ void Allocator::note_foreign(Device& device, const void* memory, std::size_t byt
 // did not help.
 void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
                                 vpmm_status status, std::string& reason) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses,
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY,
               "VPMM: ", arena == nullptr ? "" : "in a memory pool (MemPool or CUDA graph): ", reason);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
@@ -310,7 +324,7 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
     status = request(device, arena.get(), bytes, stream, &ptr);
     if (status == VPMM_OK) return ptr;
     reason = vpmm_last_error();
-    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY || bytes > kMostAddresses, "VPMM: ", reason);
+    TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY, "VPMM: ", reason);
   }
   if (arena != nullptr) return nullptr;  // a graph's memory must be in its own pool
   std::vector<ArenaPtr> others;

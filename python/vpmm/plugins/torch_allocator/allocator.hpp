@@ -85,6 +85,7 @@ class Allocator final : public cca::CUDAAllocator {
   std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
   cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override;
   std::string name() override { return "vpmm"; }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override;
 #if VPMM_TORCH_MINOR >= 12
   std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override;
   // For requests that an option of the native allocator refuses before it asks the driver. This allocator has no such

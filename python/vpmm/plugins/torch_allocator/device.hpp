@@ -30,7 +30,6 @@ namespace vpmm::torch_plugin {
 constexpr std::size_t kGrain = 512;                   // PyTorch's own allocator rounds and aligns to this
 constexpr std::size_t kPiece = std::size_t{2} << 20;  // PyTorch's own requests multiples of this from another allocator
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
-constexpr std::size_t kMostAddresses = std::size_t{1} << 47;  // larger requests never reach the pool
 constexpr MempoolId_t kCommonPool{0, 0};
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
