@@ -10,9 +10,9 @@ namespace vpmm::context {
 // report a shortage of the GPU first has the others give back what is idle and complete, as Context::trim does. Their
 // memory is the GPU's again and nobody's, so whoever is faster gets it.
 //
-// One mutex guards the list, and is held while a neighbour trims: so none is destroyed meanwhile, and two pools that
-// are short at once help each other one after the other. It comes before the lock of every pool: nobody calls these
-// functions with such a lock held. A trim asks for no memory, so it never comes back here.
+// One mutex guards the list, and nobody calls the driver under it. A pool that is being trimmed is pinned: whoever
+// destroys it waits, and everybody else opens and destroys pools meanwhile. Two pools that are short at once trim each
+// other side by side, for neither holds its own lock. A trim asks for no memory, so it never comes back here.
 
 // From now on `pool` is asked by others.
 void enter_neighbourhood(Context& pool);

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "context/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 
 namespace vpmm::test {
@@ -52,6 +54,44 @@ class Neighbours : public ::testing::Test {
   StreamHandle stream = world.stream();
   std::unique_ptr<Context> other = open();
 };
+
+// The one whose driver is slow to unmap is trimmed; others come and go meanwhile, and it waits for the trim to end it.
+TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
+  HookedWorld world(sixteen_pages());
+  const auto open = [&] {
+    context::Config config = page_world().config;
+    config.log = observe::LogLevel::quiet;
+    return Context::create(world.hooks, 0, config).value();
+  };
+  std::unique_ptr<Context> trimmed = open();
+  const DevicePtr idle = trimmed->allocate({14 * kPage, 0, std::nullopt}).value();
+  ASSERT_TRUE(trimmed->deallocate(idle, std::nullopt).ok());
+  ASSERT_TRUE(trimmed->synchronize().ok());
+  std::atomic<bool> is_inside{false}, may_go_on{false}, is_closed{false};
+  world.hooks.on[driver::Call::mem_unmap] = [&] {
+    is_inside = true;
+    while (!may_go_on) std::this_thread::yield();
+    return driver::CuResult::success;
+  };
+  const StreamHandle stream = world.stream();
+  std::thread asking([&] {
+    EXPECT_EQ(world.sim.ctx_set_current(world.context), driver::CuResult::success);
+    world.deallocate(world.allocate(8 * kPage, stream), stream);
+  });
+  while (!is_inside) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) open().reset();  // hangs where the list is held
+  std::thread closing([&] {
+    EXPECT_EQ(world.sim.ctx_set_current(world.context), driver::CuResult::success);
+    trimmed.reset();
+    is_closed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(is_closed) << "a pool that is being trimmed is not destroyed";
+  may_go_on = true;
+  asking.join();
+  closing.join();
+  EXPECT_TRUE(is_closed);
+}
 
 TEST_F(Neighbours, give_back_what_is_idle_when_the_gpu_is_short) {
   fill(*other, 12);
