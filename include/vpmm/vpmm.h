@@ -125,6 +125,7 @@ typedef struct vpmm_statistics {
   uint64_t driver_ns;
   uint64_t pauses;
   uint64_t leased_bytes;
+  uint64_t cached_bytes;
 } vpmm_statistics;
 
 enum {
