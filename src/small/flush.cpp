@@ -21,12 +21,6 @@ constexpr Bytes kCachedDivisor = 256;
 constexpr Bytes kCachedPartsDivisor = 16;
 // Under the lock of the stream that has them.
 constexpr std::uint64_t kMostSegmentsLookedAt = 64;
-// Of many streams, while hardly anything is live, and of what is mapped.
-constexpr Bytes kMostKeptIdle = 64 * kMiB;
-constexpr Bytes kKeptIdleDivisor = 100;
-// A stream that called at none of them gives back what it keeps. Streams that call in turn and miss are looked at four
-// times a turn at most.
-constexpr std::uint64_t kLooksUntilIdle = 8;
 
 // Calls `visit(where it begins, what its user asked for)` for what is live.
 template <typename Visit>
@@ -92,11 +86,6 @@ bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
     if (cache.segments.has_many_free_pages()) cached += cache.segments.free_page_units() * kUnit;
   }
   return cached > 0 && cached >= worth && flush(FreePages::where_many);
-}
-
-// Of many streams each would come for it again.
-bool SmallPool::is_left_alone(const StreamCache& cache) const {
-  return caches_.are_bounded() && cache.cached_bytes() <= kAlwaysKept;
 }
 
 bool SmallPool::may_grow_instead(const pool::PageRequest& request, const Caller& caller) {
@@ -272,14 +261,6 @@ void SmallPool::flush(StreamCache& cache, FreePages which) {
   for (const Cached& cached : pages) pool_.deallocate(cached.region, stamp_of(cached.number));
 }
 
-void SmallPool::retire(time::Timeline& timeline) {
-  StreamCache* const cache = caches_.find(&timeline);
-  if (cache == nullptr) return;
-  caches_.end(timeline.id);
-  timeline.next_number = nullptr;
-  caches_.retire_if_empty(*cache);
-}
-
 void SmallPool::retire_dead() {
   const auto& streams = caches_.by_timeline();
   for (auto it = streams.begin(); it != streams.end();) {
@@ -299,80 +280,6 @@ void SmallPool::retire_dead() {
 // The program may reset the context itself, and a warm free does not notice. Until a reset is noticed, work of the new
 // context may use what was freed, for instance on a stream whose handle is used again. So what the cache has, and what
 // its last blocks leave later, waits for an event behind all that is queued by then.
-
-// --- many streams ---------------------------------------------------------------------------------------------------
-
-// Note [Many streams keep a bounded amount]
-// Each of a few streams keeps all it freed. Of many, those that are idle would keep more than the others use. So every
-// cache may keep kAlwaysKept, and more as far as it is granted. A free that would leave more takes the pool's lock, and
-// asks there. All grants together are half of what is live and cached at most, or a little where that is less. Warm
-// frees do not change that sum. So whatever is freed in whatever order, caches keep at most as much as is live, and
-// hardly anything when nothing is.
-//
-// Bounds: n caches keep n kAlwaysKept + granted, and granted <= (live + cached - n kAlwaysKept) / 2 after each call
-// through the lock.
-
-Bytes SmallPool::live_and_cached_bytes() const {
-  return pool_.used_bytes() - std::min(pool_.used_bytes(), cut_pages_.free_bytes());
-}
-
-Bytes SmallPool::most_granted() const {
-  const Bytes always = caches_.all().size() * kAlwaysKept;
-  const Bytes used = live_and_cached_bytes();
-  const Bytes least = std::min(kMostKeptIdle, pool_.mapped_bytes() / kKeptIdleDivisor);
-  return std::max((used - std::min(used, always)) / 2, least - std::min(least, always));
-}
-
-void SmallPool::bound_caches(bool are_many, const Caller& caller) {
-  const bool has_changed = are_many != caches_.are_bounded();
-  caches_.set_bounded(are_many);
-  if (!are_many) return;
-  if (has_changed)
-    for (StreamCache& cache : caches_.all()) bound(cache);
-  if (StreamCache* const own = caches_.find(caller.timeline)) bound(*own);
-  // What a call takes back is no more than what it gave back itself, and what that left too much.
-  Deque<StreamCache>& all = caches_.all();
-  for (std::size_t looks = 0; looks < all.size() && caches_.granted() > most_granted(); ++looks)
-    take_back(all[turn_++ % all.size()]);
-}
-
-void SmallPool::bound(StreamCache& cache) {
-  Bytes wanted = 0;
-  {
-    const CacheGuard guard(cache);
-    wanted = std::max(cache.cached_bytes(), cache.wants_to_keep);
-    if (wanted <= cache.may_keep) return;
-  }
-  const Bytes bytes = wanted - kAlwaysKept;
-  if (caches_.granted() - cache.granted + bytes <= most_granted()) return caches_.grant(cache, bytes);
-  caches_.grant(cache, cache.granted);
-  if (cache.cached_bytes() > kAlwaysKept + cache.granted) flush(cache, FreePages::all);
-}
-
-void SmallPool::take_back(StreamCache& cache) {
-  if (cache.granted == 0) return;
-  caches_.grant(cache, 0);
-  flush(cache, FreePages::all);
-}
-
-bool SmallPool::is_idle(const time::Timeline& timeline) {
-  StreamCache* const cache = caches_.find(&timeline);
-  if (cache == nullptr) return true;
-  const bool was_active = [&] {
-    const CacheGuard guard(*cache);
-    return cache->was_active();
-  }();
-  cache->idle_looks = was_active ? 0 : cache->idle_looks + 1;
-  if (cache->idle_looks == kLooksUntilIdle) give_back(timeline);
-  return !was_active;
-}
-
-void SmallPool::give_back(const time::Timeline& timeline) {
-  StreamCache* const cache = caches_.find(&timeline);
-  if (cache == nullptr) return;
-  caches_.grant(*cache, 0);
-  flush(*cache, FreePages::all);
-}
 
 // --- figures -------------------------------------------------------------------------------------------------------
 

@@ -249,7 +249,7 @@ class SmallPool {
   void flush(StreamCache& cache, FreePages which) VPMM_REQUIRES(pool_lock);
   void leave_cache(StreamCache& cache, const Cached& pages) VPMM_REQUIRES(pool_lock, cache_lock);
   bool is_left_alone(const StreamCache& cache) const VPMM_REQUIRES(pool_lock);
-  Bytes most_granted() const VPMM_REQUIRES(pool_lock);
+  Bytes most_allowed() const VPMM_REQUIRES(pool_lock);
   void bound(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   void take_back(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
@@ -267,7 +267,7 @@ class SmallPool {
   alignas(kCacheLine) Ledger ledger_;
   CutPages cut_pages_;
   StreamCaches caches_;
-  std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;  // which cache is the next to give back what it was granted
+  std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;  // which cache is the next to give back what it was allowed
   WaitingFrees waiting_;
   OtherUses uses_;
 };

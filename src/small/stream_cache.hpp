@@ -65,7 +65,7 @@ class alignas(kCacheLine) StreamCache {
   std::uint64_t calls_seen VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) = 0;  // one after another that found no call of the stream
   // Note [Many streams keep a bounded amount]
-  Bytes granted VPMM_GUARDED_BY(pool_lock) = 0;                   // that it may keep beyond kAlwaysKept
+  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;                   // that it may keep beyond kAlwaysKept
   Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;       // both together
   Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with what a free did not leave here
   std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;              // in the ledger, of the tally

@@ -58,15 +58,15 @@ void StreamCaches::end(time::TimelineId timeline) {
   StreamCache& cache = *found->second;
   by_timeline_.erase(found);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
-  grant(cache, 0);
+  allow(cache, 0);
   const CacheGuard guard(cache);
   cache.stream.store(0, std::memory_order_relaxed);
   cache.handle.store(kNoHandle, std::memory_order_relaxed);
   cache.timeline.reset();
 }
 
-void StreamCaches::grant(StreamCache& cache, Bytes bytes) {
-  granted_ += bytes - std::exchange(cache.granted, bytes);
+void StreamCaches::allow(StreamCache& cache, Bytes bytes) {
+  allowed_ += bytes - std::exchange(cache.allowed, bytes);
   const CacheGuard guard(cache);
   cache.may_keep = cache.wants_to_keep = kAlwaysKept + bytes;
 }

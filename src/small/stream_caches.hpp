@@ -49,8 +49,8 @@ class StreamCaches {
   bool are_bounded() const { return are_bounded_.load(std::memory_order_relaxed); }
   void set_bounded(bool are_bounded) VPMM_REQUIRES(pool_lock) { are_bounded_.store(are_bounded); }
   // So much, beyond what all may keep.
-  void grant(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  Bytes granted() const VPMM_REQUIRES(pool_lock) { return granted_; }  // to all of them
+  void allow(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Bytes allowed() const VPMM_REQUIRES(pool_lock) { return allowed_; }  // to all of them
 
   Tally tally() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);
@@ -64,7 +64,7 @@ class StreamCaches {
   StreamCache& any_;
   StableStore<Slab> slabs_ VPMM_GUARDED_BY(pool_lock);
   std::uint64_t slab_count_ VPMM_GUARDED_BY(pool_lock) = 0;
-  Bytes granted_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes allowed_ VPMM_GUARDED_BY(pool_lock) = 0;
   // Every free reads these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
