@@ -2,9 +2,11 @@
 //
 // pair:   allocate one size and give it back, again and again.
 // random: N live allocations; a random one is given back and another of random size takes its place.
-// One operation is one deallocate and one allocate. Every thread has a stream of its own and, for random, N
-// allocations of its own. Nothing runs on the streams. On a virtual machine a core may have half the speed of the next,
-// as long as somebody else uses what they share: so each measurement of a case runs on other cores than the one before.
+// turns:  a pair on one stream after another, beside 8 GiB that stay.
+// One operation is one deallocate and one allocate. Every thread has a stream of its own (for turns, many) and, for
+// random, N allocations of its own. Nothing runs on the streams. On a virtual machine a core may have half the speed of
+// the next, as long as somebody else uses what they share: so each measurement of a case runs on other cores than the
+// one before.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -12,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "harness/clock.hpp"
@@ -25,12 +28,15 @@ namespace {
 
 constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMiB = 1024 * kKiB;
+constexpr std::size_t kGiB = 1024 * kMiB;
 
 struct Case {
   std::string name;
   std::size_t live = 0;   // 0: pair
   std::size_t bytes = 0;  // the size of a pair, the largest of random
   std::vector<int> threads;
+  std::size_t streams = 1;  // of each thread
+  std::size_t beside = 0;   // bytes that stay allocated
 };
 
 // Large numbers of live allocations come last: an allocator that cannot give them back in time ends the part.
@@ -40,6 +46,12 @@ const std::vector<Case>& cases() {
       {"pair 64 KiB", 0, 64 * kKiB, {1, 2, 4, 8}},
       {"pair 2 MiB", 0, 2 * kMiB, {1, 2, 4, 8}},
       {"pair 16 MiB", 0, 16 * kMiB, {1, 2, 4, 8}},
+      {"turns 64 x 1 KiB", 0, kKiB, {1}, 64, 8 * kGiB},
+      {"turns 65 x 1 KiB", 0, kKiB, {1}, 65, 8 * kGiB},
+      {"turns 200 x 1 KiB", 0, kKiB, {1}, 200, 8 * kGiB},
+      {"turns 2000 x 1 KiB", 0, kKiB, {1}, 2000, 8 * kGiB},
+      {"turns 65 x 4 MiB", 0, 4 * kMiB, {1}, 65, 8 * kGiB},
+      {"turns 2000 x 100 KiB", 0, 100 * kKiB, {1}, 2000, 8 * kGiB},
       {"random 1e3 <= 4 MiB", 1'000, 4 * kMiB, {1, 2, 4, 8}},
       {"random 1e3 <= 64 KiB", 1'000, 64 * kKiB, {1, 8}},
       {"random 1e4 <= 1 MiB", 10'000, kMiB, {1, 2, 4, 8}},
@@ -52,9 +64,11 @@ const std::vector<Case>& cases() {
 // One thread's share of a case.
 class Worker {
  public:
-  Worker(Lane& lane, const Case& what, std::uint64_t seed) : lane_(lane), case_(what), random_(seed) {}
+  using Lanes = std::vector<std::unique_ptr<Lane>>;
+  Worker(const Lanes& lanes, const Case& what, std::uint64_t seed) : lanes_(lanes), case_(what), random_(seed) {}
 
   void prepare() {
+    if (case_.beside != 0 && (beside_ = lane_.allocate(case_.beside)) == nullptr) ++refused_;
     slots_.resize(case_.live);
     for (Slot& slot : slots_) fill(slot);
     for (std::size_t& victim : upcoming_) victim = slots_.empty() ? 0 : random_.below(slots_.size());
@@ -71,6 +85,7 @@ class Worker {
   }
   // Gives back what is live until `stop` is set; returns how much is left.
   std::size_t finish(const std::atomic<bool>& stop) {
+    if (beside_ != nullptr) lane_.deallocate(std::exchange(beside_, nullptr), case_.beside);
     while (!slots_.empty() && !stop.load(std::memory_order_relaxed)) {
       empty(slots_.back());
       slots_.pop_back();
@@ -87,12 +102,14 @@ class Worker {
   static constexpr int kBetweenLooks = 32;
 
   void pair() {
-    void* const ptr = lane_.allocate(case_.bytes);
+    Lane& lane = *lanes_[next_lane_];
+    if (++next_lane_ == lanes_.size()) next_lane_ = 0;
+    void* const ptr = lane.allocate(case_.bytes);
     if (ptr == nullptr) {
       ++refused_;
       return;
     }
-    lane_.deallocate(ptr, case_.bytes);
+    lane.deallocate(ptr, case_.bytes);
   }
   // The victim was drawn a few operations ago, so that its slot is in the cache: the allocator's misses are to be
   // measured, not the benchmark's.
@@ -115,7 +132,10 @@ class Worker {
   }
 
   static constexpr std::size_t kAhead = 8;
-  Lane& lane_;
+  const Lanes& lanes_;
+  Lane& lane_ = *lanes_.front();
+  std::size_t next_lane_ = 0;
+  void* beside_ = nullptr;
   const Case& case_;
   Random random_;
   std::vector<Slot> slots_;
@@ -194,9 +214,10 @@ class Crew {
 
   void live(Peer& peer, int index) {
     enter_context();
-    const Stream stream;
-    const std::unique_ptr<Lane> lane = peer.open_lane(stream.handle());
-    Worker worker(*lane, case_, static_cast<std::uint64_t>(index) + 1);
+    const std::vector<Stream> streams(case_.streams);
+    Worker::Lanes lanes;
+    for (const Stream& stream : streams) lanes.push_back(peer.open_lane(stream.handle()));
+    Worker worker(lanes, case_, static_cast<std::uint64_t>(index) + 1);
     Member& me = members_[static_cast<std::size_t>(index)];
     worker.prepare();
     pass_gate();
@@ -235,7 +256,7 @@ constexpr double kLongSeconds = 3600;
 bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const HotPathSettings& settings) {
   Crew crew(run.peer, what, threads);
   // Everything has been replaced twice, and more often where that takes no time.
-  const std::uint64_t twice = std::max<std::uint64_t>(2 * what.live, 10'000);
+  const std::uint64_t twice = std::max<std::uint64_t>({2 * what.live, 10 * what.streams, 10'000});
   const bool is_counted = settings.operations > 0;
   constexpr std::uint64_t kEndless = std::numeric_limits<std::uint64_t>::max();
   crew.measure(is_counted ? kLongSeconds : settings.warm_up_seconds, twice);

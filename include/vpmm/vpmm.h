@@ -125,6 +125,7 @@ typedef struct vpmm_statistics {
   uint64_t driver_ns;
   uint64_t pauses;
   uint64_t leased_bytes;
+  uint64_t cached_bytes;
 } vpmm_statistics;
 
 enum {
@@ -300,8 +301,10 @@ VPMM_API vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* req
  * which allocates or reports the error. For callers that hold a lock of their own, such as an interpreter's. */
 VPMM_API vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr);
 /* As vpmm_allocate_aligned and vpmm_deallocate, but only through the cache of memory that `stream` itself freed. They
- * wait for no lock and ask the driver only about the stream. VPMM_WOULD_BLOCK: nothing happened; call
- * vpmm_allocate_aligned or vpmm_deallocate, which does it or reports the error. */
+ * wait for no lock that another thread holds across a driver call, for no GPU work and for no room in a recording, and
+ * ask the driver only which stream it is and whether it captures. VPMM_WOULD_BLOCK: nothing happened; call
+ * vpmm_allocate_aligned or vpmm_deallocate, which does it or reports the error. That is also the answer when the stream
+ * owes the pool an event, or its cache may keep no more: the ordinary call settles that. */
 VPMM_API vpmm_status vpmm_try_allocate(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_try_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream);
 /* Frees memory; work queued on `stream` before the call is the last to use it. Null does nothing. */

@@ -93,8 +93,9 @@ class pool_ref {
     return finish(status, ptr);
   }
 
-  // The same without a driver call or a wait for a lock; null, false: that is not possible, or the request is wrong.
-  // allocate() and deallocate() then do it or report the error. With a stream: what that stream freed itself.
+  // The same without a wait, and without a driver call but those that ask about the stream; null, false: that is not
+  // possible, or the request is wrong. allocate() and deallocate() then do it or report the error. With a stream: what
+  // that stream freed itself.
   void* allocate_if_ready(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const noexcept {
     void* ptr = nullptr;
     return vpmm_try_allocate(handle_, bytes, alignment, stream, &ptr) == VPMM_OK ? ptr : nullptr;

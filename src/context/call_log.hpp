@@ -51,6 +51,8 @@ class CallLog final : public driver::CallObserver {
     const observe::StackKinds kinds{native_.load(std::memory_order_relaxed), python_.load(std::memory_order_relaxed)};
     return kinds.any() && channel_->queue.is_open() ? channel_->stacks.capture(kinds) : 0;
   }
+  // Whether to claim a place may take a while.
+  bool would_wait() const noexcept { return channel_->queue.would_wait(); }
   // Before anybody else can get the memory.
   Place claim() noexcept { return channel_->queue.claim(); }
   void freed(Place place, DevicePtr ptr, const By& by) noexcept;

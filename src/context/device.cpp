@@ -127,6 +127,7 @@ void Device::fill(observe::Statistics& figures) const {
     figures.pending_bytes += small->pending_bytes();
     figures.small_bytes = small->arena_bytes();
     figures.small_free_bytes = small->idle_in_arenas_bytes();
+    figures.cached_bytes = small->cached_bytes();
     figures.live_allocations += static_cast<std::uint64_t>(tally.live());
     figures.allocations += static_cast<std::uint64_t>(tally.allocations);
     figures.hits += static_cast<std::uint64_t>(tally.allocations);

@@ -22,6 +22,7 @@
 #include "context/shares.hpp"
 #include "context/slow_path.hpp"
 #include "context/stream_front.hpp"
+#include "context/streams_kept.hpp"
 #include "context/visits.hpp"
 
 namespace vpmm::context {
@@ -109,6 +110,9 @@ class DeviceContext final : public Context {
   void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
   void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void look_for_idle_streams() VPMM_REQUIRES(pool_lock);
+  bool is_forgotten(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  void prove_if_much_is_pending() VPMM_REQUIRES(pool_lock);
   void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
@@ -125,7 +129,7 @@ class DeviceContext final : public Context {
   DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   Freed try_free(const Way& way, const StreamFront::Client& client, DevicePtr ptr);
-  Freed try_free(DevicePtr ptr, driver::StreamHandle stream);
+  Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
   [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin, Bytes bytes);
   [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client, DevicePtr ptr);
   bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
@@ -182,6 +186,7 @@ class DeviceContext final : public Context {
   SlowPath slow_path_;
   Router router_;
   Visits visits_;
+  StreamsKept streams_kept_;
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own

@@ -15,7 +15,9 @@ using driver::Call;
 using driver::CuResult;
 using pool::Caller;
 
-constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones are forgotten
+// Bounded, so that no call stalls for others: streams that stay remembered, and all.
+constexpr std::size_t kLooksPerCall = 2;
+constexpr std::size_t kMostLooksPerCall = 64;
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const Config& config) {
@@ -188,7 +190,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
 
 void DeviceContext::forget_work_of(driver::ContextId dead) {
   device_.advance(device_.timelines.forget_context(dead));
-  if (device_.small != nullptr) device_.small->retire_idle();
+  if (device_.small != nullptr) device_.small->retire_dead();
 }
 
 // Their events die with them, those of peers' contexts and of contexts whose streams called.
@@ -203,7 +205,7 @@ Result<void> DeviceContext::forget_dead_others() {
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
-  front_.attend(caller);
+  if (front_.attend(caller) == StreamFront::Seen::before_it_was_forgotten) streams_kept_.came_back();
   if (recorder_.is_sample_due()) sample_figures();
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
@@ -212,9 +214,39 @@ void DeviceContext::leave(const Caller& caller) {
   } else if (caller.timeline == nullptr) {
     prover_.prove_if_due();
   }
+  if (device_.small != nullptr) device_.small->bound_caches(device_.timelines.stream_count() > kTimelinesKept, caller);
   if (device_.timelines.count() <= kTimelinesKept) return;
-  if (device_.small != nullptr) device_.small->retire_idle();
-  device_.timelines.retire_idle(kTimelinesKept);
+  look_for_idle_streams();
+  prove_if_much_is_pending();
+}
+
+// What idle streams gave back waits for an event that they do not record. Worth one of the context, one at a time, once
+// that is more than all others use.
+void DeviceContext::prove_if_much_is_pending() {
+  if (device_.pool == nullptr || device_.timelines.awaits_context_event()) return;
+  const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
+  if (pending > device_.small->live_and_cached_bytes()) prover_.prove_everything();
+}
+
+// In turn, at a few that stay. What is forgotten is paid for by the call that began it.
+void DeviceContext::look_for_idle_streams() {
+  std::size_t stayed = 0;
+  for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
+    time::Timeline* const next = device_.timelines.next_in_turn();
+    if (next == nullptr) return;
+    const bool is_idle = device_.small == nullptr || device_.small->is_idle(*next);
+    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) ++stayed;
+  }
+}
+
+// False: something is pending on it, or needs it.
+bool DeviceContext::is_forgotten(time::Timeline& timeline) {
+  if (device_.small != nullptr) device_.small->give_back(timeline);
+  if (!device_.timelines.may_be_forgotten(timeline)) return false;
+  if (device_.small != nullptr) device_.small->retire(timeline);
+  device_.timelines.forget(timeline);
+  streams_kept_.is_forgotten();
+  return true;
 }
 
 // The bounds of what is kept for nobody's sake but the pool's.

@@ -72,6 +72,7 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
   const Way way = front_.way();
   if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
+  if (way.would_wait()) return {};
   return try_allocate(way, front_.client_of(way, stream), bytes, alignment);
 }
 
@@ -82,7 +83,7 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment, driver:
 // frees waiting, and for whole pages at once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = front_.way();
-  if (bytes == 0 || !way.is_open) return {};
+  if (bytes == 0 || !way.is_open || way.would_wait()) return {};
   const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
@@ -118,28 +119,27 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
 
 Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && is_freed(try_free(ptr, *stream), stream, nullptr)) return {};
+  if (stream && is_freed(try_free(front_.way(), ptr, *stream), stream, nullptr)) return {};
   return deallocate_slowly(ptr, stream, nullptr);
 }
 
-Freed DeviceContext::try_free(DevicePtr ptr, driver::StreamHandle stream) {
-  const Way way = front_.way();
+Freed DeviceContext::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
   const Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
 }
 
-// An event that is due is recorded if the lock is free, else by a later call: it stays due.
+// Note [A try takes what is there]
+// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks nothing of the driver
+// but which stream that is, takes no lock but the cache's, and waits for no room in a recording. An event that is due
+// is left to the stream's next call, which takes the pool's lock for it and keeps the bounds there.
 bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
   if (is_null(ptr)) return true;
-  const Freed freed = try_free(ptr, stream);
-  if (freed != Freed::yes_and_event_is_due) return freed == Freed::yes;
-  if (mutex_.try_lock()) {
-    mutex_.unlock();
-    record_due_event(stream, nullptr);
-  }
-  return true;
+  const Way way = front_.way();
+  if (way.would_wait()) return false;
+  const Freed freed = try_free(way, ptr, stream);
+  return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
 // The stream is asked for its id once, and whether a recording has begun each time. All or none, also when the

@@ -114,7 +114,8 @@ bool SlowPath::flush(const Job& job, Effort effort) {
   if (!may_fit) return false;
   small.want_events(job.caller.timeline);
   // Note [Streams that work side by side]
-  if (effort == Effort::by_policy && !job.is_for_parts && small.may_grow_instead(job.request, job.caller)) return false;
+  const bool may_grow = effort == Effort::by_policy && (!job.is_for_parts || small.are_caches_bounded());
+  if (may_grow && small.may_grow_instead(job.request, job.caller)) return false;
   if (small.steal(job.caller, job.request.size)) return true;
   return effort == Effort::by_policy ? small.flush_for_pages(job.caller) : small.flush();
 }

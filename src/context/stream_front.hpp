@@ -28,6 +28,7 @@ class StreamFront {
   struct Way {
     bool is_open = false;
     CallLog* log = nullptr;  // null: nothing is recorded
+    bool would_wait() const { return log != nullptr && log->would_wait(); }
   };
   Way way() const {
     const std::uintptr_t state = state_.load(std::memory_order_acquire);
@@ -38,7 +39,8 @@ class StreamFront {
   // Whoever has changed what decides that says so.
   void refresh() VPMM_REQUIRES(pool_lock);
   // The call took the pool's lock, so it can do what others asked this stream for.
-  void attend(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  enum class Seen { now, before_it_was_forgotten };
+  Seen attend(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
  private:
   static bool is_default(driver::StreamHandle stream) {
@@ -81,8 +83,9 @@ inline void StreamFront::refresh() {
   if (state_.load(std::memory_order_relaxed) != state) state_.store(state);
 }
 
-inline void StreamFront::attend(const pool::Caller& caller) {
-  if (device_.small == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary) return;
+inline StreamFront::Seen StreamFront::attend(const pool::Caller& caller) {
+  if (device_.small == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary)
+    return Seen::now;
   small::StreamCache& cache = device_.small->cache_of(*caller.timeline);
   {
     const small::CacheGuard guard(cache);
@@ -91,10 +94,13 @@ inline void StreamFront::attend(const pool::Caller& caller) {
     caller.timeline->wanted = std::exchange(cache.wants_event, false) || caller.timeline->wanted;
   }
   const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
+  const bool is_new = !std::exchange(caller.timeline->is_noted, true);
+  const Seen seen = is_new && streams_.find(stream) != nullptr ? Seen::before_it_was_forgotten : Seen::now;
   if (stream != 0) streams_.note(stream, cache);
   const bool is_primary = caller.timeline->context_id == device_.primary.id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
     cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
+  return seen;
 }
 
 }  // namespace vpmm::context

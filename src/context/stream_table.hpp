@@ -11,34 +11,47 @@
 
 namespace vpmm::context {
 
-// The streams that called last. Ids that end alike share four places, so that a few of them do not drive each other
-// out. What is found may be out of date: a cache says itself, under its lock, whose it is.
+// The streams that called last, forgotten ones among them. Some share four places, so that a few of them do not drive
+// each other out. What is found may be out of date: a cache says itself, under its lock, whose it is.
 class StreamTable {
  public:
+  // Which streams share places. Ids at equal distances are spread evenly (multiplication by the golden ratio).
+  static constexpr std::size_t set_of(std::uint64_t stream) {
+    return static_cast<std::size_t>(stream * 0x9e37'79b9'7f4a'7c15 >> (64 - kSetBits));
+  }
   // Any thread, without a lock. `stream` is not 0. Null: not here.
   small::StreamCache* find(std::uint64_t stream) const {
-    for (const Entry& entry : sets_[stream % kSets].entries)
+    for (const Entry& entry : sets_[set_of(stream)].entries)
       if (entry.stream.load(std::memory_order_acquire) == stream) return entry.cache.load(std::memory_order_relaxed);
     return nullptr;
   }
-  // Drives out one that is no more in service, or else one of the four in turn.
+  // Drives out one that is forgotten, or else one of the four in turn.
   void note(std::uint64_t stream, small::StreamCache& cache) VPMM_REQUIRES(pool_lock) {
     if (find(stream) == &cache) return;
-    Set& set = sets_[stream % kSets];
-    Entry* place = nullptr;
+    Set& set = sets_[set_of(stream)];
+    Entry* same = nullptr;
+    Entry* empty = nullptr;
+    Entry* gone = nullptr;
     for (Entry& entry : set.entries) {
       const std::uint64_t known = entry.stream.load(std::memory_order_relaxed);
-      if (known == stream || known == 0 || entry.cache.load(std::memory_order_relaxed)->stream != known) place = &entry;
-      if (known == stream) break;
+      if (known == stream)
+        same = &entry;
+      else if (known == 0)
+        empty = &entry;
+      else if (entry.cache.load(std::memory_order_relaxed)->stream != known)
+        gone = &entry;
     }
-    if (place == nullptr) place = &set.entries[turn_++ % kPlaces];
+    Entry* const place = same != nullptr    ? same
+                         : empty != nullptr ? empty
+                         : gone != nullptr  ? gone
+                                            : &set.entries[turn_++ % kPlaces];
     place->stream.store(0, std::memory_order_relaxed);
     place->cache.store(&cache, std::memory_order_relaxed);
     place->stream.store(stream, std::memory_order_release);
   }
 
  private:
-  static constexpr std::size_t kSets = 64;
+  static constexpr int kSetBits = 11;
   static constexpr std::size_t kPlaces = 4;
   struct Entry {
     std::atomic<std::uint64_t> stream{0};
@@ -48,7 +61,7 @@ class StreamTable {
     std::array<Entry, kPlaces> entries;
   };
 
-  std::array<Set, kSets> sets_{};
+  std::array<Set, std::size_t{1} << kSetBits> sets_{};
   std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 

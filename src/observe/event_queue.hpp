@@ -66,6 +66,8 @@ class EventQueue {
   // Nothing is put in any more, but by those that have claimed already.
   void close() noexcept;
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
+  // Whether claim() would wait for the writer.
+  bool would_wait() const noexcept { return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed); }
   // Without a place, where the queue is closed or stays full.
   Place claim() noexcept;
   void put(QueuedEvent event) noexcept;

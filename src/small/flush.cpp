@@ -1,5 +1,6 @@
 // small: what caches keep comes back, and what the figures are meanwhile.
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -66,6 +67,7 @@ bool SmallPool::flush(FreePages which) {
   const Bytes idle = given_back_bytes();
   const Bytes cut = cut_pages_.bytes();
   for (StreamCache& cache : caches_.all()) {
+    if (which == FreePages::where_many && is_left_alone(cache)) continue;
     flush(cache, which);
     caches_.retire_if_empty(cache);
   }
@@ -77,7 +79,11 @@ bool SmallPool::flush_for_pages(const Caller& caller) {
   return flush_for(caller, std::max(page_size(), pool_.mapped_bytes() / kCachedDivisor));
 }
 
-bool SmallPool::flush_for_parts(const Caller& caller) { return flush_for(caller, arena_bytes() / kCachedPartsDivisor); }
+// Note [Streams that work side by side], where there are many.
+bool SmallPool::flush_for_parts(const Caller& caller) {
+  const bool grows_instead = caches_.are_bounded() && may_grow_instead(next_page(), caller);
+  return flush_for(caller, grows_instead ? std::numeric_limits<Bytes>::max() : arena_bytes() / kCachedPartsDivisor);
+}
 
 bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
   const Bytes idle = given_back_bytes();
@@ -86,6 +92,7 @@ bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
   if (given_back_bytes() != idle) return true;
   Bytes cached = 0;
   for (StreamCache& cache : caches_.all()) {
+    if (is_left_alone(cache)) continue;
     cached += cache.cached_bytes();
     if (!cache.segments.may_have_free_pages()) continue;
     const CacheGuard guard(cache);
@@ -99,7 +106,7 @@ bool SmallPool::may_grow_instead(const pool::PageRequest& request, const Caller&
   return cached_bytes() > cache_of(*caller.timeline).cached_bytes() && pool_.may_grow_early(request.size);
 }
 
-Bytes SmallPool::cached_bytes() {
+Bytes SmallPool::cached_bytes() const {
   Bytes bytes = 0;
   for (const StreamCache& cache : caches_.all()) bytes += cache.cached_bytes();
   return bytes;
@@ -267,23 +274,18 @@ void SmallPool::flush(StreamCache& cache, FreePages which) {
   for (const Cached& cached : pages) pool_.deallocate(cached.region, stamp_of(cached.number));
 }
 
-void SmallPool::retire_idle() {
+void SmallPool::retire_dead() {
   const auto& streams = caches_.by_timeline();
   for (auto it = streams.begin(); it != streams.end();) {
     const auto [id, in_service] = *it++;
     StreamCache& cache = *in_service;
-    time::Timeline* const timeline = timelines_.find(id);
-    const bool is_over = timeline == nullptr || timeline->is_over;
-    const bool was_active = [&] {
-      const CacheGuard guard(cache);
-      return cache.was_active();
-    }();
-    if (timeline != nullptr && is_over)
-      cache.unproven = timelines_.next(timelines_.every_stream(), cache.cached_bytes());
-    if (is_over) caches_.end(id);
-    if (is_over || !was_active) flush(cache, FreePages::all);
+    time::Timeline& timeline = *timelines_.find(id);
+    if (!timeline.is_over) continue;
+    cache.unproven = timelines_.next(timelines_.every_stream(), cache.cached_bytes());
+    caches_.end(id);
+    flush(cache, FreePages::all);
     caches_.retire_if_empty(cache);
-    if (is_over && timeline != nullptr) timeline->next_number = nullptr;
+    timeline.next_number = nullptr;
   }
 }
 

@@ -110,6 +110,7 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
 void SmallPool::enlist(Region& pages, Bytes requested, StreamCache& cache) {
   const CacheGuard guard(cache);
   enter(pages, requested, cache);
+  if (caches_.are_bounded() && may_be_cached(requested, kGrain)) static_cast<void>(cache.is_beyond(pages.range.size));
 }
 
 // Where the pagemap has no entry for them, frees take the pool's lock.

@@ -103,6 +103,11 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     return sum;
   }
 
+  // How many units lie in a segment that is all free when so many more are: none or all.
+  std::uint64_t kept_after(std::uint64_t more) const VPMM_REQUIRES(cache_lock) {
+    return free_units() + more == units ? units : 0;
+  }
+
   // --- pages, of one that has whole pages ---
   // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed then.
   void make_room(std::uint64_t more) VPMM_REQUIRES(cache_lock) {

@@ -116,6 +116,8 @@ struct alignas(kCacheLine) Slab {
   }
   bool is_empty() const VPMM_REQUIRES(cache_lock) { return free_count == blocks; }
   bool is_full() const VPMM_REQUIRES(cache_lock) { return free_count == 0; }
+  // Whether it is empty when one more block is free.
+  bool is_last_live() const VPMM_REQUIRES(cache_lock) { return free_count + 1 == blocks; }
   bool is_used_elsewhere(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
     return has_exceptions && used_elsewhere.contains(index);
   }

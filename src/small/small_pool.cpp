@@ -177,6 +177,7 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
     set_free(ended, cache.next_number.of_a_free());
     ledger_.note(cache);
   }
+  if (caches_.are_bounded()) bound(cache);
   if (ended.timeline || &cache == &caches_.any()) return;
   flush(cache, FreePages::all);  // of a stream that is no more: nobody takes from it
   caches_.retire_if_empty(cache);
@@ -200,8 +201,11 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) {
     cut_pages_.advance(part);
     waiting_.advance(part, [&](const Allocation& ended) VPMM_REQUIRES(pool_lock) {
-      const CacheGuard guard(*ended.cache);
-      set_free(ended, 0);
+      {
+        const CacheGuard guard(*ended.cache);
+        set_free(ended, 0);
+      }
+      if (caches_.are_bounded()) bound(*ended.cache);
     });
   }
   cut_pages_.give_idle_pages();  // complete neighbours became one, or a new page was not needed after all

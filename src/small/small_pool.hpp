@@ -150,7 +150,9 @@ class SmallPool {
   void block_ends(Bytes requested, Bytes size) VPMM_REQUIRES(pool_lock) { ledger_.block_ends(requested, size); }
 
   // What caches keep, as it was at some time during the call.
-  Bytes cached_bytes() VPMM_REQUIRES(pool_lock);
+  Bytes cached_bytes() const VPMM_REQUIRES(pool_lock);
+  // With what users have, rounded up, and what waits to come back to a cache: warm calls do not change it.
+  Bytes live_and_cached_bytes() const VPMM_REQUIRES(pool_lock);
   // All that caches keep comes back. True: something did.
   bool flush() VPMM_REQUIRES(pool_lock);
   // Note [Streams that work side by side]
@@ -170,8 +172,19 @@ class SmallPool {
   // Somebody missed: for a while the frees of every stream but this are worth an event.
   void want_events(const time::Timeline* except) VPMM_REQUIRES(pool_lock) { caches_.want_events(except); }
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // Caches of idle streams give back what they keep; those of retired timelines end.
-  void retire_idle() VPMM_REQUIRES(pool_lock);
+  // Caches of streams whose context is gone give back what they keep, and end.
+  void retire_dead() VPMM_REQUIRES(pool_lock);
+
+  // --- many streams (Note [Many streams keep a bounded amount]) ---
+  // While there are many, what caches keep is within its bound after the call.
+  void bound_caches(bool are_many, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool are_caches_bounded() const { return caches_.are_bounded(); }
+  // Whether its stream has not called since this was asked last. One that is idle for long gives back what it keeps.
+  bool is_idle(const time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  // All that its stream keeps.
+  void give_back(const time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  // Its cache ends: it is about to be forgotten.
+  void retire(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
   // --- figures: sums are read without the locks of caches, so they are those of about now while others call ---
   Tally tally() const VPMM_REQUIRES(pool_lock);  // of all caches
@@ -237,6 +250,10 @@ class SmallPool {
   bool flush(FreePages which) VPMM_REQUIRES(pool_lock);
   void flush(StreamCache& cache, FreePages which) VPMM_REQUIRES(pool_lock);
   void leave_cache(StreamCache& cache, const Cached& pages) VPMM_REQUIRES(pool_lock, cache_lock);
+  bool is_left_alone(const StreamCache& cache) const VPMM_REQUIRES(pool_lock);
+  Bytes most_allowed() const VPMM_REQUIRES(pool_lock);
+  void bound(StreamCache& cache) VPMM_REQUIRES(pool_lock);
+  void take_back(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
   StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
   void enter(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock);
@@ -252,6 +269,7 @@ class SmallPool {
   alignas(kCacheLine) Ledger ledger_;
   CutPages cut_pages_;
   StreamCaches caches_;
+  std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;  // which cache is the next to give back what it was allowed
   WaitingFrees waiting_;
   OtherUses uses_;
 };

@@ -35,6 +35,8 @@ class VPMM_SCOPED_LOCK CacheGuard {
 };
 
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
+// Note [Many streams keep a bounded amount]: what any cache may keep, the least that a stream can take of a page.
+constexpr Bytes kAlwaysKept = kUnit;
 
 // Note [A cache is a stream's own]
 // Work that is queued on a stream later may use what the stream freed, without any proof. So that memory stays in the
@@ -61,7 +63,12 @@ class alignas(kCacheLine) StreamCache {
   Tally tally VPMM_GUARDED_BY(cache_lock);
   std::uint64_t activity VPMM_GUARDED_BY(cache_lock) = 0;  // calls of the stream under the pool's lock
   std::uint64_t calls_seen VPMM_GUARDED_BY(cache_lock) = 0;
-  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;  // in the ledger, of the tally
+  std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) = 0;  // one after another that found no call of the stream
+  // Note [Many streams keep a bounded amount]
+  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;                   // that it may keep beyond kAlwaysKept
+  Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;       // both together
+  Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with what a free did not leave here
+  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;              // in the ledger, of the tally
   CachedPages pages VPMM_GUARDED_BY(cache_lock);
   Sum cached_pages_bytes;  // of `pages`
   StreamSegments segments;
@@ -77,9 +84,16 @@ class alignas(kCacheLine) StreamCache {
     return stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
            !wants_attention.load(std::memory_order_relaxed);
   }
-  // Whether the stream called since this was asked last, or others freed what is its own.
+  // Whether `more` would be too much for it. Then the stream has asked for as much.
+  bool is_beyond(Bytes more) VPMM_REQUIRES(cache_lock) {
+    const Bytes kept = cached_bytes() + more;
+    if (kept <= may_keep) return false;
+    wants_to_keep = kept;
+    return true;
+  }
+  // Whether the stream called since this was asked last. Others may free what is its own, and warm frees are not asked.
   bool was_active() VPMM_REQUIRES(cache_lock) {
-    const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.calls());
+    const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.requests());
     return std::exchange(calls_seen, calls) != calls;
   }
 

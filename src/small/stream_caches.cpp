@@ -1,6 +1,8 @@
 // small: caches begin and end with their streams.
 #include "small/stream_caches.hpp"
 
+#include <utility>
+
 namespace vpmm::small {
 
 namespace {
@@ -28,6 +30,7 @@ StreamCache& StreamCaches::of(time::Timeline& timeline) {
   by_timeline_.emplace(timeline.id, cache);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   cache->unproven.reset();
+  cache->idle_looks = 0;
   const CacheGuard guard(*cache);
   cache->timeline = timeline.id;
   cache->pacing.begin(misses());
@@ -55,10 +58,17 @@ void StreamCaches::end(time::TimelineId timeline) {
   StreamCache& cache = *found->second;
   by_timeline_.erase(found);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
+  allow(cache, 0);
   const CacheGuard guard(cache);
   cache.stream.store(0, std::memory_order_relaxed);
   cache.handle.store(kNoHandle, std::memory_order_relaxed);
   cache.timeline.reset();
+}
+
+void StreamCaches::allow(StreamCache& cache, Bytes bytes) {
+  allowed_ += bytes - std::exchange(cache.allowed, bytes);
+  const CacheGuard guard(cache);
+  cache.may_keep = cache.wants_to_keep = kAlwaysKept + bytes;
 }
 
 void StreamCaches::retire_if_empty(StreamCache& cache) {

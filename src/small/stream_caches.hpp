@@ -45,6 +45,12 @@ class StreamCaches {
   // How often that happened, and how many streams have a cache. Any thread, without a lock.
   std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
   std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
+  // Note [Many streams keep a bounded amount]. Any thread, without a lock.
+  bool are_bounded() const { return are_bounded_.load(std::memory_order_relaxed); }
+  void set_bounded(bool are_bounded) VPMM_REQUIRES(pool_lock) { are_bounded_.store(are_bounded); }
+  // So much, beyond what all may keep.
+  void allow(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Bytes allowed() const VPMM_REQUIRES(pool_lock) { return allowed_; }  // to all of them
 
   Tally tally() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);
@@ -58,9 +64,11 @@ class StreamCaches {
   StreamCache& any_;
   StableStore<Slab> slabs_ VPMM_GUARDED_BY(pool_lock);
   std::uint64_t slab_count_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes allowed_ VPMM_GUARDED_BY(pool_lock) = 0;
   // Every free reads these, so nothing else is written on their line.
   alignas(kCacheLine) std::atomic<std::uint64_t> misses_{0};
   std::atomic<std::uint64_t> stream_count_{0};
+  std::atomic<bool> are_bounded_{false};
 };
 
 }  // namespace vpmm::small

@@ -27,10 +27,10 @@ struct Tally {
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
   std::int64_t requested_high = 0;  // largest `requested` since it was last noted
-  std::int64_t corrections = 0;     // how often the index counted what no user did
+  std::int64_t corrections = 0;     // of `allocations`, downwards
 
-  // How often a user allocated or freed: it never falls.
-  std::int64_t calls() const { return allocations + deallocations + corrections; }
+  // How often a user allocated: it never falls.
+  std::int64_t requests() const { return allocations + corrections; }
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
     add(requested, asked);
@@ -55,7 +55,6 @@ struct Tally {
     shift(asked);
     add(allocated, rounded);
     add(deallocations, Bytes{0} - 1, std::memory_order_release);
-    ++corrections;
   }
   // Of memory that no cache has: the most is what is noted after each of these.
   void begin_noted(Bytes asked, Bytes rounded) {

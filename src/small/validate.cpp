@@ -44,8 +44,11 @@ std::string SmallPool::validate() {
   }
   if (sum != cut_pages_.segment_bytes())
     return fmt::format("small: segments have {} bytes, and {} are cut for them", sum, cut_pages_.segment_bytes());
+  Bytes allowed = 0;
   for (StreamCache& cache : caches_.all()) {
     const CacheGuard guard(cache);
+    allowed += cache.allowed;
+    if (cache.may_keep != kAlwaysKept + cache.allowed) return "small: a cache may keep what it is not allowed to";
     for (const Segment* segment : segments[&cache])
       if (!cut_pages_.is_cut(*segment)) return "small: a segment is not what was cut for it";
     if (std::string broken = cache.segments.validate(&cache, segments[&cache]); !broken.empty())
@@ -53,6 +56,7 @@ std::string SmallPool::validate() {
     if (std::string broken = cache.slabs.validate(&cache); !broken.empty()) return "small: " + broken;
     if (std::string broken = validate_pages(cache); !broken.empty()) return "small: " + broken;
   }
+  if (allowed != caches_.allowed()) return "small: what caches may keep is counted wrongly";
   return waiting_.is_counted() ? "" : "small: what waits is counted wrongly";
 }
 

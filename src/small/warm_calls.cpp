@@ -83,6 +83,7 @@ SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream&
     const std::uint64_t unit = segment->unit_of(ptr);
     if (segment->at(unit) != ptr || !segment->has_span_at(unit) || segment->is_used_elsewhere(unit)) return Freed::no;
     const Bytes requested = segment->requested(unit);
+    if (caches_.are_bounded() && cache.is_beyond(segment->kept_after(span_units(requested)) * kUnit)) return Freed::no;
     const Freed freed = note_free(cache, {ptr, span_units(requested) * kUnit}, stream);
     cache.give_span(*segment, unit, requested);
     return freed;
@@ -91,6 +92,7 @@ SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream&
   if (slab == nullptr || slab->cache() != &cache) return Freed::no;
   const std::uint64_t index = slab->index_of(ptr);
   if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return Freed::no;
+  if (caches_.are_bounded() && slab->is_last_live() && cache.is_beyond(slab->bytes())) return Freed::no;
   const Freed freed = note_free(cache, {ptr, slab->block_bytes()}, stream);
   cache.give_block(slab, index);
   return freed;
@@ -105,6 +107,7 @@ SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& en
   if (region.range.begin != ptr || holder_of(region) != nullptr || region.owner.timeline != cache.timeline ||
       !region.owner.other_uses.empty() || region.owner.capture != 0)
     return Freed::no;
+  if (caches_.are_bounded() && cache.is_beyond(region.range.size)) return Freed::no;
   if (!cache.pages.provide(pages)) return Freed::no;
   const Freed freed = note_free(cache, region.range, stream);
   cache.tally.end(region.asked, region.range.size);
@@ -120,6 +123,7 @@ SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range, co
       cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(), [this] { return driver_.now_ns(); });
   if (!is_due) return Freed::yes;
   cache.wants_event = true;
+  cache.wants_attention.store(true, std::memory_order_relaxed);  // where this call does not record it, the next does
   return Freed::yes_and_event_is_due;
 }
 

@@ -38,6 +38,7 @@ Timeline& Timelines::begin(driver::ContextHandle context, driver::ContextId id,
   timeline->context_id = id;
   timeline->stream = stream;
   Timeline& begun = *timeline;
+  turns_.push_back(begun.id);
   by_id_.emplace(static_cast<std::uint64_t>(begun.id), std::move(timeline));
   if (stream) by_stream_[static_cast<std::uint64_t>(*stream)] = &begun;
   return begun;
@@ -366,18 +367,28 @@ std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
   return nullptr;
 }
 
-void Timelines::retire_idle(std::size_t keep) {
-  if (by_id_.size() <= keep) return;
-  std::erase_if(by_id_, [&](const auto& entry) VPMM_REQUIRES(pool_lock) {
-    const Timeline& timeline = *entry.second;
-    const bool is_used = &timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0;
-    if (is_used || timeline.last != timeline.complete || !timeline.closings.empty()) return false;
-    if (timeline.stream) {
-      const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));
-      if (found != by_stream_.end() && found->second == &timeline) by_stream_.erase(found);
-    }
-    return true;
-  });
+Timeline* Timelines::next_in_turn() {
+  while (!turns_.empty()) {
+    const TimelineId id = turns_.front();
+    Timeline* const timeline = find(id);
+    if (timeline != nullptr) turns_.push_back(id);
+    turns_.pop_front();
+    if (timeline != nullptr) return timeline;
+  }
+  return nullptr;
+}
+
+bool Timelines::may_be_forgotten(const Timeline& timeline) const {
+  if (&timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0) return false;
+  return timeline.last == timeline.complete && timeline.closings.empty();
+}
+
+void Timelines::forget(const Timeline& timeline) {
+  if (timeline.stream) {
+    const auto found = by_stream_.find(static_cast<std::uint64_t>(*timeline.stream));
+    if (found != by_stream_.end() && found->second == &timeline) by_stream_.erase(found);
+  }
+  by_id_.erase(static_cast<std::uint64_t>(timeline.id));
 }
 
 void Timelines::destroy_events() {

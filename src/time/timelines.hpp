@@ -80,9 +80,10 @@ struct Timeline : FromHostMemory {
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
   std::uint64_t references = 0;       // live allocations that name this timeline; it is not retired before they end
-  std::uint64_t callers = 0;          // calls in progress on it, likewise
+  std::uint64_t callers = 0;          // calls in progress on it, and bindings, likewise
   NextNumber* next_number = nullptr;  // null: the stream keeps nothing
   bool is_over = false;               // its context died
+  bool is_noted = false;              // where calls look for their stream
   bool wanted = false;                // somebody needs proof: close at the next call of this stream
   std::uint64_t wanted_since = 0;     // miss counter when it became wanted
   struct Closing {
@@ -135,6 +136,7 @@ class Timelines {
     return by_stream_.size();
   }  // without the any-stream timeline
   std::uint64_t outstanding_events() const VPMM_REQUIRES(pool_lock) { return outstanding_; }
+  bool awaits_context_event() const VPMM_REQUIRES(pool_lock) { return !context_closings_.empty(); }
   std::uint64_t events_recorded() const VPMM_REQUIRES(pool_lock) { return recorded_; }
 
   // The number of a free that happens now.
@@ -172,8 +174,12 @@ class Timelines {
   // on without the lock; null: nothing will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const VPMM_REQUIRES(pool_lock);
 
-  // Forgets timelines with nothing pending when there are many; ids are not reused.
-  void retire_idle(std::size_t keep) VPMM_REQUIRES(pool_lock);
+  // Each of them in turn, one a call. Null: there is none.
+  Timeline* next_in_turn() VPMM_REQUIRES(pool_lock);
+  // Nothing is pending on it, and neither an allocation nor a call needs it.
+  bool may_be_forgotten(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
+  // Its stream begins another one when it calls again; ids are not reused. Requires: may_be_forgotten().
+  void forget(const Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Destroys all events (while the driver may still be called); what they would have proven needs new ones.
   void destroy_events() VPMM_REQUIRES(pool_lock);
   std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
@@ -223,6 +229,7 @@ class Timelines {
   Timeline* every_ VPMM_GUARDED_BY(pool_lock) = nullptr;
   Deque<ContextClosing> context_closings_ VPMM_GUARDED_BY(pool_lock);  // oldest first
   Deque<TimelineId> poll_order_ VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to be asked first
+  Deque<TimelineId> turns_ VPMM_GUARDED_BY(pool_lock);       // all timelines, and forgotten ones; the next first
   std::uint64_t outstanding_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t recorded_ VPMM_GUARDED_BY(pool_lock) = 0;
 };

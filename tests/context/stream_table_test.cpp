@@ -11,7 +11,14 @@
 namespace vpmm::context {
 namespace {
 
-constexpr std::uint64_t kAlike = 64;  // ids that differ by this share their places
+// The i-th stream that shares its places with stream 7, which is the first.
+std::uint64_t alike(std::uint64_t i) {
+  std::uint64_t stream = 7;
+  for (; i > 0; --i) do
+      ++stream;
+    while (StreamTable::set_of(stream) != StreamTable::set_of(7));
+  return stream;
+}
 
 class StreamTableTest : public ::testing::Test {
  protected:
@@ -31,28 +38,28 @@ TEST_F(StreamTableTest, finds_what_was_noted_and_nothing_else) {
   EXPECT_EQ(table.find(7), &seven);
   EXPECT_EQ(table.find(8), &eight);
   EXPECT_EQ(table.find(9), nullptr);
-  EXPECT_EQ(table.find(7 + kAlike), nullptr);
+  EXPECT_EQ(table.find(alike(1)), nullptr);
 }
 
-TEST_F(StreamTableTest, four_streams_with_ids_that_end_alike_stay) {
-  for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
-  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(table.find(7 + i * kAlike), &caches[i]);
+TEST_F(StreamTableTest, four_streams_that_share_their_places_stay) {
+  for (std::uint64_t i = 0; i < 4; ++i) serve(alike(i));
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(table.find(alike(i)), &caches[i]);
 }
 
 TEST_F(StreamTableTest, one_of_five_is_driven_out) {
-  for (std::uint64_t i = 0; i < 5; ++i) serve(7 + i * kAlike);
+  for (std::uint64_t i = 0; i < 5; ++i) serve(alike(i));
   int found = 0;
-  for (std::uint64_t i = 0; i < 5; ++i) found += table.find(7 + i * kAlike) == &caches[i] ? 1 : 0;
+  for (std::uint64_t i = 0; i < 5; ++i) found += table.find(alike(i)) == &caches[i] ? 1 : 0;
   EXPECT_EQ(found, 4);
-  EXPECT_EQ(table.find(7 + 4 * kAlike), &caches[4]);
+  EXPECT_EQ(table.find(alike(4)), &caches[4]);
 }
 
 TEST_F(StreamTableTest, one_that_is_no_more_in_service_makes_room) {
-  for (std::uint64_t i = 0; i < 4; ++i) serve(7 + i * kAlike);
+  for (std::uint64_t i = 0; i < 4; ++i) serve(alike(i));
   caches[2].stream = 0;
-  serve(7 + 4 * kAlike);
-  for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(7 + i * kAlike), &caches[i]);
-  EXPECT_EQ(table.find(7 + 2 * kAlike), nullptr);
+  serve(alike(4));
+  for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(alike(i)), &caches[i]);
+  EXPECT_EQ(table.find(alike(2)), nullptr);
 }
 
 TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
@@ -61,6 +68,27 @@ TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
   EXPECT_EQ(table.find(7), &later);
   caches.front().stream = 0;
   EXPECT_EQ(table.find(7), &later);
+}
+
+// Whatever the driver's ids are: one after another, or addresses.
+TEST_F(StreamTableTest, thousands_of_streams_at_equal_distances_stay) {
+  for (const std::uint64_t distance : {1, 2, 16, 64, 4096, 12345}) {
+    StreamTable many;
+    for (std::uint64_t i = 1; i <= 4000; ++i) {
+      small::StreamCache& cache = caches.emplace_back(kPage);
+      cache.stream = i * distance;
+      many.note(i * distance, cache);
+    }
+    int found = 0;
+    for (std::uint64_t i = 1; i <= 4000; ++i) found += many.find(i * distance) != nullptr ? 1 : 0;
+    EXPECT_EQ(found, 4000) << distance;
+  }
+}
+
+TEST_F(StreamTableTest, one_that_is_forgotten_stays_while_there_is_room) {
+  for (std::uint64_t i = 0; i < 3; ++i) serve(alike(i)).stream = 0;
+  serve(alike(3));
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_NE(table.find(alike(i)), nullptr);
 }
 
 }  // namespace

@@ -253,15 +253,15 @@ TEST_P(Figures, memory_that_waits_for_other_streams_is_nobodys_too) {
 INSTANTIATE_TEST_SUITE_P(Policies, Figures, ::testing::Bool(), name_of_policy);
 
 // Whether a stream is idle goes by it, so what others take from its cache may not count backwards.
-TEST(Tally, counts_calls_of_users_alone_and_never_backwards) {
+TEST(Tally, counts_requests_of_users_alone_and_never_backwards) {
   vpmm::small::Tally tally;
   tally.begin(100, 256);
   tally.end(100, 256);
-  EXPECT_EQ(tally.calls(), 2);
+  EXPECT_EQ(tally.requests(), 1);
   tally.index_ends(kPage, kPage);
   tally.index_begins(kPage, kPage);
   EXPECT_EQ(tally.live(), 0);
-  EXPECT_EQ(tally.calls(), 2);
+  EXPECT_EQ(tally.requests(), 1);
 }
 
 }  // namespace

@@ -98,6 +98,14 @@ class Hammer {
     const auto freed = bound != nullptr ? bound->deallocate(ptr) : pool_->deallocate(ptr, stream);
     if (!freed) fail(freed.error().message);
   }
+  // As a caller that may not wait: the ordinary call comes only where it must.
+  void try_deallocate(DevicePtr ptr, StreamHandle stream) {
+    Watchdog::doing("try_deallocate");
+    live_.remove(ptr);
+    if (pool_->deallocate_if_ready(ptr, stream)) return;
+    const auto freed = pool_->deallocate(ptr, stream);
+    if (!freed) fail(freed.error().message);
+  }
   void deallocate_many(const std::vector<DevicePtr>& pointers, StreamHandle stream) {
     Watchdog::doing("deallocate_many");
     for (const DevicePtr ptr : pointers) live_.remove(ptr);

@@ -432,25 +432,48 @@ TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_pr
   EXPECT_THAT(poll(), testing::UnorderedElementsAre(there, unnamed));
 }
 
-TEST_F(TimelinesTest, idle_timelines_are_retired_when_there_are_many) {
+TEST_F(TimelinesTest, only_what_is_needed_by_nobody_may_be_forgotten) {
   const StreamHandle busy = stream();
   timelines.next(of(busy), 1);
   const StreamHandle with_tenant = stream();
   of(with_tenant).references = 1;
-  for (int i = 0; i < 10; ++i) of(stream());
-  timelines.retire_idle(20);
-  EXPECT_EQ(timelines.count(), 12u) << "not many yet";
-  timelines.retire_idle(5);
-  EXPECT_EQ(timelines.count(), 2u);
-  of(with_tenant).references = 0;
+  of(stream()).callers = 1;
+  timelines.any_stream();
+  timelines.every_stream();
+  Timeline& idle = of(stream());
+  timelines.for_each([&](Timeline& each)
+                         VPMM_REQUIRES(pool_lock) { EXPECT_EQ(timelines.may_be_forgotten(each), &each == &idle); });
 }
 
-TEST_F(TimelinesTest, parts_of_a_retired_timeline_are_complete) {
+TEST_F(TimelinesTest, each_of_them_has_its_turn) {
+  Timeline* const first = &of(stream());
+  Timeline* const second = &of(stream());
+  Timeline* const third = &of(stream());
+  EXPECT_EQ(timelines.next_in_turn(), first);
+  EXPECT_EQ(timelines.next_in_turn(), second);
+  timelines.forget(*third);
+  Timeline* const fourth = &of(stream());
+  for (Timeline* const next : {first, second, fourth, first}) EXPECT_EQ(timelines.next_in_turn(), next);
+  for (Timeline* const each : {first, second, fourth}) timelines.forget(*each);
+  EXPECT_EQ(timelines.next_in_turn(), nullptr);
+}
+
+TEST_F(TimelinesTest, a_forgotten_stream_begins_another_timeline) {
+  const StreamHandle a = stream();
+  const TimelineId id = of(a).id;
+  timelines.forget(of(a));
+  EXPECT_EQ(timelines.find(id), nullptr);
+  EXPECT_EQ(timelines.stream_count(), 0u);
+  EXPECT_NE(of(a).id, id);
+}
+
+TEST_F(TimelinesTest, parts_of_a_forgotten_timeline_are_complete) {
   const StreamHandle a = stream();
   const StampPart number = timelines.next(of(a), 1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   poll();
-  timelines.retire_idle(0);
+  ASSERT_TRUE(timelines.may_be_forgotten(of(a)));
+  timelines.forget(of(a));
   EXPECT_EQ(timelines.count(), 0u);
   EXPECT_TRUE(timelines.reduce(Stamp(number)).is_complete());
   EXPECT_TRUE(timelines.is_waitable(number));
