@@ -32,7 +32,8 @@ struct Neighbourhood {
 
   // Null: it is not here.
   Neighbour* find(const Context* pool) VPMM_REQUIRES(mutex) {
-    const auto found = std::find_if(pools.begin(), pools.end(), [pool](const Neighbour& each) { return each.pool == pool; });
+    const auto found =
+        std::find_if(pools.begin(), pools.end(), [pool](const Neighbour& each) { return each.pool == pool; });
     return found == pools.end() ? nullptr : &*found;
   }
 };
@@ -77,7 +78,7 @@ Bytes give_back(Context& pool, Bytes bytes) {
   return released ? released.value() : 0;  // what is wrong with it, its own users are told
 }
 
-Vector<Context*> neighbours_of(const Context& asking) {
+Vector<Context*> neighbours_of(Context& asking) {
   Vector<Context*> found;
   const MutexLock lock(neighbourhood().mutex);
   for (const Neighbour& each : neighbourhood().pools)

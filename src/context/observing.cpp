@@ -3,11 +3,11 @@
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
+#include "context/headroom.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/summary.hpp"
-#include "context/headroom.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 

@@ -196,9 +196,8 @@ Result<Trace> read_lines(const std::string& path, const std::string& name, std::
   }
   Trace trace = builder.take();
   if (lines.is_cut()) {
-    trace.warning =
-        fmt::format("{}: the file is cut short, or its last line has no line end: {} whole lines were read", path,
-                    trace.events.size() + 1);
+    trace.warning = fmt::format("{}: the file is cut short, or its last line has no line end: {} whole lines were read",
+                                path, trace.events.size() + 1);
   }
   return trace;
 }

@@ -49,7 +49,8 @@ void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
   for_each_live(segment, [&](DevicePtr begin, Bytes requested) VPMM_REQUIRES(cache_lock) {
     if (begin < end) return;  // in the slab before
     const Slab* const slab = content_in(segment.arena->contents[segment.arena->unit_of(begin)]).slab();
-    const AddressRange range = slab == nullptr ? AddressRange{begin, requested} : AddressRange{slab->begin, slab->bytes()};
+    const AddressRange range =
+        slab == nullptr ? AddressRange{begin, requested} : AddressRange{slab->begin, slab->bytes()};
     end = range.end();
     visit(range);
   });
