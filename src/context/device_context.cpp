@@ -87,6 +87,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
     return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
   const bool has_drained = allocations_.drain(lock);
   VPMM_TRY(device_.primary.noted(prover_.settle(lock)));
+  learn_if_much_is_pending();
   VPMM_TRY(device_.primary.noted(router_.preallocate_once(lock)));
   allocations_.provide();  // it may throw, so before anything is taken
   Result<DevicePtr> result = device_.primary.noted(router_.allocate(lock, request, caller));

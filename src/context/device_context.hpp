@@ -110,9 +110,9 @@ class DeviceContext final : public Context {
   void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
   void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void look_for_idle_streams() VPMM_REQUIRES(pool_lock);
+  bool look_for_idle_streams() VPMM_REQUIRES(pool_lock);
   bool is_forgotten(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  void prove_if_much_is_pending() VPMM_REQUIRES(pool_lock);
+  void learn_if_much_is_pending() VPMM_REQUIRES(pool_lock);
   void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
@@ -187,6 +187,7 @@ class DeviceContext final : public Context {
   Router router_;
   Visits visits_;
   StreamsKept streams_kept_;
+  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;  // frees, when it looked for idle streams
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own

@@ -18,6 +18,7 @@ using pool::Caller;
 // Bounded, so that no call stalls for others: streams that stay remembered, and all.
 constexpr std::size_t kLooksPerCall = 2;
 constexpr std::size_t kMostLooksPerCall = 64;
+constexpr std::size_t kTimelinesAsked = 16;
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
                                                  const Config& config) {
@@ -214,29 +215,39 @@ void DeviceContext::leave(const Caller& caller) {
   } else if (caller.timeline == nullptr) {
     prover_.prove_if_due();
   }
-  if (device_.small != nullptr) device_.small->bound_caches(device_.timelines.stream_count() > kTimelinesKept, caller);
-  if (device_.timelines.count() <= kTimelinesKept) return;
-  look_for_idle_streams();
-  prove_if_much_is_pending();
+  // Those that were many stay bounded while some are forgotten.
+  const bool were_many = device_.small != nullptr && device_.small->are_caches_bounded();
+  const bool are_many = device_.timelines.stream_count() > kTimelinesKept / (were_many ? 2 : 1);
+  if (device_.small != nullptr) device_.small->bound_caches(are_many, caller);
+  if (!are_many && device_.timelines.count() <= kTimelinesKept) return;
+  sees_unproven_ = look_for_idle_streams();
 }
 
-// What idle streams gave back waits for an event that they do not record. Worth one of the context, one at a time, once
-// that is more than all others use.
-void DeviceContext::prove_if_much_is_pending() {
-  if (device_.pool == nullptr || device_.timelines.awaits_context_event()) return;
+// What many streams gave back comes to nobody before it is known to be complete. Where that is more than all of them
+// use, it is worth looking, and an event of the context, one at a time, for streams that record none.
+void DeviceContext::learn_if_much_is_pending() {
+  if (device_.small == nullptr || !device_.small->are_caches_bounded()) return;
   const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
-  if (pending > device_.small->live_and_cached_bytes()) prover_.prove_everything();
+  if (pending <= device_.small->live_and_cached_bytes()) return;
+  if (sees_unproven_ && !device_.timelines.awaits_context_event()) prover_.prove_everything();
+  static_cast<void>(prover_.learn(kTimelinesAsked));
 }
 
-// In turn, at a few that stay. What is forgotten is paid for by the call that began it.
-void DeviceContext::look_for_idle_streams() {
+// In turn, at a few that stay. What is forgotten is paid for by the call that began it. True: one of them has frees
+// that no event stands for.
+bool DeviceContext::look_for_idle_streams() {
+  bool is_unproven = false;
   std::size_t stayed = 0;
   for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
     time::Timeline* const next = device_.timelines.next_in_turn();
-    if (next == nullptr) return;
+    if (next == nullptr) break;
     const bool is_idle = device_.small == nullptr || device_.small->is_idle(*next);
-    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) ++stayed;
+    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
+      is_unproven = is_unproven || next->provable < next->last;
+      ++stayed;
+    }
   }
+  return is_unproven;
 }
 
 // False: something is pending on it, or needs it.
