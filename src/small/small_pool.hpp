@@ -39,7 +39,8 @@ class SmallPool {
   enum class BelowAPage { cut, whole_pages, driver_pool };
   struct Serving {
     BelowAPage below_a_page = BelowAPage::cut;
-    bool caches_pages = true;  // whole pages may stay in a stream's cache
+    bool caches_pages = true;   // whole pages may stay in a stream's cache
+    bool proves_frees = false;  // so that others can wait for them: an event for each page that a stream frees
   };
   // `driver`: for its clock, and for whoever observes memory.
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);

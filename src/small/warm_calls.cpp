@@ -116,8 +116,9 @@ SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& en
 SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range, const Stream& stream) {
   if (observer_ != nullptr && stream) observer_->on_deallocate(range, *stream);
   if (observer_ != nullptr && !stream) observer_->on_deallocate_any_stream(range);
-  const bool is_due =
-      cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(), [this] { return driver_.now_ns(); });
+  const bool is_due = serving_.proves_frees ? cache.pacing.is_due(range.size, page_unit_.bytes())
+                                            : cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(),
+                                                                  [this] { return driver_.now_ns(); });
   if (!is_due) return Freed::yes;
   cache.wants_event = true;
   return Freed::yes_and_event_is_due;
