@@ -454,7 +454,9 @@ VPMM_API vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device);
  * Memory that is freed while another process has it open, or before its export has ended, is reused only afterwards. */
 /* Makes a handle for `bytes` bytes at `ptr`. The memory is a whole allocation of any pool of this process, a part of
  * one, or plain driver memory, which uses CUDA's legacy IPC. The first export of a process starts a thread that answers
- * other processes. The memory can be opened while it is allocated or this export has not ended. End each export once.
+ * other processes; a later one makes the folder and the socket anew if they were removed. VPMM_ERROR_BAD_CONFIGURATION,
+ * VPMM_ERROR_BAD_FILE: the folder must not be used, or holds no socket. The memory can be opened while it is allocated or
+ * this export has not ended. End each export once.
  */
 VPMM_API vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* handle);
 VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);

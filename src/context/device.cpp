@@ -16,9 +16,11 @@ namespace {
 
 time::ClosingRule closing_rule(const Config& config) {
   time::ClosingRule rule;
-  if (!config.page_chunks) return rule;
-  rule.frees = 1;  // the specification closes every free
-  rule.even_alone = true;
+  rule.even_alone = config.page_chunks || config.prefer == pool::Prefer::footprint;
+  if (config.page_chunks)
+    rule.frees = 1;  // the specification closes every free
+  else if (config.prefer == pool::Prefer::footprint)
+    rule.frees = 0;  // and those that a cache has kept: before the pool grows, other streams wait for them
   return rule;
 }
 
@@ -89,8 +91,9 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, cons
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
                                                            : BelowAPage::whole_pages;
-  small = std::make_unique<small::SmallPool>(inner, *pool, timelines,
-                                             small::SmallPool::Serving{below_a_page, !config.page_chunks});
+  const bool proves_frees = !config.page_chunks && config.prefer == pool::Prefer::footprint;
+  small = std::make_unique<small::SmallPool>(
+      inner, *pool, timelines, small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees});
 }
 
 bool Device::owns_part_of(AddressRange memory) const {

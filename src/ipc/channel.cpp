@@ -237,6 +237,12 @@ std::string socket_path(const std::string& folder, const Identity& process) {
   return folder + "/" + to_hex(process) + std::string(kSuffix);
 }
 
+std::optional<SocketFile> socket_file(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return std::nullopt;
+  return SocketFile{status.st_dev, status.st_ino, status.st_ctim.tv_sec, status.st_ctim.tv_nsec};
+}
+
 void sweep(const std::string& folder) {
   DIR* const open_folder = opendir(folder.c_str());
   if (open_folder == nullptr) return;
@@ -279,12 +285,12 @@ Result<Descriptor> listen_at(const std::string& path) {
   return Error{ErrorCode::bad_file, fmt::format("no socket can be made at {}: {}", path, std::strerror(said))};
 }
 
-Channel accept_from(const Descriptor& listener, bool& is_short) {
+Channel accept_from(int listener, bool& is_short) {
   for (;;) {
     Descriptor::Making making;
-    Descriptor accepted = making.adopt(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor accepted = making.adopt(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!accepted && (errno == EINTR || errno == ECONNABORTED)) continue;
-    is_short = !accepted && errno != EAGAIN;
+    is_short = !accepted && errno != EAGAIN && errno != EINVAL;  // EINVAL: it was shut down
     return Channel(std::move(accepted));
   }
 }
@@ -295,7 +301,10 @@ Result<Channel> connect_to(const std::string& path, Deadline deadline) {
     if (!socket) return Error{ErrorCode::host_out_of_memory, fmt::format("no socket can be made: {}", reason())};
     if (connect_socket(socket.get(), path) == 0) return Channel(std::move(socket));
     if (errno == ENOENT || errno == ECONNREFUSED)
-      return not_shared("the process that exported the memory is gone, or uses another VPMM_IPC_DIR");
+      return not_shared(
+          "the process that exported the memory is gone, or uses another VPMM_IPC_DIR, or its socket was removed (its "
+          "next "
+          "export makes it anew)");
     // EAGAIN: too many wait to be accepted.
     if (errno != EAGAIN && errno != EINTR)
       return not_shared(

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -69,10 +70,21 @@ Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
 // Removes the sockets of processes that are gone.
 void sweep(const std::string& folder);
-// Listens at `path`, where nothing may be. Where the kernel can (Linux 6.16), who connects can send no descriptors.
+// A socket's file. Another one at its path differs, also if it has the same inode number.
+struct SocketFile {
+  dev_t device = 0;
+  ino_t inode = 0;
+  std::int64_t changed_s = 0;
+  std::int64_t changed_ns = 0;
+  friend bool operator==(const SocketFile&, const SocketFile&) = default;
+};
+// None: no socket is at `path`.
+std::optional<SocketFile> socket_file(const std::string& path);
+// Listens at `path`, in place of a file that is there. Where the kernel can (Linux 6.16), who connects can send no
+// descriptors.
 Result<Descriptor> listen_at(const std::string& path);
 // Never blocks. Empty: nobody waits any more, or (`is_short`) there is no descriptor for it.
-Channel accept_from(const Descriptor& listener, bool& is_short);
+Channel accept_from(int listener, bool& is_short);
 // not_shared: nobody listens, or does not answer before `deadline`.
 Result<Channel> connect_to(const std::string& path, Deadline deadline);
 

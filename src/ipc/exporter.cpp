@@ -117,12 +117,13 @@ void Exporter::forget(Context& context) {
 // --- the thread -----------------------------------------------------------------------------------------------------
 
 Result<void> Exporter::start() {
-  if (is_running_) return {};
+  if (is_running_) return stay_reachable();
   VPMM_TRY_ASSIGN(settings_, context::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings_.folder));
   sweep(folder);
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
+  file_ = socket_file(path_);
   if (!std::exchange(removes_socket_at_exit_, true)) context::run_at_exit(remove_socket);
   socket_of_this_process.store(&path_);
   const Result<void> started = start_quiet_thread("vpmm-ipc", [this] { serve(); });
@@ -131,6 +132,21 @@ Result<void> Exporter::start() {
   remove_socket();
   listener_.reset();
   return started.error();
+}
+
+// Note [A removed socket is made anew]
+// Cleaners empty folders while processes run for weeks, and a handle that nobody can open is worse than an error. So
+// every export looks whether the path still leads to the socket that listens, and if not, binds another one there, for
+// handles that were made before as well. Connections do not need the path and stay. The thread alone closes the old
+// socket, after it has let in everybody who had reached that one; shutting the socket down wakes the thread.
+Result<void> Exporter::stay_reachable() {
+  VPMM_TRY(socket_folder(settings_.folder));
+  if (file_ && file_ == socket_file(path_)) return {};
+  VPMM_TRY_ASSIGN(next_listener_, listen_at(path_));
+  file_ = socket_file(path_);
+  shutdown(listener_.get(), SHUT_RD);
+  observe::log(observe::LogLevel::info, "the socket at {} was removed and is made anew", path_);
+  return {};
 }
 
 // What goes wrong is no concern of the process, and what was not done is done again: no wait comes before that.
@@ -163,7 +179,7 @@ void Exporter::wait_for_something() {
   const auto add = [&](int file) { asked.push_back({file, POLLIN, 0}); };
   auto until = Clock::now() + std::chrono::hours(1);
   if (Clock::now() >= accepts_again_)
-    add(listener_.get());
+    add(listening());
   else
     until = std::min(until, accepts_again_);
   for (const Client& client : clients_.all()) {
@@ -190,8 +206,9 @@ void Exporter::take_new_importers() {
   if (Clock::now() < accepts_again_) return;
   for (int i = 0; i < kMostLetIn; ++i) {
     bool is_short = false;
-    Channel channel = accept_from(listener_, is_short);
+    Channel channel = accept_from(listening(), is_short);
     if (is_short) accepts_again_ = Clock::now() + kWithoutDescriptors;
+    if (!channel && !is_short && take_next_listener()) continue;
     if (!channel) return;
     try {
       const Result<void> admitted = clients_.admit(channel);
@@ -203,6 +220,18 @@ void Exporter::take_new_importers() {
       Clients::turn_away(channel, ErrorCode::host_out_of_memory, kOutOfMemory);
     }
   }
+}
+
+int Exporter::listening() {
+  const MutexLock lock(mutex_);
+  return listener_.get();
+}
+
+bool Exporter::take_next_listener() {
+  const MutexLock lock(mutex_);
+  if (!next_listener_) return false;
+  listener_ = std::move(next_listener_);
+  return true;
 }
 
 // --- one connection -------------------------------------------------------------------------------------------------

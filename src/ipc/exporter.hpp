@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,8 @@ class Exporter {
  public:
   static Exporter& of_process();
 
-  // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the first call.
+  // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the first call, and
+  // makes the folder and the socket anew if somebody removed them; bad_configuration, bad_file: that failed.
   Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
   Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);
@@ -39,12 +41,15 @@ class Exporter {
   };
 
   Result<void> start() VPMM_REQUIRES(mutex_);
+  Result<void> stay_reachable() VPMM_REQUIRES(mutex_);
   Pool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: it is gone
   // --- the thread ---
   void serve();
   void serve_once();
   void wait_for_something();
   void take_new_importers();
+  int listening() VPMM_EXCLUDES(mutex_);
+  bool take_next_listener() VPMM_EXCLUDES(mutex_);
   void attend(Connection& connection);
   void hear(Connection& connection);
   Result<void> answer(Connection& connection, const Message& message);
@@ -70,11 +75,13 @@ class Exporter {
   const Identity identity_ = new_identity();
   bool is_running_ VPMM_GUARDED_BY(mutex_) = false;
   bool removes_socket_at_exit_ VPMM_GUARDED_BY(mutex_) = false;
+  Descriptor listener_ VPMM_GUARDED_BY(mutex_);       // replaced by the thread alone, which uses it without the lock
+  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);  // has its path
+  std::optional<SocketFile> file_ VPMM_GUARDED_BY(mutex_);  // of the newest
   // --- written before the thread starts ---
   context::IpcSettings settings_;
   std::string path_;
   // --- the thread's alone, once it runs ---
-  Descriptor listener_;
   Clients clients_;
   Deadline accepts_again_{};  // there was no descriptor for a new one
 };

@@ -44,6 +44,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
     case Prefer::footprint:
       tuning.slack_permille = 5;
       tuning.waiting = Tuning::Waiting::after_moves;
+      tuning.delays_growth = true;
       break;
     case Prefer::balanced:
       tuning.slack_permille = 50;

@@ -39,7 +39,8 @@ class SmallPool {
   enum class BelowAPage { cut, whole_pages, driver_pool };
   struct Serving {
     BelowAPage below_a_page = BelowAPage::cut;
-    bool caches_pages = true;  // whole pages may stay in a stream's cache
+    bool caches_pages = true;   // whole pages may stay in a stream's cache
+    bool proves_frees = false;  // so that others can wait for them: an event for each page that a stream frees
   };
   // `driver`: for its clock, and for whoever observes memory.
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);
@@ -84,8 +85,8 @@ class SmallPool {
   // the stream's call is to record one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
   Freed try_free(const Client& client, DevicePtr ptr);
-  // By the handle alone; `not_known`: it says nothing of this memory.
-  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
+  // By the handle, and the context that its stream is of; `not_known`: they say nothing of this memory.
+  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream, driver::ContextHandle primary);
 
   // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
   // needs another page.

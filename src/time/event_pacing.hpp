@@ -30,6 +30,14 @@ class EventPacing {
   // The stream itself missed: its own frees are of no use to it.
   void miss(std::uint64_t misses) { misses_seen_ = misses; }
 
+  // The same where memory counts more than time: one event for each `bytes_per_event`.
+  bool is_due(Bytes freed, Bytes bytes_per_event) {
+    bytes_freed_ += freed;
+    if (bytes_freed_ < bytes_per_event) return false;
+    bytes_freed_ = 0;
+    return true;
+  }
+
   // Whether the free of so many bytes is the one to record an event behind. `now_ns` is asked for the time, seldom.
   template <typename Clock>
   bool is_due(Bytes freed, std::uint64_t misses, std::uint64_t streams, const Clock& now_ns) {

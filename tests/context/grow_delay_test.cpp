@@ -234,7 +234,8 @@ TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
 
 // --- when there is none ---------------------------------------------------------------------------------------------
 
-TEST(GrowDelay, is_for_the_default_only) {
+// With the one the pool grows; with the other the stream waits on the GPU.
+TEST(GrowDelay, is_not_for_latency_nor_where_footprint_can_wait_on_the_gpu) {
   for (const pool::Prefer prefer : {pool::Prefer::latency, pool::Prefer::footprint}) {
     World world(preferring(prefer));
     world.free_behind_a_kernel(100 * kMillisecond);

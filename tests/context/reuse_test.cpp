@@ -386,11 +386,15 @@ TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
   }
 }
 
-// What it saves and what that costs: nothing new is mapped, and the second stream's work is behind the first's.
-TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
+WorldOptions preferring_footprint() {
   WorldOptions options = adaptive_world();
   options.config.prefer = pool::Prefer::footprint;
-  PoolWorld world(options);
+  return options;
+}
+
+// What it saves and what that costs: nothing new is mapped, and the second stream's work is behind the first's.
+TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
+  PoolWorld world(preferring_footprint());
   const StreamHandle slow = world.stream();
   const StreamHandle quick = world.stream();
   world.deallocate(world.allocate(kPage, quick), quick);
@@ -402,6 +406,51 @@ TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
   EXPECT_EQ(world.statistics().gpu_waits, 1u);
   EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+// Whatever size the pieces have, whether the stream keeps them in its cache, and though it is the only one that called.
+// Chunks of each size add up to the request: what the GPU still uses cannot be split.
+TEST(Footprint, waits_for_what_the_only_other_stream_freed) {
+  for (const Bytes piece : {20 * kKiB, 200 * kKiB, Bytes{kPage}, 3 * kPage, 8 * kPage, 20 * kPage}) {
+    PoolWorld world(preferring_footprint());
+    const StreamHandle slow = world.stream();
+    std::vector<DevicePtr> held;
+    for (Bytes bytes = 0; bytes < 60 * kPage; bytes += piece) held.push_back(world.allocate(piece, slow));
+    for (const DevicePtr ptr : held) world.use(ptr, piece, slow, held.size() > 1000 ? 1'000'000 : kLongNs);
+    for (const DevicePtr ptr : held) world.deallocate(ptr, slow);
+    const Bytes mapped = world.statistics().mapped_bytes;
+    const StreamHandle quick = world.stream();
+    const Bytes wanted = piece < kPage ? 40 * kPage : round_down(40 * kPage, piece);
+    world.use(world.allocate(wanted, quick), wanted, quick);
+    EXPECT_EQ(world.statistics().mapped_bytes, mapped) << piece;
+    EXPECT_GT(world.statistics().gpu_waits, 0u) << piece;
+    EXPECT_EQ(world.statistics().host_waits, 0u) << piece;
+    EXPECT_EQ(world.statistics().pauses, 0u) << piece;
+  }
+}
+
+// No stream may wait for an event of the whole context, so the host looks, as by default.
+TEST(Footprint, looks_for_a_moment_whether_what_has_no_stream_is_complete) {
+  PoolWorld world(preferring_footprint());
+  const StreamHandle stream = world.stream(driver::StreamFlags::blocking);
+  const DevicePtr unnamed = world.allocate(64 * kMiB, std::nullopt);
+  world.use(unnamed, 64 * kMiB, stream, 300'000);
+  world.deallocate(unnamed, std::nullopt);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  world.use(world.allocate(64 * kMiB, stream), 64 * kMiB, stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+  EXPECT_EQ(world.statistics().gpu_waits, 0u);
+  EXPECT_EQ(world.statistics().pauses, 1u);
+}
+
+// A warm loop below a page pays for an event now and then, not for each free.
+TEST(Footprint, records_one_event_for_each_page_that_a_stream_frees) {
+  PoolWorld world(preferring_footprint());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(kPage / 16, stream), stream);
+  const std::uint64_t before = world.calls().count(Call::event_record);
+  for (int i = 0; i < 160; ++i) world.deallocate(world.allocate(kPage / 16, stream), stream);
+  EXPECT_NEAR(static_cast<double>(world.calls().count(Call::event_record) - before), 10, 2);
 }
 
 // Chunks of many sizes: a stream keeps what it freed, up to eight pages at a time.

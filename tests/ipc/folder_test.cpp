@@ -1,10 +1,13 @@
 // ipc tests: the folder of sockets: which are refused, and what is in it when.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "ipc/raw.hpp"
 
@@ -127,6 +130,188 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   EXPECT_EQ(names_in(folder), names);
   Process importer(setting(folder));
   importer.expect(importer.open(of_living.handle), kMiB, 1);
+}
+
+// --- a folder that changes while processes share --------------------------------------------------------------------
+
+// A socket with a name, at which nobody listens.
+void bind_a_socket_at(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(bind(file, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  close(file);
+}
+
+class IpcChangedFolder : public IpcFolder {
+ protected:
+  void SetUp() override {
+    IpcFolder::SetUp();
+    exporter_.emplace(setting(shared_dir_));
+    connected_.emplace(setting(shared_dir_));
+    first_ = exporter_->allocate_shared(kMiB, 1);
+    opened_ = connected_->open(first_.handle);
+  }
+  std::string socket_of_exporter() const { return ipc::socket_path(shared_dir_, parts_of(first_.handle).process); }
+  void make_folder(mode_t mode) const {
+    fs::create_directory(shared_dir_);
+    ASSERT_EQ(chmod(shared_dir_.c_str(), mode), 0);
+  }
+  // By the next export, which `seed` fills, and by one that was made before.
+  void expect_reachable(std::uint64_t seed) {
+    const Shared next = exporter_->allocate_shared(kMiB, seed);
+    Process newcomer(setting(shared_dir_));
+    newcomer.expect(newcomer.open(next.handle), kMiB, seed);
+    newcomer.expect(newcomer.open(first_.handle), kMiB, 1);
+    connected_->expect(connected_->open(next.handle), kMiB, seed);
+    EXPECT_TRUE(fs::is_socket(socket_of_exporter()));
+  }
+  void expect_sockets(std::uint64_t expected) {
+    for (int i = 0; exporter_->belongings().sockets != expected && i < 20'000; ++i) usleep(1000);
+    EXPECT_EQ(exporter_->belongings().sockets, expected);
+  }
+
+  const std::string shared_dir_ = inside("shared");
+  std::optional<Process> exporter_;
+  std::optional<Process> connected_;
+  Shared first_;
+  Address opened_ = 0;
+};
+
+TEST_F(IpcChangedFolder, gets_a_socket_again_at_the_next_export) {
+  const std::string path = socket_of_exporter();
+  const std::vector<std::pair<const char*, std::function<void()>>> changes = {
+      {"the socket is removed", [&] { fs::remove(path); }},
+      {"the folder is removed", [&] { fs::remove_all(shared_dir_); }},
+      {"the folder is another one",
+       [&] {
+         fs::rename(shared_dir_, inside("moved"));
+         make_folder(0700);
+       }},
+      {"a file has its name",
+       [&] {
+         fs::remove(path);
+         std::ofstream(path) << "x";
+       }},
+      {"a socket of nobody has its name",
+       [&] {
+         fs::remove(path);
+         bind_a_socket_at(path);
+       }},
+      {"a link has its name",
+       [&] {
+         fs::rename(path, inside("moved.sock"));
+         fs::create_symlink(inside("moved.sock"), path);
+       }},
+      {"nobody may connect to it", [&] { ASSERT_EQ(chmod(path.c_str(), 0), 0); }},
+  };
+  const Belongings before = exporter_->belongings();
+  std::uint64_t seed = 2;
+  for (const auto& [what, change] : changes) {
+    SCOPED_TRACE(what);
+    change();
+    expect_reachable(seed++);
+  }
+  connected_->expect(opened_, kMiB, 1);
+  expect_sockets(before.sockets);
+  EXPECT_EQ(exporter_->belongings().threads, before.threads);
+}
+
+TEST_F(IpcChangedFolder, is_refused_at_the_next_export_as_it_would_be_at_the_first) {
+  const std::vector<std::pair<std::string, std::function<void()>>> changes = {
+      {"0700", [&] { make_folder(0755); }},
+      {"must be a folder", [&] { std::ofstream(shared_dir_) << "x"; }},
+      {"not a link",
+       [&] {
+         fs::create_directory(inside("real"));
+         fs::create_directory_symlink(inside("real"), shared_dir_);
+       }},
+      {"belongs to user 65534",
+       [&] {
+         make_folder(0700);
+         ASSERT_EQ(chown(shared_dir_.c_str(), 65534, 65534), 0);
+       }},
+  };
+  const Address memory = exporter_->allocate(kMiB);
+  std::uint64_t seed = 2;
+  for (const auto& [why, change] : changes) {
+    if (why.starts_with("belongs") && geteuid() != 0) continue;  // only root can give a folder away
+    SCOPED_TRACE(why);
+    fs::remove_all(shared_dir_);
+    change();
+    const Parcel refused = exporter_->try_to_share(memory, kMiB);
+    expect_refused(refused, VPMM_ERROR_BAD_CONFIGURATION, "VPMM_IPC_DIR=" + shared_dir_);
+    expect_refused(refused, VPMM_ERROR_BAD_CONFIGURATION, why);
+    connected_->expect(opened_, kMiB, 1);
+    fs::remove_all(shared_dir_);
+    expect_reachable(seed++);
+  }
+}
+
+TEST_F(IpcChangedFolder, where_no_socket_can_be_made_fails_the_export_and_holds_nothing) {
+  const std::string path = socket_of_exporter();
+  const Shared freed = exporter_->allocate_shared(kMiB, 2);
+  fs::remove(path);
+  fs::create_directory(path);
+  expect_refused(exporter_->try_to_share(freed.address, kMiB), VPMM_ERROR_BAD_FILE, path);
+  exporter_->free(freed.address);
+  exporter_->end(freed.handle);
+  EXPECT_EQ(exporter_->leased(), 0U);
+  fs::remove(path);
+  expect_reachable(3);
+}
+
+TEST_F(IpcChangedFolder, keeps_the_leases_of_those_who_have_memory_open) {
+  fs::remove_all(shared_dir_);
+  exporter_->free(first_.address);
+  expect_reachable(2);
+  EXPECT_GE(exporter_->leased(), kMiB);
+  exporter_->end(first_.handle);
+  connected_->expect(opened_, kMiB, 1);
+  connected_->close(opened_);
+  expect_leases_to_end(*exporter_);
+}
+
+TEST_F(IpcChangedFolder, serves_importers_that_had_reached_the_removed_socket) {
+  exporter_->signal(SIGSTOP);
+  HandImporter waiting(setting(shared_dir_));
+  waiting.connect(first_.handle);
+  waiting.say_open(first_.handle);
+  fs::remove_all(shared_dir_);
+  exporter_->signal(SIGCONT);
+  expect_reachable(2);
+  EXPECT_EQ(waiting.hear().kind, ipc::MessageKind::granted);
+}
+
+TEST_F(IpcChangedFolder, serves_every_pool_of_the_process_after_the_export_of_one) {
+  fs::remove_all(shared_dir_);
+  static vpmm_pool* of_its_own = nullptr;
+  const Parcel made = exporter_->call([](Parcel& parcel) {
+    void* ptr = nullptr;
+    parcel.take(vpmm_pool_create(0, nullptr, &of_its_own));
+    if (parcel.status == VPMM_OK) parcel.take(vpmm_allocate_any_stream(of_its_own, kMiB, 0, &ptr));
+    parcel.words[0] = reinterpret_cast<Address>(ptr);
+  });
+  expect_ok(made);
+  exporter_->fill(made.words[0], kMiB, 3);
+  const vpmm_ipc_handle handle = exporter_->share(made.words[0], kMiB);
+  Process newcomer(setting(shared_dir_));
+  newcomer.expect(newcomer.open(handle), kMiB, 3);
+  newcomer.expect(newcomer.open(first_.handle), kMiB, 1);
+}
+
+TEST_F(IpcChangedFolder, that_is_emptied_between_any_two_exports_leaves_nothing_behind) {
+  const Belongings before = exporter_->belongings();
+  for (int i = 0; i < 100; ++i) {
+    fs::remove_all(shared_dir_);
+    exporter_->end(exporter_->share(first_.address, kMiB));
+  }
+  expect_sockets(before.sockets);
+  EXPECT_EQ(exporter_->belongings().descriptors, before.descriptors);
+  expect_reachable(2);
+  exporter_->exit();
+  EXPECT_TRUE(names_in(shared_dir_).empty());
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "ipc/process.hpp"
+#include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::limit_test {
 namespace {
@@ -203,6 +203,18 @@ TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_o
   EXPECT_NE(exporter.try_to_share(address, kMiB).status, VPMM_OK);
   free_descriptors(exporter);
   importer.expect(importer.open(exporter.share(address, kMiB)), kMiB, kSeed);
+}
+
+TEST_F(IpcNoDescriptors, an_export_without_descriptors_for_a_removed_socket_fails_and_the_next_one_works) {
+  Process exporter;
+  Process importer;
+  const Shared first = exporter.allocate_shared(kMiB, kSeed);
+  unlink(ipc::socket_path(socket_folder_of_tests(), parts_of(first.handle).process).c_str());
+  exporter.limit_descriptors(kMost);
+  use_up_descriptors(exporter, 0);
+  EXPECT_NE(exporter.try_to_share(first.address, kMiB).status, VPMM_OK);
+  free_descriptors(exporter);
+  importer.expect(importer.open(exporter.share(first.address, kMiB)), kMiB, kSeed);
 }
 
 }  // namespace

@@ -130,6 +130,31 @@ TEST(IpcHostMemory, that_is_short_in_a_first_export_leaves_nothing_and_the_next_
   }
 }
 
+TEST(IpcHostMemory, that_is_short_while_a_removed_socket_is_made_anew_leaves_nothing_and_the_next_one_works) {
+  Process exporter;
+  Parcel shared = exporter.call(share_here, exporter.call(allocate_here));
+  expect_ok(shared);
+  const std::string path = ipc::socket_path(socket_folder_of_tests(), parts_of(shared.handle).process);
+  const std::uint64_t before = descriptors_of(exporter);
+  for (std::uint64_t n = 1;; ++n) {
+    SCOPED_TRACE(n);
+    unlink(path.c_str());
+    Parcel again = exporter.call(share_here, nth(n, shared));
+    const bool is_last = again.words[2] == 0;
+    if (again.status != VPMM_OK) {
+      EXPECT_EQ(again.status, VPMM_ERROR_HOST_OUT_OF_MEMORY) << again.said();
+      again = exporter.call(share_here, nth(0, shared));
+    }
+    expect_ok(again);
+    Process importer;
+    importer.close(importer.open(again.handle));
+    expect_ok(exporter.call(end_here, nth(0, again)));
+    expect_descriptors(exporter, before);
+    if (is_last) break;
+    ASSERT_LT(n, 200U);
+  }
+}
+
 // --- the exporter's thread ------------------------------------------------------------------------------------------
 
 void fail_in_thread(Process& exporter, std::uint64_t n, Repeat repeat) {

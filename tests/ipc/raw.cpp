@@ -176,7 +176,7 @@ Message HandExporter::hear() {
   return in(call([](Parcel& parcel) {
     bool is_short = false;
     for (int i = 0; !channel_of_actor() && i < 20'000; ++i) {
-      channel_of_actor() = ipc::accept_from(exported_by_actor().listener, is_short);
+      channel_of_actor() = ipc::accept_from(exported_by_actor().listener.get(), is_short);
       if (!channel_of_actor()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     hear_here(parcel);

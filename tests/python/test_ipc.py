@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import pickle
+import tempfile
 import threading
 import unittest
 import weakref
@@ -314,6 +315,40 @@ print(memory.size, copy.size)
 print(subprocess.run([sys.executable, '-c', child], capture_output=True, text=True))
 """
         self.assertIn("returncode=0, stdout='80 80\\n', stderr=''", output_of(code))
+
+    def test_a_folder_that_something_emptied_or_removed_is_made_anew_by_the_next_export(self) -> None:
+        code = """
+import os, pickle, shutil, subprocess, sys, vpmm
+folder = os.environ['VPMM_IPC_DIR']
+child = '''
+import pickle, sys
+for text in sys.argv[1:]:
+    with pickle.loads(bytes.fromhex(text)) as memory:
+        print(memory.size, end=' ')
+'''
+buffers = [vpmm.Buffer(size) for size in (10, 20, 30, 40)]
+handles = []
+for buffer in buffers:
+    handles.append(vpmm.ipc_export(buffer))
+    texts = [pickle.dumps(handle).hex() for handle in handles]
+    done = subprocess.run([sys.executable, '-c', child, *texts], capture_output=True, text=True)
+    print(done.stdout, done.stderr)
+    if len(handles) % 2:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+    else:
+        shutil.rmtree(folder)
+os.mkdir(folder)
+os.chmod(folder, 0o755)
+try:
+    vpmm.ipc_export(buffers[0])
+except vpmm.Error as error:
+    print(error.code, 'use 0700' in str(error))
+"""
+        with tempfile.TemporaryDirectory() as parent:
+            said = output_of(code, VPMM_IPC_DIR=str(Path(parent) / "folder"))
+        expected = ["10", "10 20", "10 20 30", "10 20 30 40", "VPMM_ERROR_BAD_CONFIGURATION True"]
+        self.assertEqual([line.strip() for line in said.splitlines()], expected)
 
     def test_a_forked_child_drops_and_closes_what_its_parent_has_and_nothing_happens(self) -> None:
         code = """
