@@ -13,7 +13,7 @@ namespace vpmm::test {
 namespace {
 
 enum class Step { moved, anew, caches, gpu_wait, host_wait };
-enum class Limit { capacity, others };  // the pool's own, or what other processes leave of the GPU
+enum class Scarcity { capacity, others };  // the pool's own, or what other processes leave of the GPU
 
 constexpr std::array kNames = {"moved", "anew", "caches", "gpu_wait", "host_wait"};
 void PrintTo(Step step, std::ostream* out) { *out << kNames.at(static_cast<std::size_t>(step)); }
@@ -24,7 +24,7 @@ constexpr Bytes kWaitable = 17;  // more than a stream frees without an event
 constexpr Bytes kCached = 10;    // by the driver's pool
 
 // A step finds as much as is wanted, and so does each dearer one, or more.
-class ShortageOrder : public ::testing::TestWithParam<std::tuple<Limit, Step>> {
+class ShortageOrder : public ::testing::TestWithParam<std::tuple<Scarcity, Step>> {
  protected:
   ShortageOrder() {
     stream = world.stream();
@@ -39,7 +39,7 @@ class ShortageOrder : public ::testing::TestWithParam<std::tuple<Limit, Step>> {
     options.config.prefer = pool::Prefer::latency;  // no waits while there is anything else
     options.config.small = context::SmallRequests::stream_ordered;
     if (first() == Step::anew) options.config.max_mappings = kPages - kCached;  // nothing can move
-    if (std::get<Limit>(GetParam()) == Limit::capacity) {
+    if (std::get<Scarcity>(GetParam()) == Scarcity::capacity) {
       options.config.capacity = kPages * kPage;
     } else {
       options.sim.capacity = 2 * kPages * kPage;
@@ -101,11 +101,11 @@ TEST_P(ShortageOrder, the_cheapest_step_that_helps_is_taken_and_none_after_it) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, ShortageOrder,
-                         ::testing::Combine(::testing::Values(Limit::capacity, Limit::others),
+                         ::testing::Combine(::testing::Values(Scarcity::capacity, Scarcity::others),
                                             ::testing::Values(Step::moved, Step::anew, Step::caches, Step::gpu_wait,
                                                               Step::host_wait)),
                          [](const auto& tested) {
-                           const bool is_own = std::get<Limit>(tested.param) == Limit::capacity;
+                           const bool is_own = std::get<Scarcity>(tested.param) == Scarcity::capacity;
                            return std::string(is_own ? "capacity_" : "others_") +
                                   kNames.at(static_cast<std::size_t>(std::get<Step>(tested.param)));
                          });

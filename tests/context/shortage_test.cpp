@@ -21,8 +21,8 @@ WorldOptions small_device(Bytes pages) {
 enum class Limit { capacity, gpu, others };
 
 std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
-  constexpr std::array kNames = {"capacity", "gpu", "others"};
-  return kNames.at(static_cast<std::size_t>(tested.param));
+  constexpr std::array kLimits = {"capacity", "gpu", "others"};
+  return kLimits.at(static_cast<std::size_t>(tested.param));
 }
 
 class ShortOfMemory : public ::testing::TestWithParam<Limit> {
