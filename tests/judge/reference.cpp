@@ -245,7 +245,7 @@ std::string Reference::compare_events(std::size_t pool, std::uint64_t allocated,
 std::string Reference::compare_free_memory(std::size_t pool, Bytes free, Bytes total) const {
   const std::string wrong = differs("total memory", total, 0, gpu_bytes_);
   const Bytes bytes = live(pool).bytes;
-  return !wrong.empty() ? wrong : differs("free memory", free, 0, gpu_bytes_ - std::min(gpu_bytes_, bytes));
+  return !wrong.empty() ? wrong : differs("free memory", free, 0, limit(pool) - std::min(limit(pool), bytes));
 }
 
 }  // namespace vpmm::judge

@@ -121,6 +121,7 @@ class Trial {
   bool is_new(std::uint64_t id) const;
   void leave_to_graphs(Arena& arena);
   bool may_allocate_in(const Operation& o, const Stream* stream);
+  void check_prompt(const observe::Statistics& before, const observe::Statistics& after);
   void refuse(const Operation& o, Bytes whole_pages, const Error& error);
   bool may_be_lost(const Memory& memory) const;  // with the context
   Result<DevicePtr> request(const Operation& o, Stream* stream);

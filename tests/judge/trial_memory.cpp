@@ -104,11 +104,20 @@ void Trial::try_allocate(const Operation& o) {
   Stream* const stream = find(o.stream);
   if (o.bytes == 0 || !is_new(o.id) || (o.stream != kNoStream && stream == nullptr)) return;
   DevicePtr ptr{};
+  context::Context& from = pool(pool_number(o));
+  const observe::Statistics before = from.statistics();
   on_thread_of(o, stream, [&] {
-    context::Context& from = pool(pool_number(o));
     ptr = stream != nullptr ? from.allocate_if_ready(o.bytes, 0, stream->handle) : from.allocate_if_ready(o.bytes, 0);
   });
+  check_prompt(before, from.statistics());
   if (!is_null(ptr)) take_over(o.id, o, stream, ptr, o.bytes);
+}
+
+// A call that only tries neither maps nor waits.
+void Trial::check_prompt(const observe::Statistics& before, const observe::Statistics& after) {
+  const std::uint64_t calls = after.driver_calls - before.driver_calls;
+  const std::uint64_t waits = after.host_waits + after.pauses - before.host_waits - before.pauses;
+  if (calls + waits != 0) fail(fmt::format("try: the call made {} calls for memory and waited {} times", calls, waits));
 }
 
 void Trial::allocate_many(const Operation& o) {
@@ -268,7 +277,10 @@ void Trial::try_free(const Operation& o) {
   if (home == nullptr) return;
   if (const Stream* const stream = work_stream(*memory)) read_on(*memory, *stream);
   bool is_freed = false;
-  on(*home, [&] { is_freed = pool(memory->pool).deallocate_if_ready(memory->ptr, home->handle); });
+  context::Context& from = pool(memory->pool);
+  const observe::Statistics before = from.statistics();
+  on(*home, [&] { is_freed = from.deallocate_if_ready(memory->ptr, home->handle); });
+  check_prompt(before, from.statistics());
   if (is_freed) note_freed(o.id, State::pending, home);
 }
 
