@@ -11,6 +11,7 @@ namespace {
 
 constexpr Bytes kSlackDivisor = 100;  // of the capacity: the promise of vpmm_allocate
 constexpr Bytes kSmallAlignment = 256;
+constexpr Bytes kSmallRounding = 8;  // below a page, at most an eighth is added, which may reach into another page
 
 std::string to_text(AddressRange range) {
   return fmt::format("{} bytes at {:#x}", range.size, to_integer(range.begin));
@@ -61,8 +62,9 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
   const auto is_used = [&](const Block& block) {
     return block.state == State::live || block.held_by != 0 || block.was_graphs || block.pool != refused.pool;
   };
-  const Bytes own = pages_of(is_used, refused.pool) + refused.bytes + most_capacity_[refused.pool] / kSlackDivisor;
-  const Bytes all = pages_of(is_used, std::nullopt) + refused.bytes + gpu_bytes_ / kSlackDivisor;
+  const Bytes own =
+      pages_of(is_used, Extent::rounded, refused.pool) + refused.bytes + most_capacity_[refused.pool] / kSlackDivisor;
+  const Bytes all = pages_of(is_used, Extent::rounded, std::nullopt) + refused.bytes + gpu_bytes_ / kSlackDivisor;
   const Bytes gpu = gpu_bytes_ - used_by_others_;
   if (own > limit(refused.pool) || all > gpu || !may_all_be_asked(refused.pool)) return "";
   return fmt::format("refused: {} bytes though {} with it and slack are in use of {}, and {} by all pools of {}: {}",
@@ -139,15 +141,18 @@ void Reference::shrink_arena(DevicePtr stretch) {
 // --- sums -----------------------------------------------------------------------------------------------------------
 
 // Bytes of the pages that such blocks touch, and of arenas' stretches that are pinned or hold one.
-Bytes Reference::pages_of(const Is& is, std::optional<std::size_t> pool) const {
+Bytes Reference::pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
   std::set<std::uint64_t> pages;
   const auto add = [&](AddressRange range) {
     for (std::uint64_t page = to_integer(range.begin) / terms_.page; page * terms_.page < to_integer(range.end());
          ++page)
       pages.insert(page);
   };
-  for (const Block& block : blocks_)
-    if ((!pool || block.pool == *pool) && is(block)) add(block.range);
+  for (const Block& block : blocks_) {
+    const bool is_rounded = extent == Extent::rounded && block.range.size < terms_.page;
+    const Bytes rounding = is_rounded ? block.range.size / kSmallRounding : 0;
+    if ((!pool || block.pool == *pool) && is(block)) add({block.range.begin, block.range.size + rounding});
+  }
   for (const Stretch& stretch : stretches_) {
     const auto is_inside = [&](const Block& block) { return is(block) && stretch.memory.contains(block.range.begin); };
     if (pool && stretch.pool != *pool) continue;
@@ -197,7 +202,8 @@ std::string Reference::compare(std::size_t pool, const observe::Statistics& said
   const Sum open = open_frees(pool);
   const Counts& counts = counts_[pool];
   const Bytes used =
-      terms_.is_own ? pages_of([](const Block& block) { return block.state == State::live; }, pool) : live.bytes;
+      terms_.is_own ? pages_of([](const Block& block) { return block.state == State::live; }, Extent::requested, pool)
+                    : live.bytes;
   // Memory of the driver's pool may be made and freed within a call that fails.
   const std::uint64_t undone = terms_.is_own ? 0 : said.allocations - std::min(said.allocations, counts.allocations);
   for (const std::string& wrong :

@@ -99,7 +99,8 @@ class Reference {
   Sum open_frees(std::size_t pool) const;
   using Is = std::function<bool(const Block&)>;
   static bool excludes(const Block& other, const Block& made);
-  Bytes pages_of(const Is& is, std::optional<std::size_t> pool) const;
+  enum class Extent { requested, rounded };
+  Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
   Bytes limit(std::size_t pool) const;
   Bytes most_mapped(std::size_t pool) const;
   bool has_unknown(std::size_t pool) const;  // memory of graphs
