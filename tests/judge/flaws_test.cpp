@@ -1,0 +1,185 @@
+// judge: the judge itself: pools with a flaw are found out, and the program that shows it is made small.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/forwarding.hpp"
+#include "judge/generator.hpp"
+#include "judge/shrink.hpp"
+#include "judge/trial.hpp"
+
+namespace vpmm::judge {
+namespace {
+
+constexpr std::uint64_t kMostPrograms = 60;
+constexpr std::size_t kOperations = 600;
+
+// Every `n`-th call of a kind goes wrong.
+class Rarely {
+ public:
+  explicit Rarely(std::uint64_t n) : n_(n) {}
+  bool now() { return ++calls_ % n_ == 0; }
+
+ private:
+  const std::uint64_t n_;
+  std::uint64_t calls_ = 0;
+};
+
+class HandsOutTwice final : public Flaw {
+  Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) override {
+    if (result && rarely_.now()) return std::exchange(last_, result.value());
+    if (result) last_ = result.value();
+    return result;
+  }
+  Rarely rarely_{5};
+  DevicePtr last_{4096};
+};
+
+class Misaligns final : public Flaw {
+  Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) override {
+    if (result && rarely_.now()) return result.value() + 64;
+    return result;
+  }
+  Rarely rarely_{5};
+};
+
+class FailsWithoutNeed final : public Flaw {
+  bool refuses() override {
+    const bool does = rarely_.now();
+    failures_ += does ? 1 : 0;
+    return does;
+  }
+  observe::Statistics statistics(context::Context& pool) override {
+    observe::Statistics figures = pool.statistics();
+    figures.failed_allocations += failures_;
+    return figures;
+  }
+  Rarely rarely_{5};
+  std::uint64_t failures_ = 0;
+};
+
+class ForgetsToFree final : public Flaw {
+  Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) override {
+    if (rarely_.now()) return {};
+    return pool.deallocate(ptr, stream);
+  }
+  Rarely rarely_{5};
+};
+
+class ForgetsAUse final : public Flaw {
+  Result<void> record_use(context::Context& pool, DevicePtr ptr, driver::StreamHandle stream) override {
+    if (rarely_.now()) return {};
+    return pool.record_use(ptr, stream);
+  }
+  Rarely rarely_{2};
+};
+
+class Miscounts final : public Flaw {
+  observe::Statistics statistics(context::Context& pool) override {
+    observe::Statistics figures = pool.statistics();
+    if (figures.live_bytes > kMiB) ++figures.live_bytes;
+    return figures;
+  }
+};
+
+class MapsTooMuch final : public Flaw {
+  observe::Statistics statistics(context::Context& pool) override {
+    observe::Statistics figures = pool.statistics();
+    if (figures.chunks > 4) figures.mapped_bytes += 64 * kGiB;
+    return figures;
+  }
+};
+
+// Takes every graph for destroyed.
+class ForgetsGraphs final : public Flaw {
+  Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) override {
+    constexpr std::uint64_t kMostCaptures = 30;
+    const auto freed = pool.deallocate(ptr, stream);
+    for (std::uint64_t id = 1; id < kMostCaptures; ++id)
+      static_cast<void>(pool.capture_release(driver::CaptureId{id}));  // of most there is nothing to release
+    return freed;
+  }
+};
+
+// A flaw of the pools' driver.
+template <typename D>
+class OfDriver final : public Flaw {
+  driver::Driver& driver(driver::Driver& inner) override {
+    drivers_.push_back(std::make_unique<D>(inner));
+    return *drivers_.back();
+  }
+  std::vector<std::unique_ptr<driver::Driver>> drivers_;  // one for each pool
+};
+
+class WaitsForNothing final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult stream_wait_event(driver::StreamHandle /*stream*/, driver::EventHandle /*event*/) override {
+    return driver::CuResult::success;
+  }
+};
+
+class BelievesEvents final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult event_query(driver::EventHandle event) override {
+    const driver::CuResult result = ForwardingDriver::event_query(event);
+    return result == driver::CuResult::not_ready ? driver::CuResult::success : result;
+  }
+};
+
+class KeepsEvents final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult event_destroy(driver::EventHandle /*event*/) override { return driver::CuResult::success; }
+};
+
+// Of the first program that finds the flaw, made small: the kind of its failure, and the number of its operations.
+template <typename F>
+std::pair<std::string, std::size_t> found() {
+  const Verdict verdict = [](const Program& program) {
+    F flaw;
+    return failure_of(program, Look::always, flaw);
+  };
+  for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
+    const Program program = random_program(seed, kOperations);
+    if (verdict(program).empty()) continue;
+    const Program few = shrunk(program, verdict);
+    return {kind_of(verdict(few)), few.operations.size()};
+  }
+  return {"", 0};
+}
+
+template <typename F>
+void expect_found(const std::string& kind, std::size_t most_operations) {
+  const auto [failure, operations] = found<F>();
+  EXPECT_EQ(failure, kind);
+  EXPECT_LE(operations, most_operations);
+}
+
+TEST(JudgeOfFlaws, memory_that_is_handed_out_twice_is_found) { expect_found<HandsOutTwice>("overlap", 6); }
+
+TEST(JudgeOfFlaws, an_address_that_is_not_aligned_is_found) { expect_found<Misaligns>("alignment", 6); }
+
+TEST(JudgeOfFlaws, a_failure_without_need_is_found) { expect_found<FailsWithoutNeed>("refused", 6); }
+
+TEST(JudgeOfFlaws, a_free_that_is_lost_is_found) { expect_found<ForgetsToFree>("figures", 12); }
+
+TEST(JudgeOfFlaws, a_use_that_is_forgotten_is_found) { expect_found<ForgetsAUse>("hazard", 12); }
+
+TEST(JudgeOfFlaws, memory_of_a_graph_that_is_handed_out_is_found) { expect_found<ForgetsGraphs>("hazard", 8); }
+
+TEST(JudgeOfFlaws, a_byte_too_many_is_found) { expect_found<Miscounts>("figures", 2); }
+
+TEST(JudgeOfFlaws, memory_beyond_the_limit_is_found) { expect_found<MapsTooMuch>("figures", 12); }
+
+TEST(JudgeOfFlaws, a_wait_that_is_left_out_is_found) { expect_found<OfDriver<WaitsForNothing>>("hazard", 30); }
+
+TEST(JudgeOfFlaws, an_event_that_is_believed_too_early_is_found) {
+  expect_found<OfDriver<BelievesEvents>>("hazard", 12);
+}
+
+TEST(JudgeOfFlaws, an_event_that_is_left_behind_is_found) { expect_found<OfDriver<KeepsEvents>>("left", 6); }
+
+}  // namespace
+}  // namespace vpmm::judge

@@ -1,0 +1,127 @@
+// judge: a naive allocator beside the pool: owners of memory, sums over it, and the refusals that a pool may make.
+//
+// It is told of each result and names the promise that the result breaks. It knows no chunk, stream, cache or plan, and
+// keeps one list, so that it is right at a glance.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/address.hpp"
+#include "base/bytes.hpp"
+#include "base/result.hpp"
+#include "context/layout.hpp"
+#include "observe/statistics.hpp"
+
+namespace vpmm::judge {
+
+// Conditions of the promise of a pool.
+struct Terms {
+  Bytes page = 0;
+  bool is_own = true;    // all memory is the pool's, none the driver's stream-ordered pool's
+  bool is_exact = true;  // the pool may map as often as it likes
+};
+
+// A function that returns text describes a broken promise; empty: all are kept.
+class Reference {
+ public:
+  enum class State {
+    live,
+    deferred,  // freed, but the pool may not have carried that out
+    held,      // freed, but a graph may use it at any time, so the pool may count it as live
+    pending,   // freed, and the GPU may still use it
+  };
+  struct Block {
+    std::uint64_t id = 0;
+    std::size_t pool = 0;
+    AddressRange range;
+    std::uint64_t graph = 0;  // it was allocated in the capture of this one, which exists; 0: none
+    std::uint64_t arena = 0;  // 0: none
+    State state = State::live;
+    std::uint64_t held_by = 0;  // graph
+    bool was_graphs = false;    // which is destroyed, but the pool may not know
+  };
+  struct Refused {
+    std::size_t pool = 0;
+    Bytes bytes = 0;       // whole pages
+    bool may_wait = true;  // for the GPU: no stream captures
+  };
+
+  Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity);
+
+  // --- events ---
+  std::string hand_out(const Block& made, Bytes alignment);
+  std::string refuse(const Refused& refused, const Error& error);
+  // `graph`: of the capture in which it is freed; 0: none.
+  void give_back(std::uint64_t id, State state, std::uint64_t graph);
+  void lose(std::uint64_t id);       // with its context
+  void let_go(std::uint64_t graph);  // that is destroyed
+  void settle(std::size_t pool);     // the GPU is idle, and the pool knows
+  void set_capacity(std::size_t pool, std::optional<Bytes> bytes, Bytes mapped);
+  void set_used_by_others(Bytes bytes) { used_by_others_ = bytes; }
+  void grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch);
+  void shrink_arena(DevicePtr stretch);
+  void pin_arena(std::uint64_t arena) { pinned_.insert(arena); }
+  // Which is `id` of its blocks. Its graphs are not launched any more.
+  void release_arena(std::uint64_t id, std::uint64_t arena);
+  // Of many allocations one was refused, so those before it were made and freed; in the capture of `graph` (else 0)
+  // they stay the graph's. Only the pool knows their number.
+  void undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said);
+
+  // --- comparisons ---
+  std::string compare(std::size_t pool, const observe::Statistics& said) const;
+  std::string compare(std::size_t pool, const context::Layout& said) const;
+  std::string compare_events(std::size_t pool, std::uint64_t allocated, std::uint64_t freed) const;
+  std::string compare_free_memory(std::size_t pool, Bytes free, Bytes total) const;
+
+ private:
+  struct Counts {
+    std::uint64_t allocations = 0;
+    std::uint64_t deallocations = 0;
+    std::uint64_t refusals = 0;
+  };
+  struct Stretch {
+    std::size_t pool = 0;
+    std::uint64_t arena = 0;
+    AddressRange memory;
+  };
+  struct Sum {
+    std::uint64_t count = 0;
+    Bytes bytes = 0;
+    void add(const Block& block) { ++count, bytes += block.range.size; }
+  };
+  Sum live(std::size_t pool) const;
+  Sum open_frees(std::size_t pool) const;
+  using Is = std::function<bool(const Block&)>;
+  static bool excludes(const Block& other, const Block& made);
+  enum class Extent { requested, rounded };
+  Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
+  Bytes limit(std::size_t pool) const;
+  Bytes most_mapped(std::size_t pool) const;
+  bool has_unknown(std::size_t pool) const;  // memory of graphs
+  bool may_all_be_asked(std::size_t pool) const;
+
+  const Terms terms_;
+  const Bytes gpu_bytes_;
+  Bytes used_by_others_ = 0;
+  std::vector<Block> blocks_;  // in order of their making
+  std::vector<Stretch> stretches_;
+  std::set<std::uint64_t> pinned_;  // arenas
+  struct Undone {
+    std::size_t pool = 0;
+    std::uint64_t graph = 0;  // that owns it; 0: none
+    bool is_graphs = false;
+  };
+  std::vector<Undone> undone_;  // memory that only the pool knows, until it is settled
+  std::vector<std::optional<Bytes>> capacity_;
+  std::vector<Bytes> most_capacity_;  // live memory keeps the slack that it got under it
+  std::vector<Bytes> most_mapped_;    // when the capacity became less
+  std::vector<Counts> counts_;
+};
+
+}  // namespace vpmm::judge
