@@ -16,6 +16,10 @@ using pool::Standing;
 
 namespace {
 
+// Memory that a capture freed serves its later requests whole, and stays with them when the graph is gone: no more than
+// so many times what they ask for.
+constexpr Bytes kParkedPerRequest = 2;
+
 // What the graph's user object owns. The list outlives the context if the graph does.
 struct GraphEnd : FromHostMemory {
   std::shared_ptr<DeferredList> ended;
@@ -149,7 +153,8 @@ region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandl
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
     const AddressRange& range = candidate->region->range;
-    if (candidate->freed_on != stream || range.size < size || !is_aligned(range.begin, alignment)) continue;
+    const bool fits = range.size >= size && range.size <= kParkedPerRequest * size;
+    if (candidate->freed_on != stream || !fits || !is_aligned(range.begin, alignment)) continue;
     if (best == parked.end() || range.size < best->region->range.size) best = candidate;
   }
   if (best == parked.end()) return nullptr;

@@ -31,6 +31,8 @@ class GpuRoom {
     if (!capacity_) return std::numeric_limits<Bytes>::max();
     return held >= *capacity_ ? 0 : *capacity_ - held;
   }
+  // What a capacity that was lowered does not cover.
+  Bytes above_capacity(Bytes held) const { return capacity_ && held > *capacity_ ? held - *capacity_ : 0; }
   // What the driver said, or was seen to give.
   void learn(Bytes held, Bytes free, Bytes wanted, std::uint64_t now_ns) {
     all_ = held + free;

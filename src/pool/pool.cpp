@@ -319,7 +319,7 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
     room = std::min(room, info.free);
   if (room >= request.size) return false;
-  const Bytes missing = round_up(request.size - room, page_size());
+  const Bytes missing = round_up(request.size - room + room_.above_capacity(memory_.claimed_bytes()), page_size());
   if (reclaimer_.releasable_bytes(missing) < missing) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
   return released >= missing;
