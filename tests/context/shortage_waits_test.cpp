@@ -14,18 +14,18 @@ using driver::FaultPlan;
 
 enum class WaitLimit { capacity, others };  // the pool's own, or what other processes leave of the GPU
 
-constexpr Bytes kPages = 40;  // all that there is
+constexpr Bytes kDevicePages = 40;  // all that there is
 constexpr std::uint64_t kMillisecondNs = 1'000'000;
 constexpr std::uint64_t kFastNs = 5 * kMillisecondNs;
 constexpr std::uint64_t kSlowNs = 10'000 * kMillisecondNs;
 
 WorldOptions limited(WaitLimit limit) {
   WorldOptions options = page_world();
-  options.sim.capacity = 2 * kPages * kPage;
+  options.sim.capacity = 2 * kDevicePages * kPage;
   if (limit == WaitLimit::capacity)
-    options.config.capacity = kPages * kPage;
+    options.config.capacity = kDevicePages * kPage;
   else
-    options.sim.used_by_others = kPages * kPage;
+    options.sim.used_by_others = kDevicePages * kPage;
   return options;
 }
 
@@ -47,7 +47,7 @@ class WaitAtTheMappingLimit : public ::testing::TestWithParam<WaitLimit> {
  protected:
   static WorldOptions options() {
     WorldOptions options = limited(GetParam());
-    options.config.max_mappings = kPages;
+    options.config.max_mappings = kDevicePages;
     return options;
   }
   HookedWorld world{options()};
@@ -56,13 +56,13 @@ class WaitAtTheMappingLimit : public ::testing::TestWithParam<WaitLimit> {
 TEST_P(WaitAtTheMappingLimit, is_followed_by_chunks_that_are_made_anew) {
   const StreamHandle stream = world.stream();
   std::vector<DevicePtr> pages;
-  for (Bytes i = 0; i < kPages; ++i) pages.push_back(world.allocate(kPage, stream));
-  for (Bytes i = 0; i < kPages; i += 2) {
-    world.use(pages[i], kPage, stream, kFastNs / kPages);
+  for (Bytes i = 0; i < kDevicePages; ++i) pages.push_back(world.allocate(kPage, stream));
+  for (Bytes i = 0; i < kDevicePages; i += 2) {
+    world.use(pages[i], kPage, stream, kFastNs / kDevicePages);
     world.deallocate(pages[i], stream);
   }
-  world.allocate(kPages / 2 * kPage, std::nullopt);
-  EXPECT_EQ(world.statistics().chunks_released, kPages / 2);
+  world.allocate(kDevicePages / 2 * kPage, std::nullopt);
+  EXPECT_EQ(world.statistics().chunks_released, kDevicePages / 2);
   EXPECT_EQ(world.statistics().chunks_moved, 0u);
   EXPECT_GT(world.statistics().host_waits, 0u);
 }
@@ -75,15 +75,15 @@ class WhichWait : public ShortageWaits {
  protected:
   WhichWait() {
     const DevicePtr page = world.allocate(kPage, slow);
-    others = world.allocate((kPages - 1) * kPage, fast);
+    others = world.allocate((kDevicePages - 1) * kPage, fast);
     free_behind_a_kernel(page, 1, slow, kSlowNs);
   }
   DevicePtr others{};
 };
 
 TEST_P(WhichWait, is_for_whichever_stream_is_done_first) {
-  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
-  const std::uint64_t took = time_of(kPages - 1);
+  free_behind_a_kernel(others, kDevicePages - 1, fast, kFastNs);
+  const std::uint64_t took = time_of(kDevicePages - 1);
   EXPECT_GT(took, kFastNs - kMillisecondNs);
   EXPECT_LT(took, kFastNs + kMillisecondNs);
   EXPECT_EQ(world.sim.stream_query(slow), CuResult::not_ready);
@@ -92,8 +92,8 @@ TEST_P(WhichWait, is_for_whichever_stream_is_done_first) {
 }
 
 TEST_P(WhichWait, goes_on_for_the_slow_stream_where_only_that_is_enough) {
-  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
-  const std::uint64_t took = time_of(kPages);
+  free_behind_a_kernel(others, kDevicePages - 1, fast, kFastNs);
+  const std::uint64_t took = time_of(kDevicePages);
   EXPECT_GT(took, kSlowNs - kMillisecondNs);
   EXPECT_LT(took, kSlowNs + kMillisecondNs);
   EXPECT_EQ(world.statistics().host_waits, 2u);
@@ -101,54 +101,54 @@ TEST_P(WhichWait, goes_on_for_the_slow_stream_where_only_that_is_enough) {
 
 TEST_P(WhichWait, ends_with_what_somebody_frees_meanwhile) {
   world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(others, fast); }); };
-  EXPECT_LT(time_of(kPages - 1), kMillisecondNs);
+  EXPECT_LT(time_of(kDevicePages - 1), kMillisecondNs);
 }
 
 // It goes on for that memory, which would not be there when the slow stream is done.
 TEST_P(WhichWait, ends_with_a_free_that_was_deferred_meanwhile) {
   world.hooks.on_sleep = [&] { world.pool->deallocate_deferred(others); };
-  time_of(kPages - 1);
+  time_of(kDevicePages - 1);
   EXPECT_EQ(world.statistics().host_waits, 2u);
 }
 
 TEST_P(WhichWait, ends_with_what_a_call_of_somebody_else_sees_complete) {
-  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  free_behind_a_kernel(others, kDevicePages - 1, fast, kFastNs);
   world.hooks.on_sleep = [&] {
     world.on_another_thread([&] {
       world.sim.advance_host_ns(kFastNs);
-      EXPECT_TRUE(world.pool->trim(kPages * kPage).ok());
+      EXPECT_TRUE(world.pool->trim(kDevicePages * kPage).ok());
     });
   };
-  EXPECT_LT(time_of(kPages - 1), kFastNs + kMillisecondNs);
+  EXPECT_LT(time_of(kDevicePages - 1), kFastNs + kMillisecondNs);
 }
 
 // During a capture no event of the whole context may stand for what was freed without a stream, so nothing ever tells.
 TEST_P(WhichWait, ends_when_no_event_is_left_that_could_help) {
   ASSERT_TRUE(world.pool->capture_begin().ok());
-  world.use(others, (kPages - 1) * kPage, fast, kFastNs);
+  world.use(others, (kDevicePages - 1) * kPage, fast, kFastNs);
   world.deallocate(others, std::nullopt);
-  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory);
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().host_waits, 1u);
-  EXPECT_EQ(world.statistics().pending_bytes, (kPages - 1) * kPage);
+  EXPECT_EQ(world.statistics().pending_bytes, (kDevicePages - 1) * kPage);
   ASSERT_TRUE(world.pool->capture_end().ok());
-  world.allocate(kPages * kPage, std::nullopt);
+  world.allocate(kDevicePages * kPage, std::nullopt);
 }
 
 TEST_P(WhichWait, of_which_a_query_fails_ends_the_request_and_nothing_is_lost) {
-  free_behind_a_kernel(others, kPages - 1, fast, kFastNs);
+  free_behind_a_kernel(others, kDevicePages - 1, fast, kFastNs);
   world.hooks.on_sleep = [&] { world.faults.set_plan(FaultPlan{{Call::event_query}, 1, CuResult::unknown}); };
-  expect_error(world.pool->allocate({(kPages - 1) * kPage, 0, std::nullopt}), ErrorCode::driver_failed,
+  expect_error(world.pool->allocate({(kDevicePages - 1) * kPage, 0, std::nullopt}), ErrorCode::driver_failed,
                {"event_query"});
   world.faults.clear_plan();
-  world.allocate((kPages - 1) * kPage, std::nullopt);
+  world.allocate((kDevicePages - 1) * kPage, std::nullopt);
 }
 
 TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
   const DevicePtr first = world.allocate(kPage, slow);
   world.allocate(kPage, slow);  // between them, so that they do not become one range with the later number
-  const DevicePtr second = world.allocate((kPages - 2) * kPage, slow);
+  const DevicePtr second = world.allocate((kDevicePages - 2) * kPage, slow);
   free_behind_a_kernel(first, 1, slow, kFastNs);
-  free_behind_a_kernel(second, kPages - 2, slow, kSlowNs);
+  free_behind_a_kernel(second, kDevicePages - 2, slow, kSlowNs);
   EXPECT_LT(time_of(1), kFastNs + kMillisecondNs);
   EXPECT_EQ(world.statistics().host_waits, 1u);
   EXPECT_EQ(world.sim.stream_query(slow), CuResult::not_ready);
@@ -156,7 +156,7 @@ TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
 
 TEST_P(ShortageWaits, nobody_waits_for_what_is_complete) {
   const DevicePtr page = world.allocate(kPage, slow);
-  world.allocate((kPages - 1) * kPage, slow);
+  world.allocate((kDevicePages - 1) * kPage, slow);
   free_behind_a_kernel(page, 1, slow, kFastNs);
   world.sim.run_until_idle();
   EXPECT_LT(time_of(1), kMillisecondNs);
@@ -165,7 +165,7 @@ TEST_P(ShortageWaits, nobody_waits_for_what_is_complete) {
 }
 
 TEST_P(ShortageWaits, nothing_is_proven_and_nobody_waits_where_nothing_is_pending) {
-  world.allocate(kPages * kPage, slow);
+  world.allocate(kDevicePages * kPage, slow);
   const auto asked = [&] {
     return world.calls.count(Call::event_record) + world.calls.count(Call::ctx_record_event) +
            world.calls.count(Call::ctx_synchronize) + world.calls.count(Call::event_query);
@@ -178,22 +178,22 @@ TEST_P(ShortageWaits, nothing_is_proven_and_nobody_waits_where_nothing_is_pendin
 
 // Two streams are done, and the query for one of them fails.
 TEST_P(ShortageWaits, what_was_learned_before_a_query_failed_is_used) {
-  const DevicePtr first = world.allocate(kPages / 2 * kPage, slow);
-  const DevicePtr second = world.allocate(kPages / 2 * kPage, fast);
-  free_behind_a_kernel(first, kPages / 2, slow, kFastNs);
-  free_behind_a_kernel(second, kPages / 2, fast, kFastNs);
+  const DevicePtr first = world.allocate(kDevicePages / 2 * kPage, slow);
+  const DevicePtr second = world.allocate(kDevicePages / 2 * kPage, fast);
+  free_behind_a_kernel(first, kDevicePages / 2, slow, kFastNs);
+  free_behind_a_kernel(second, kDevicePages / 2, fast, kFastNs);
   world.sim.run_until_idle();
   world.faults.set_plan(FaultPlan{{Call::event_query}, 2, CuResult::unknown});
-  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::driver_failed);
-  EXPECT_EQ(world.statistics().pending_bytes, kPages / 2 * kPage);
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::driver_failed);
+  EXPECT_EQ(world.statistics().pending_bytes, kDevicePages / 2 * kPage);
 }
 
 TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   world.allocate(2 * kPage, slow);
-  const DevicePtr rest = world.allocate((kPages - 2) * kPage, fast);
+  const DevicePtr rest = world.allocate((kDevicePages - 2) * kPage, fast);
   ASSERT_TRUE(world.pool->capture_begin().ok());
   world.deallocate(rest, std::nullopt);
-  expect_error(world.pool->allocate({kPages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
                {"out of device memory: asked for 80 MiB; ", "live       4 MiB in 1 allocation, ",
                 "pending    76 MiB of what is free is still used by work that was queued before: any stream (76 MiB)",
                 "end the stream capture that forbids to wait for the work of any stream"});
@@ -203,7 +203,7 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
 // The plan of another thread has the idle pages cached, and they come back because it fails.
 TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
   std::vector<DevicePtr> all;
-  for (Bytes i = 0; i < kPages; ++i) all.push_back(world.allocate(kPage, slow));
+  for (Bytes i = 0; i < kDevicePages; ++i) all.push_back(world.allocate(kPage, slow));
   for (std::size_t i = 0; i < all.size(); i += 2) world.deallocate(all[i], slow);
   ASSERT_TRUE(world.pool->synchronize().ok());
   Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
@@ -225,7 +225,7 @@ TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
     }
     return CuResult::out_of_memory;
   };
-  expect_error(world.pool->allocate({kPages / 2 * kPage, 0, slow}), ErrorCode::out_of_memory);
+  expect_error(world.pool->allocate({kDevicePages / 2 * kPage, 0, slow}), ErrorCode::out_of_memory);
   thread.join();
   EXPECT_TRUE(second.ok()) << message_of(second);
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import random
@@ -101,6 +102,15 @@ class Writer:
             self.put(indent + 1, "raise Planned")
 
 
+@functools.cache
+def streams() -> list[Any]:
+    """Those of programs, and that of captures. PyTorch has 32 and hands them out in turn: made anew for each program, one
+    would be the captures', and then what a capture freed may serve it, as natively."""
+    import torch
+
+    return [torch.cuda.Stream() for _ in range(STREAMS + 1)]
+
+
 class Run:
     """Runs one program, and notes where each tensor is."""
 
@@ -109,7 +119,7 @@ class Run:
 
         self.torch = torch
         self.has_contents = has_contents
-        self.streams = [torch.cuda.Stream() for _ in range(STREAMS)]
+        *self.streams, self.capture_stream = streams()
         self.tensors: dict[str, Any] = {}
         self.values: dict[str, int] = {}
         self.captured_in: dict[str, str] = {}
@@ -157,7 +167,7 @@ class Run:
         graph = self.torch.cuda.CUDAGraph()
         pool = self.graphs[shared].pool() if shared in self.graphs else self.torch.cuda.graph_pool_handle()
         self.names.setdefault(tuple(pool), name)
-        with self.torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with self.torch.cuda.graph(graph, pool=pool, stream=self.capture_stream, capture_error_mode="thread_local"):
             self.capturing = name
             try:
                 yield
