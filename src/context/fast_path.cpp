@@ -126,8 +126,7 @@ Freed DeviceContext::try_free(DevicePtr ptr, driver::StreamHandle stream) {
   const Way way = front_.way();
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed =
-      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream, device_.primary.handle()) : Freed::not_known;
+  const Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
 }
 
