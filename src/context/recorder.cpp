@@ -79,10 +79,14 @@ void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Ca
   if (observer_ == nullptr && log() == nullptr) return;
   const region::Region* const region = device_.allocated_around(begin);
   AddressRange range{begin, request.bytes};
-  if (block)
+  if (block) {
     range = *block;
-  else if (region != nullptr)
-    range = small::SmallPool::is_arena(*region) ? device_.small->find(*region, begin)->range : region->range;
+  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
+    // A program that is wrong may have freed the address on another thread already.
+    if (const auto found = device_.small->find(*region, begin)) range = found->range;
+  } else if (region != nullptr) {
+    range = region->range;
+  }
   if (CallLog* const recording = log()) recording->allocated(begin, request, range.size, CallLog::by(caller));
   observe_begin(range, request.stream);
 }
