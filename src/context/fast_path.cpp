@@ -126,8 +126,7 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 Freed DeviceContext::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed =
-      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream, device_.primary.handle()) : Freed::not_known;
+  const Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
 }
 

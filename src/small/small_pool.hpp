@@ -85,8 +85,8 @@ class SmallPool {
   // the stream's call is to record one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
   Freed try_free(const Client& client, DevicePtr ptr);
-  // By the handle, and the context that its stream is of; `not_known`: they say nothing of this memory.
-  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream, driver::ContextHandle primary);
+  // By the handle alone; `not_known`: it says nothing of this memory.
+  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
 
   // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
   // needs another page.

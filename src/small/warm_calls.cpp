@@ -57,23 +57,16 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
 // the handle by which the stream of that very allocation called last. It may be that stream or a later one with the
 // same handle: the memory goes into the first one's cache in both cases. From there only later work of the first stream
 // takes it without proof, and a stream that ended has none. Every other stream needs an event of the whole context,
-// which covers the later stream as well, if it is one of the same context: so a created stream is asked for its
-// context, which breaks no capture, as asking for its id would. The handles of default streams mean streams of the
-// primary context. A stream that is being captured does no harm: it gets no ordinary memory before the capture is over.
-// Nor does a stream of a context that was made since a reset: what is cached when the reset is noticed waits for an
-// event of the new context (Note [Caches at a reset]).
-[[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream,
-                                                                driver::ContextHandle primary) {
+// which covers the later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
+// before the capture is over. Nor does a stream of a context that was made since a reset: what is cached when the reset
+// is noticed waits for an event of the new context (Note [Caches at a reset]). One case is not noticed: the later
+// stream belongs to another context of the device, and this free is its first call.
+[[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
   const auto handle = static_cast<std::uint64_t>(stream);
   if (handle == kNoHandle) return Freed::no;
   const Location at = locate(ptr);
   StreamCache* const cache = at.cache;
   if (cache == nullptr || cache->handle.load(std::memory_order_relaxed) != handle) return Freed::not_known;
-  if (stream != driver::kNullStream && stream != driver::kLegacyStream) {
-    driver::ContextHandle context{};
-    if (driver_.stream_get_ctx(stream, context) != driver::CuResult::success || context != primary)
-      return Freed::not_known;
-  }
   const CacheGuard guard(*cache);
   const bool is_in_service = cache->handle.load(std::memory_order_relaxed) == handle &&
                              !cache->wants_attention.load(std::memory_order_relaxed);

@@ -246,41 +246,6 @@ TEST_P(Peers, a_stream_of_a_peer_allocates_and_frees_as_any_other) {
   }
 }
 
-// CUDA gives the handle of a destroyed stream to a stream of any context. The memory of the first is freed by the first
-// call of the second, whose work goes on.
-TEST_P(Peers, a_stream_with_the_handle_of_one_of_another_context_frees_behind_its_own_work) {
-  world.give_access();
-  const auto stream_in = [&](driver::ContextHandle context) {
-    EXPECT_EQ(world.sim().ctx_set_current(context), CuResult::success);
-    const StreamHandle made = world.stream();
-    EXPECT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
-    return made;
-  };
-  for (const auto& [before, after] :
-       {std::pair{world.near_context, world.far_context}, std::pair{world.far_context, world.near_context}}) {
-    for (const Bytes bytes : {Bytes{1000}, 200 * kKiB, Bytes{kPage}, Bytes{5 * kPage}, Bytes{20 * kPage}}) {
-      SCOPED_TRACE(bytes);
-      const StreamHandle first = stream_in(before);
-      for (int i = 0; i < 3; ++i) world.deallocate(world.allocate(bytes, first), first);
-      const DevicePtr ptr = world.allocate(bytes, first);
-      world.use(ptr, bytes, first);
-      world.wait();
-      ASSERT_EQ(world.sim().stream_destroy(first), CuResult::success);
-      const StreamHandle second = stream_in(after);
-      ASSERT_EQ(second, first);
-      world.use(ptr, bytes, second, kLongerNs);
-      world.deallocate(ptr, second);
-      for (int i = 0; i < 12; ++i) {
-        world.use(world.allocate(bytes, a), bytes, a);  // the hazard checker sees it, should it be `ptr` too early
-        const DevicePtr complete = world.allocate(bytes, std::nullopt);
-        world.use(complete, bytes, world.far);
-      }
-      world.wait();
-      ASSERT_EQ(world.sim().stream_destroy(second), CuResult::success);
-    }
-  }
-}
-
 TEST_P(Peers, memory_of_a_stream_of_a_peer_that_is_gone_comes_back_by_an_event_of_its_context) {
   world.give_access();
   const DevicePtr ptr = world.allocate(4 * kPage, world.far);

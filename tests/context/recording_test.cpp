@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/held.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
 
@@ -59,6 +60,38 @@ TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
   EXPECT_EQ(file.first(RecordedKind::allocate).bytes, 1000u);
   EXPECT_EQ(file.first(RecordedKind::allocate).value, 1024u) << "what it takes in the pool";
   EXPECT_NE(file.first(RecordedKind::free).stream, observe::kNoRecordedStream);
+}
+
+// The free names an address that the program freed before, and comes while the next allocation there is being told.
+TEST_F(Recorded, an_allocation_that_a_stale_free_ends_meanwhile_is_in_the_file_as_it_was_asked_for) {
+  constexpr Bytes kAsked = 20 * kKiB;
+  constexpr Bytes kAlignment = 16 * kKiB;  // which no warm call serves
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr stale = world.pool().allocate({kAsked, kAlignment, stream}).value();
+  ASSERT_TRUE(world.pool().deallocate(stale, stream).ok());
+  start(world);
+  bool is_freed = false;
+  Held held("whose an address is was read, what is there was not",
+            [&] { is_freed = world.pool().deallocate(stale, stream).ok(); });
+  const auto made = world.pool().allocate({kAsked, kAlignment, stream});
+  ASSERT_TRUE(held.end());
+  EXPECT_TRUE(held.is_over());
+  EXPECT_TRUE(is_freed);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made.value(), stale);
+  const std::uint64_t mistakes = world.statistics().caller_mistakes;
+  EXPECT_FALSE(world.pool().deallocate(made.value(), stream).ok()) << "the program's own free comes too late";
+  EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_EQ(world.pool().validate(), "");
+  ASSERT_TRUE(world.pool().stop_recording().ok());
+  const RecordedFile file = read_recorded(path_);
+  EXPECT_EQ(file.error, "");
+  const RecordedEvent told = file.first(RecordedKind::allocate);
+  EXPECT_EQ(told.address, to_integer(stale));
+  EXPECT_EQ(told.bytes, kAsked);
+  EXPECT_EQ(told.value, kAsked) << "what it takes in the pool is not known any more";
 }
 
 TEST_F(Recorded, calls_on_bound_streams_and_without_a_stream_are_in_the_file) {

@@ -217,16 +217,6 @@ TEST_P(CaptureLimits, work_and_bookkeeping_outside_a_capture_are_harmless) {
   for (const CaptureMode mode : kEveryMode) expect_harmless(harmless_probes(), mode);
 }
 
-TEST_P(CaptureLimits, a_captured_stream_tells_its_context_and_its_capture_goes_on) {
-  for (const CaptureMode mode : kEveryMode) {
-    EXPECT_OK(end_of_capture(mode, [this](StreamHandle captured) {
-      ContextHandle context{};
-      EXPECT_OK(driver().stream_get_ctx(captured, context));
-      EXPECT_EQ(context, world().context());
-    }));
-  }
-}
-
 TEST_P(CaptureLimits, waiting_on_the_host_breaks_a_strict_capture) {
   for (const CaptureMode mode : kStrictModes) expect_broken_by(waiting_probes(), mode);
 }

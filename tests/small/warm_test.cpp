@@ -35,25 +35,16 @@ class Warm : public SmallTest {
   using Calls = std::map<std::string, int>;
 };
 
-// At the allocation: the free names the handle that the allocation's stream called with. A stream of another context
-// may have that handle by then.
+// At the allocation: the free names the handle that the allocation's stream called with.
 TEST_P(Warm, a_pair_with_a_raw_handle_asks_once_who_the_stream_is) {
   for (const Bytes bytes : sizes()) {
     warm(bytes, a);
-    const Calls asked{{"stream_is_capturing", 10}, {"stream_get_id", 10}, {"stream_get_ctx", 10}};
+    const Calls asked{{"stream_is_capturing", 10}, {"stream_get_id", 10}};
     EXPECT_EQ(calls_of([&] {
                 for (int i = 0; i < 10; ++i) pair(bytes, a);
               }),
               asked)
         << bytes;
-  }
-}
-
-TEST_P(Warm, a_free_on_the_default_stream_asks_nothing) {
-  for (const Bytes bytes : sizes()) {
-    warm(bytes, driver::kNullStream);
-    const DevicePtr ptr = world.allocate(bytes, driver::kNullStream);
-    EXPECT_EQ(calls_of([&] { ASSERT_TRUE(world.pool().deallocate(ptr, driver::kNullStream).ok()); }), Calls{}) << bytes;
   }
 }
 
@@ -124,7 +115,7 @@ TEST_P(Warm, streams_in_a_steady_state_record_no_event_and_wait_for_nobody) {
     EXPECT_EQ(calls_of([&] {
                 for (int i = 0; i < 50; ++i) round();
               }),
-              (Calls{{"stream_is_capturing", asked}, {"stream_get_id", asked}, {"stream_get_ctx", asked}}))
+              (Calls{{"stream_is_capturing", asked}, {"stream_get_id", asked}}))
         << count << " streams";
     EXPECT_EQ(events(), recorded);
     EXPECT_EQ(world.statistics().gpu_waits, before.gpu_waits);
