@@ -55,9 +55,26 @@ def instructions_of(bench: Path, case: str, peer: str, operations: int, library:
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "profile"
         environment = os.environ | ({"LD_LIBRARY_PATH": str(library)} if library else {})
-        command = ["valgrind", "--tool=callgrind", f"--toggle-collect={COUNTED}", f"--callgrind-out-file={profile}",
-                   str(bench), "hot-path", "--driver", "zero-cost", "--peer", peer, "--threads", "1", "--repeats", "1",
-                   "--only", case, "--operations", str(operations)]
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            f"--toggle-collect={COUNTED}",
+            f"--callgrind-out-file={profile}",
+            str(bench),
+            "hot-path",
+            "--driver",
+            "zero-cost",
+            "--peer",
+            peer,
+            "--threads",
+            "1",
+            "--repeats",
+            "1",
+            "--only",
+            case,
+            "--operations",
+            str(operations),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
             raise RuntimeError(f"{case}, {peer}: {done.stderr.strip().splitlines()[-1]}")

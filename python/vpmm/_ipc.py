@@ -318,8 +318,8 @@ def ipc_export(obj: Any, size: int | None = None) -> IpcHandle:  # noqa: ANN401 
     other process reads the memory, wait for the work that writes it, or pass an event to that process.
 
     Raises ValueError for an array with gaps, without bytes, or on a device that is not CUDA's; TypeError for an object
-    without memory; and vpmm.Error for memory that cannot be shared, or if the folder VPMM_IPC_DIR cannot be used. A folder
-    or socket that something removed is made anew.
+    without memory; and vpmm.Error for memory that cannot be shared, or if the folder VPMM_IPC_DIR cannot be used. A
+    folder or socket that something removed is made anew.
     """
     exported: Range = range_of(obj, size)
     _finish()

@@ -10,9 +10,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from convert_case import ConvertCase
 from vpmm.errors import Error
 from vpmm.plugins import _building
+
+from convert_case import ConvertCase
 
 WHAT = "the library of a test"
 

@@ -8,9 +8,10 @@ import sys
 import unittest
 from pathlib import Path
 
-from convert_case import ConvertCase
 from vpmm import recordings
 from vpmm.recordings import Event, Kind, Recording
+
+from convert_case import ConvertCase
 
 PROGRAM = """import sys, vpmm
 pool = vpmm.Pool.default()
@@ -25,8 +26,17 @@ class CommandCase(ConvertCase):
     def vpmm(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "vpmm", *map(str, arguments)]
         environment = os.environ | {"PYTHONIOENCODING": "utf-8"} | variables
-        return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=180, text=True,
-                              encoding="utf-8", errors="replace", cwd=self.folder)
+        return subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            check=False,
+            timeout=180,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=self.folder,
+        )
 
     def assert_ended_well(self, done: subprocess.CompletedProcess[str]) -> None:
         """The result and nothing else, or one line of an error; warnings may stand before."""
@@ -50,17 +60,27 @@ class AnyFile(CommandCase):
         made.append(self.recording("zero", Event(Kind.ALLOCATE, 0, 4096, 0), Event(Kind.FREE, 1, 4096, 0)))
         for size in LARGE:
             address = min(1 << 40, (1 << 64) - size)
-            made.append(self.recording(
-                f"large-{size:x}", Event(Kind.MAP, 0, address, size), Event(Kind.ALLOCATE, 1, address, size, stream=1),
-                Event(Kind.MARK, 2), Event(Kind.PAUSE, size, 0, size, size), Event(Kind.SAMPLE, size, size, size, size),
-                Event(Kind.OUT_OF_MEMORY, size, 0, size)))
+            made.append(
+                self.recording(
+                    f"large-{size:x}",
+                    Event(Kind.MAP, 0, address, size),
+                    Event(Kind.ALLOCATE, 1, address, size, stream=1),
+                    Event(Kind.MARK, 2),
+                    Event(Kind.PAUSE, size, 0, size, size),
+                    Event(Kind.SAMPLE, size, size, size, size),
+                    Event(Kind.OUT_OF_MEMORY, size, 0, size),
+                )
+            )
         made.append(self.file("op,id,bytes,stream,time_us\n", "header.csv"))
         made += [self.file(b"", "nothing"), self.folder / "missing", self.folder]
         return made
 
     def test_is_read_or_refused_in_one_line_by_every_verb(self) -> None:
         verbs: list[tuple[object, ...]] = [
-            ("report", "--text"), ("report", "-o", self.folder / "page.html"), ("try",), ("top", "--once", "--file"),
+            ("report", "--text"),
+            ("report", "-o", self.folder / "page.html"),
+            ("try",),
+            ("top", "--once", "--file"),
         ]
         for file in self.files():
             for verb in verbs:
@@ -100,7 +120,9 @@ class AnyTerminal(CommandCase):
 class Trying(CommandCase):
     def test_a_failed_request_counts_as_live_for_every_row(self) -> None:
         mib = 1 << 20
-        file = self.recording("oom", Event(Kind.ALLOCATE, 0, 1 << 40, 50 * mib), Event(Kind.ALLOCATE_FAILED, 1, 0, 25 * mib))
+        file = self.recording(
+            "oom", Event(Kind.ALLOCATE, 0, 1 << 40, 50 * mib), Event(Kind.ALLOCATE_FAILED, 1, 0, 25 * mib)
+        )
         done = self.vpmm("try", file)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("2 requests, 75.00 MiB live at the peak", done.stdout)
@@ -117,7 +139,9 @@ class Running(CommandCase):
         for words, first in ((["-m", "program"], str(self.folder)), (["-c", PROGRAM], "")):
             recorded = self.folder / f"run{words[0]}.vpmm"
             done = self.vpmm("run", "--use", "numba", "--record", recorded, *words, "-x", "--use", "y")
-            self.assertEqual((done.returncode, done.stdout), (5, f"__main__ ['-x', '--use', 'y'] {first}\n"), done.stderr)
+            self.assertEqual(
+                (done.returncode, done.stdout), (5, f"__main__ ['-x', '--use', 'y'] {first}\n"), done.stderr
+            )
             self.assertGreater(len(recordings.read(recorded).events), 0)
 
     def test_a_package_runs_its_main_module(self) -> None:

@@ -90,8 +90,14 @@ class RmmLogs(ConvertCase):
         recording = read_log(rmm.HEADER + "\n" + "".join(f"1,10:00:00.0,{row},0\n" for row in rows))
         self.assertEqual(
             [each[0::2] for each in facts(recording)],
-            [("ALLOCATE", 0x1000), ("ALLOCATE", 0x3000), ("FREE", 0x1000), ("FREE", 0x3000), ("ALLOCATE", 0x1800),
-             ("FREE", 0x1800)],
+            [
+                ("ALLOCATE", 0x1000),
+                ("ALLOCATE", 0x3000),
+                ("FREE", 0x1000),
+                ("FREE", 0x3000),
+                ("ALLOCATE", 0x1800),
+                ("FREE", 0x1800),
+            ],
         )
 
     def test_the_older_columns_and_those_of_csv_log_are_read(self) -> None:
@@ -447,7 +453,9 @@ class Formats(ConvertCase):
             small = min(number, (1 << 32) - 2)
             recording.events += [
                 Event(Kind.ALLOCATE_FAILED, time_ns=number, bytes=number, stream=small, thread=small),
-                Event(Kind.ALLOCATE, time_ns=number, address=number, bytes=min(number, (1 << 64) - number), stream=small),
+                Event(
+                    Kind.ALLOCATE, time_ns=number, address=number, bytes=min(number, (1 << 64) - number), stream=small
+                ),
             ]
             recording.events.sort(key=lambda each: each.time_ns)
             recording.streams[small] = hex(number)
@@ -460,7 +468,9 @@ class Formats(ConvertCase):
                 if opcode.name.startswith("LONG"):
                     self.assertTrue(-(1 << 63) <= value < 1 << 63, value)
             for thread, _, _, pointer, size, stream in columns_of(recording):
-                self.assertLess(max(int(thread), int(size), int(stream), int(pointer, 16) if "x" in pointer else 0), 1 << 64)
+                self.assertLess(
+                    max(int(thread), int(size), int(stream), int(pointer, 16) if "x" in pointer else 0), 1 << 64
+                )
 
     def test_a_compressed_file_that_is_cut_or_damaged_is_refused(self) -> None:
         packed = gzip.compress(real_snapshot("native"))

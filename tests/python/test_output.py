@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from convert_case import ConvertCase
 from vpmm._output import save
+
+from convert_case import ConvertCase
 
 TRACE = "op,id,bytes,stream,time_us\na,0,100,0,0\nf,0,0,0,1\n"
 
@@ -91,8 +92,11 @@ class Output(ConvertCase):
 
     def test_what_cannot_be_written_is_an_error_that_names_it(self) -> None:
         (self.folder / "loop").symlink_to("loop")
-        for path, number in ((self.folder, errno.EISDIR), (self.folder / "loop", errno.ELOOP),
-                             (self.folder / "no" / "file", errno.ENOENT)):
+        for path, number in (
+            (self.folder, errno.EISDIR),
+            (self.folder / "loop", errno.ELOOP),
+            (self.folder / "no" / "file", errno.ENOENT),
+        ):
             with self.assertRaises(OSError) as raised:
                 save(path, put(b"new"))
             self.assertEqual((raised.exception.errno, raised.exception.filename), (number, str(path)))

@@ -35,8 +35,17 @@ class BenchInstructions(unittest.TestCase):
         (self.folder / "valgrind").chmod(0o755)
 
     def count(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "tools/bench_instructions.py"), "--bench", "vpmm_bench",
-                   "--out", str(self.folder), "--only", "256 B", *arguments]
+        command = [
+            sys.executable,
+            str(ROOT / "tools/bench_instructions.py"),
+            "--bench",
+            "vpmm_bench",
+            "--out",
+            str(self.folder),
+            "--only",
+            "256 B",
+            *arguments,
+        ]
         environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
         environment["PATH"] = f"{self.folder}:{environment['PATH']}"
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -77,7 +77,9 @@ class Writer:
                     self.within(f"use('{self.open[-1]}')", depth, indent, in_capture, in_thread)
                     self.open.pop()
             elif what < 0.85 and not in_capture and not in_thread:
-                shared = f", 'g{self.random.randrange(self.graphs)}'" if self.graphs and self.random.random() < 0.3 else ""
+                shared = (
+                    f", 'g{self.random.randrange(self.graphs)}'" if self.graphs and self.random.random() < 0.3 else ""
+                )
                 name = f"g{self.graphs}"
                 self.graphs += 1
                 self.within(f"capture('{name}'{shared})", depth, indent, True, in_thread)
@@ -104,8 +106,8 @@ class Writer:
 
 @functools.cache
 def streams() -> list[Any]:
-    """Those of programs, and that of captures. PyTorch has 32 and hands them out in turn: made anew for each program, one
-    would be the captures', and then what a capture freed may serve it, as natively."""
+    """Those of programs, and that of captures. PyTorch has 32 and hands them out in turn: made anew for each program,
+    one would be the captures', and then memory that a capture freed may serve it, as natively."""
     import torch
 
     return [torch.cuda.Stream() for _ in range(STREAMS + 1)]

@@ -1,5 +1,5 @@
-"""tests: in random nestings of pools, captures, streams, threads and exceptions each tensor is in the pool that it is in
-with PyTorch's own allocator.
+"""tests: random nestings of pools, captures, streams, threads and exceptions put each tensor into the same pool as
+PyTorch's own allocator.
 
 VPMM_NESTINGS is the number of programs, VPMM_SEED the first. tests/torch/nestings.py writes and runs them.
 """
@@ -13,9 +13,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from vpmm_case import ABSENT
-
-import sim_gpu
+from vpmm_case import ABSENT, sim_gpu
 
 PROGRAM = str(Path(sim_gpu.__file__).with_name("nestings.py"))
 PROGRAMS = int(os.environ.get("VPMM_NESTINGS", "40"))

@@ -7,9 +7,7 @@ import threading
 import unittest
 from typing import Any
 
-from vpmm_case import ABSENT, MIB, VpmmCase
-
-import sim_gpu
+from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
 
 if not ABSENT:
     import torch

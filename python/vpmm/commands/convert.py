@@ -20,7 +20,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("input", metavar="IN", help="the file; - is a recording on standard input")
     parser.add_argument(
-        "output", metavar="OUT", type=Path, help="the file; its ending gives the format unless --to does; - is standard output"
+        "output",
+        metavar="OUT",
+        type=Path,
+        help="the file; its ending gives the format unless --to does; - is standard output",
     )
     parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
     parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")

@@ -22,7 +22,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="FILE",
         help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="PAGE", help="the page; - is standard output (default: report.html)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="PAGE", help="the page; - is standard output (default: report.html)"
+    )
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
     parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.set_defaults(run=run)

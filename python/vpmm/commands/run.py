@@ -52,7 +52,11 @@ class _Rest(argparse.Action):
         super().__init__(option_strings, dest, nargs=argparse.REMAINDER, **more)
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: object  # noqa: ANN401
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  a list of texts
+        *_: object,
     ) -> None:
         if not values:
             parser.error(f"argument {self.option_strings[0]}: expected one argument")

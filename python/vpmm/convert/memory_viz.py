@@ -69,7 +69,13 @@ class _Writing:
         count = max(self.devices, default=0) + 1
         traces = [self.trace_of(self.devices.get(ordinal)) for ordinal in range(count)]
         segments = [each for ordinal, device in sorted(self.devices.items()) for each in self.segments(ordinal, device)]
-        for part in (segments, *traces, self.annotations, *self.frames.values(), *(each["blocks"] for each in segments)):
+        for part in (
+            segments,
+            *traces,
+            self.annotations,
+            *self.frames.values(),
+            *(each["blocks"] for each in segments),
+        ):
             for fields in part:
                 _shorten(fields)
         return {

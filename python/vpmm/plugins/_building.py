@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import os
@@ -20,6 +21,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from vpmm._output import save
 from vpmm.errors import Error
@@ -64,7 +66,7 @@ def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(library):
                 make(library)
-                save(_note_of(library), lambda file: file.write(_digest_of(library).encode()))
+                save(_note_of(library), functools.partial(_write, _digest_of(library).encode()))
         return library
     raise unsupported(f"no folder for {what} can be written; VPMM_CACHE_DIR names one")
 
@@ -75,6 +77,10 @@ def _is_whole(library: Path) -> bool:
         return _note_of(library).read_text() == _digest_of(library)
     except (OSError, UnicodeError):
         return False
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
 
 
 def _note_of(library: Path) -> Path:
