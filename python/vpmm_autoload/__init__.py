@@ -4,9 +4,9 @@
 
 VPMM_TORCH=1, VPMM_CUPY=1 and VPMM_RMM=1 ask for one. PyTorch calls ``autoload`` at the end of ``import torch`` (entry
 point ``torch.backends``), Numba reads a variable of its own, and for the others ``start``, which a file beside this
-package calls when the interpreter starts, waits for their import. Where a library cannot take its memory from the pool, one
-line on standard error gives the reason, and the library keeps its own allocator. With VPMM_TORCH=require, and so for
-the others, the library's import raises ImportError instead.
+package calls when the interpreter starts, waits for their import. Where a library cannot take its memory from the
+pool, one line on standard error gives the reason, and the library keeps its own allocator. With VPMM_TORCH=require,
+and so for the others, the library's import raises ImportError instead.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ class _Reading:
             self.fail(f"`{text[:40]}` is no {what}")
         return number
 
-    # The clock has no date. A step of half a day backwards is midnight; a smaller one is a thread that wrote late. So is,
-    # after midnight, a step of nearly a day forward.
+    # The clock has no date. A step of half a day backwards is midnight; a smaller one is a thread that wrote late. So
+    # is, after midnight, a step of nearly a day forward.
     def time_of(self, clock: str) -> int:
         found = _CLOCK.fullmatch(clock)
         if not found:
