@@ -187,7 +187,9 @@ TEST_P(Kept, little_is_when_the_last_large_allocation_is_freed) {
 TEST_P(Kept, little_is_however_much_was_before_there_were_many) {
   Crowd crowd(64, large_gpu(GetParam()));
   crowd.burst(4 * kMiB, 16);
-  EXPECT_GT(crowd.kept(), 3 * kGiB) << "a few may keep all";
+  if (GetParam() != pool::Prefer::footprint) {  // whose streams find memory before they grow
+    EXPECT_GT(crowd.kept(), 3 * kGiB) << "a few may keep all";
+  }
   crowd.pair(kKiB, crowd.world.stream());
   EXPECT_LE(crowd.kept(), crowd.most_kept());
 }

@@ -69,7 +69,7 @@ TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
   ASSERT_TRUE(trimmed->synchronize().ok());
   std::atomic<bool> is_inside{false}, may_go_on{false}, is_closed{false};
   world.hooks.on[driver::Call::mem_unmap] = [&] {
-    is_inside = true;
+    if (is_inside.exchange(true)) return driver::CuResult::success;  // of the pools that come and go
     while (!may_go_on) std::this_thread::yield();
     return driver::CuResult::success;
   };

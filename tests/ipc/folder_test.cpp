@@ -308,7 +308,7 @@ TEST_F(IpcChangedFolder, that_is_emptied_between_any_two_exports_leaves_nothing_
     exporter_->end(exporter_->share(first_.address, kMiB));
   }
   expect_sockets(before.sockets);
-  EXPECT_EQ(exporter_->belongings().descriptors, before.descriptors);
+  EXPECT_LE(exporter_->belongings().descriptors, before.descriptors) << "an importer of before may have gone meanwhile";
   expect_reachable(2);
   exporter_->exit();
   EXPECT_TRUE(names_in(shared_dir_).empty());

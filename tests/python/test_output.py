@@ -120,7 +120,7 @@ class Output(ConvertCase):
 
     def test_every_verb_that_writes_keeps_links_and_modes_and_knows_standard_output(self) -> None:
         trace = self.file(TRACE, "in.csv")
-        for verb in (["convert", trace], ["report", trace, "-o"]):
+        for verb in (["convert", "--to", "csv", trace], ["report", trace, "-o"]):
             target = self.file(b"old", "target")
             target.chmod(0o600)
             link = self.folder / "link"

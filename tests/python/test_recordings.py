@@ -90,6 +90,7 @@ class CommaSeparated(Files):
             self.assertEqual((is_cut, is_cut), ("is cut" in recording.warning, recording.end is None))
             self.assertTrue(all(each.bytes == 1000 + i for i, each in enumerate(recording.events)))
 
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_streams_that_are_handles_and_times_of_any_length_fit_the_binary_format(self) -> None:
         head = "op,id,bytes,stream,time_us\n"
         for number in (0, 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1):

@@ -308,7 +308,7 @@ class Command(unittest.TestCase):
         bad.write_text("hello\n")
         page_name = str(self.folder / "no" / "page.html")
         for arguments, text in [
-            ([str(bad)], r"bad\.csv:1: a recording in CSV begins with .*"),
+            ([str(bad)], r"bad\.csv:1: this is text that begins with `hello`, not a recording.*"),
             ([str(self.folder / "none")], r".*No such file.*"),
             ([str(TRACES / "gnn.csv.gz"), "-o", page_name], r".*page\.html: No such file.*"),
         ]:
