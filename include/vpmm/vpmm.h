@@ -454,9 +454,9 @@ VPMM_API vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device);
  * Memory that is freed while another process has it open, or before its export has ended, is reused only afterwards. */
 /* Makes a handle for `bytes` bytes at `ptr`. The memory is a whole allocation of any pool of this process, a part of
  * one, or plain driver memory, which uses CUDA's legacy IPC. The first export of a process starts a thread that answers
- * other processes; a later one makes the folder and the socket anew if they were removed. VPMM_ERROR_BAD_CONFIGURATION,
- * VPMM_ERROR_BAD_FILE: the folder must not be used, or holds no socket. The memory can be opened while it is allocated or
- * this export has not ended. End each export once.
+ * other processes; a later one makes the folder and the socket anew if they were removed.
+ * VPMM_ERROR_BAD_CONFIGURATION, VPMM_ERROR_BAD_FILE: the folder must not be used, or holds no socket. The memory can be
+ * opened while it is allocated or this export has not ended. End each export once.
  */
 VPMM_API vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* handle);
 VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
@@ -511,6 +511,8 @@ VPMM_API const char* vpmm_tag_name(uint32_t tag);
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
+/* The largest request in whole pages that the pool can serve now, after waits if need be, within its capacity; and the
+ * memory of the device, or the capacity if that is less. Asks the driver. */
 VPMM_API vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
 VPMM_API vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics);
 VPMM_API vpmm_status vpmm_reset_peaks(vpmm_pool* pool);
@@ -525,11 +527,11 @@ VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records the pool to a file that `vpmm replay` reads. A name that ends in .csv or .csv.gz records allocations and
- * frees as lines, plain or compressed; any other name records all events, in blocks. A recording that is not stopped is finished when the
- * process exits; if the process aborts, the file lacks the last calls. A file that stops accepting data delays calls
- * once, for at most a second; then calls are dropped, and vpmm_record_stop returns VPMM_ERROR_BAD_FILE and reports the
- * number dropped, or, after ten seconds, that the file is not finished. A call that writes lines to a pipe waits until
- * the pipe has a reader. */
+ * frees as lines, plain or compressed; any other name records all events, in blocks. A recording that is not stopped
+ * is finished when the process exits; if the process aborts, the file lacks the last calls. A file that stops accepting
+ * data delays calls once, for at most a second; then calls are dropped, and vpmm_record_stop returns
+ * VPMM_ERROR_BAD_FILE and reports the number dropped, or, after ten seconds, that the file is not finished. A call that
+ * writes lines to a pipe waits until the pipe has a reader. */
 VPMM_API vpmm_status vpmm_record_start(vpmm_pool* pool, const char* path);
 VPMM_API vpmm_status vpmm_record_stop(vpmm_pool* pool);
 

@@ -74,7 +74,8 @@ Stacks = Literal["none", "native", "python", "both"]
 
 
 def memory_info(device: int = 0) -> MemoryInfo:
-    """Free bytes for the process-wide pool of `device`, and the device's total. Asks the driver."""
+    """Free bytes for the process-wide pool of `device`, within its capacity; and the device's total, or the capacity if
+    that is less. Asks the driver."""
     return Pool.default(device).memory_info()
 
 

@@ -119,8 +119,8 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
   instance().tell_of_segment(device, action, event, id);
 }
 
-// Free memory and all of it, as the driver tells them, within the pool's limit. As natively, idle memory of the pool is
-// not free: it is reserved.
+// As the driver tells it, but free memory is within the pool's limit. As natively, idle memory of the pool is not free:
+// it is reserved. The total is the device's, because a memory fraction is a share of it.
 std::pair<std::size_t, std::size_t> Allocator::getMemoryInfo(DeviceIndex index) {
   Device& device = device_of(index);
   auto [free, total] = cca::CUDAAllocator::getMemoryInfo(index);
@@ -130,7 +130,7 @@ std::pair<std::size_t, std::size_t> Allocator::getMemoryInfo(DeviceIndex index) 
   figures.size = sizeof figures;
   check(vpmm_get_statistics(pool_of(device), &figures), "statistics");
   const std::uint64_t left = capacity - std::min(capacity, figures.mapped_bytes);
-  return {std::min<std::uint64_t>(free, left), std::min<std::uint64_t>(total, capacity)};
+  return {std::min<std::uint64_t>(free, left), total};
 }
 
 double Allocator::getMemoryFraction(DeviceIndex index) {
