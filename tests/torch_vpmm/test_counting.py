@@ -23,6 +23,19 @@ def stats() -> dict[str, int]:
 
 
 class Counting(VpmmCase):
+    def test_free_memory_stays_within_a_fraction_of_the_device(self) -> None:
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        left = total // 4 - torch.cuda.memory_reserved()
+        self.assertEqual(torch.cuda.mem_get_info(), (left, total))
+        self.assertEqual(torch.cuda.memory.mem_get_info("cuda"), torch.accelerator.get_memory_info())
+        del tensor
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        self.assertLessEqual(left, torch.cuda.mem_get_info(0)[0])
+        self.assertGreater(free, left)
+
     def test_current_peak_and_requested_are_exact(self) -> None:
         first, second = empty(1000), empty(3 * MIB + 1)
         now = stats()
