@@ -187,7 +187,7 @@ class DeviceContext final : public Context {
   Router router_;
   Visits visits_;
   StreamsKept streams_kept_;
-  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;  // frees, when it looked for idle streams
+  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;      // frees, when it looked for idle streams
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own

@@ -145,11 +145,7 @@ TEST_P(Races, figures_are_told_while_a_call_has_the_lock_of_a_stream) {
   const DevicePtr block = world.allocate(5000, a);
   observe::Statistics meanwhile;
   Held held(
-      "the number of a free is read",
-      [&] {
-        meanwhile = world.statistics();
-      },
-      kLong);
+      "the number of a free is read", [&] { meanwhile = world.statistics(); }, kLong);
   EXPECT_TRUE(world.pool().deallocate(block, a).ok());
   EXPECT_TRUE(held.is_over()) << "they waited for the lock of a stream";
   EXPECT_TRUE(held.end());
