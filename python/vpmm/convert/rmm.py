@@ -30,6 +30,8 @@ def is_log(first_line: str) -> bool:
 def read(data: bytes, name: str, *, is_cut: bool = False) -> Recording:
     """The recording in a log. is_cut: its compressed data ended early. Raises BadFile that names file and line."""
     lines, warning = lines_of(data, name, is_cut=is_cut)
+    if data and not lines:
+        raise BadFile(name, 1, "the file is cut inside its first line")
     return _Reading(name).read((line + "\n" for line in lines), warning)
 
 
