@@ -81,7 +81,7 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;
   shortage.reason = reason;
-  shortage.slack = device_.pool == nullptr ? 0 : device_.pool->slack_bytes();
+  shortage.trapped = device_.pool == nullptr ? 0 : device_.pool->trapped_bytes();
   shortage.free = now.free_bytes;
   shortage.pending = now.pending_bytes;
   shortage.largest_free = now.largest_free_bytes;

@@ -89,11 +89,12 @@ void add_request(const Shortage& shortage, Report& report) {
 }
 
 void add_pool(const Shortage& shortage, Report& report) {
-  report.line("live", "{} in {}, which take {}{}", readable_bytes(shortage.live.bytes),
-              counted(shortage.live.allocations, "allocation"), readable_bytes(shortage.live_taken),
-              shortage.slack == 0 ? "" : fmt::format(", {} of it slack", readable_bytes(shortage.slack)));
-  report.line("free", "{} in whole pages, the largest range {}", readable_bytes(shortage.free),
-              readable_bytes(shortage.largest_free));
+  report.line("live", "{} in {}, which take {}", readable_bytes(shortage.live.bytes),
+              counted(shortage.live.allocations, "allocation"), readable_bytes(shortage.live_taken));
+  report.line("free", "{}, the largest range {}", readable_bytes(shortage.free), readable_bytes(shortage.largest_free));
+  if (shortage.trapped > 0)
+    report.line("trapped", "{} of what is free cannot move: live memory shares its chunks",
+                readable_bytes(shortage.trapped));
   if (shortage.pending > 0)
     report.line("pending", "{} of what is free is still used by work that was queued before: {}",
                 readable_bytes(shortage.pending), list_of(shortage.pending_on));
@@ -150,9 +151,9 @@ std::vector<std::string> advice(const Shortage& shortage) {
   if (shortage.parked > 0) say("destroy captured graphs that are not launched any more, or vpmm_capture_release them");
   if (const Bytes idle = idle_in_pinned_arenas(shortage); idle > 0)
     say(fmt::format("release pinned arenas that are done with: {} in them are idle", readable_bytes(idle)));
-  if (shortage.slack >= lacking && shortage.prefer != pool::Prefer::footprint)
-    say(fmt::format("VPMM_PREFER=footprint: {} of what lives is slack", readable_bytes(shortage.slack)));
-  if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes + shortage.slack); rounding >= lacking)
+  if (shortage.trapped >= lacking && shortage.prefer != pool::Prefer::footprint)
+    say(fmt::format("VPMM_PREFER=footprint: {} are trapped in large chunks", readable_bytes(shortage.trapped)));
+  if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes); rounding >= lacking)
     say(fmt::format("choose sizes that fill whole pages: rounding takes {} beside what lives",
                     readable_bytes(rounding)));
   if (shortage.small_free >= lacking) say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");

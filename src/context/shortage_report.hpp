@@ -42,9 +42,9 @@ struct Shortage {
   // --- the pool ---
   Holding live;          // as asked for
   Bytes live_taken = 0;  // the same in whole pages and blocks
-  Bytes slack = 0;       // part of that: given beyond the pages of the requests
   Bytes free = 0;        // mapped and nobody's
   Bytes pending = 0;     // part of that, and of what is free in small pages
+  Bytes trapped = 0;     // part of that, in chunks that are used in part: it cannot move
   Bytes largest_free = 0;
   Bytes small_free = 0;  // in pages that small requests share
   Bytes leased = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/scope_exit.hpp"
 #include "observe/log.hpp"
 #include "pool/page_line.hpp"
 
@@ -30,10 +31,13 @@ Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
     reserved = reserve();
   }
   if (!reserved) return std::move(reserved.error());
-  // The table of its pages is the one thing that is too large for the reserve of host memory.
+  // The tables of its pages are the one thing that is too large for the reserve of host memory.
   try {
     memory.reservations.push_back(reserved.value());
     memory.index.add_reservation(reserved.value());
+    ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) { memory.index.remove_reservation(reserved.value()); });
+    memory.chunks.cover(reserved.value());
+    undo.dismiss();
   } catch (const std::bad_alloc&) {
     std::erase(memory.reservations, reserved.value());
     if (!memory.mapper.free_reservation(reserved.value()))

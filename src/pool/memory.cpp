@@ -27,28 +27,41 @@ std::string Memory::validate() const {
   if (std::string broken = chunks.validate(); !broken.empty()) return broken;
   if (!flights.empty()) return {};  // the two change hands while something is in flight
   std::string broken;
+  std::uint64_t mappings = 0;
+  HashMap<const vm::Chunk*, Bytes> partly_used;
   index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
-    if (!broken.empty()) return;
+    if (!broken.empty() || region.state == RegionState::hole) return;
     if (region.state == RegionState::in_flight) {
       broken = message_of("in flight without a flight: {}", index.picture());
       return;
     }
-    DevicePtr reached = region.range.begin;
     Bytes mapped = 0;
     chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
-      if (mapping.at != reached)
-        broken = message_of("a chunk at {:#x} begins or ends inside a region of {} bytes at {:#x}",
-                            to_integer(mapping.at), region.range.size, to_integer(region.range.begin));
+      const bool is_whole = region.range.contains(mapping.range());
       const bool counts = region.state != RegionState::zombie;
+      if (!counts && !is_whole)
+        broken = message_of("a chunk at {:#x} begins or ends inside the zombie of {} bytes at {:#x}",
+                            to_integer(mapping.at), region.range.size, to_integer(region.range.begin));
       if (counts != (mapping.chunk->place == mapping.at))
         broken = message_of("the chunk at {:#x} is said to be at {:#x}", to_integer(mapping.at),
                             to_integer(mapping.chunk->place));
-      reached = mapping.range().end();
-      mapped += mapping.chunk->size;
+      const Bytes bytes = std::min(region.range.end(), mapping.end()) - std::max(region.range.begin, mapping.at);
+      if (region.state == RegionState::allocated && !is_whole) partly_used[mapping.chunk] += bytes;
+      if (region.range.contains(mapping.at)) ++mappings;
+      mapped += bytes;
     });
-    const Bytes expected = region.state == RegionState::hole ? 0 : region.range.size;
-    if (broken.empty() && mapped != expected)
-      broken = message_of("{} of the {} bytes of region [{}] are mapped", mapped, expected, region.range.size);
+    if (broken.empty() && mapped != region.range.size)
+      broken = message_of("{} of the {} bytes of region [{}] are mapped", mapped, region.range.size, index.picture());
+  });
+  if (!broken.empty()) return broken;
+  if (mappings != chunks.mapping_count())
+    return message_of("{} mappings in regions, {} in all", mappings, chunks.mapping_count());
+  chunks.for_each_chunk([&](const vm::Chunk& chunk) {
+    const auto found = partly_used.find(&chunk);
+    const Bytes used = found == partly_used.end() ? 0 : found->second;
+    if (used != chunk.partly_used)
+      broken = message_of("{} bytes of the chunk at {:#x} are used in part, {} counted", used, to_integer(chunk.place),
+                          chunk.partly_used);
   });
   return broken;
 }

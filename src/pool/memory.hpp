@@ -34,8 +34,8 @@ struct Quarantine {
   }
 };
 
-// Invariant: every region that is not a hole is tiled by whole mappings, so no chunk belongs to two allocations and
-// nothing idle is pinned.
+// Invariant: what is not a hole is mapped, without a gap. Zombies are whole mappings; anything else may begin and end
+// inside one.
 struct Memory {
   Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties, const Config& settings, Bytes page_size,
          time::Timelines& the_timelines)
@@ -43,7 +43,8 @@ struct Memory {
         timelines(the_timelines),
         config(settings),
         tuning(tuning_of(settings, page_size)),
-        index(page_size),
+        index(tuning.grain),
+        chunks(page_size),
         mapper(the_driver, properties) {}
 
   driver::Driver& driver;
@@ -62,8 +63,7 @@ struct Memory {
   alignas(kCacheLine) observe::Statistics counters VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
 
   Bytes page_size() const { return tuning.page_size; }
-  // What every page is aligned to: the largest power of two that divides it.
-  Bytes page_alignment() const { return page_size() & (~page_size() + 1); }
+  Bytes page_alignment() const { return tuning.page_alignment(); }
   View view() const VPMM_REQUIRES(pool_lock) { return {index, chunks, timelines, tuning}; }
   Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes() + other_bytes; }
   // What is mapped, or is about to be.

@@ -24,7 +24,7 @@ constexpr std::size_t kHostBytesPerPiece = 1024;
 std::string text_of(const Plan& plan, Bytes page_size) noexcept {
   if (!observe::logs(observe::LogLevel::info)) return {};
   try {
-    return to_string(plan, page_size) + message_of(" for {} us", plan.price().driver_us);
+    return to_string(plan, page_size) + message_of(" for {} us", plan.driver_us());
   } catch (...) {
     return {};
   }
@@ -32,7 +32,7 @@ std::string text_of(const Plan& plan, Bytes page_size) noexcept {
 
 }  // namespace
 
-// A chunk of a run.
+// A chunk of what is mapped.
 struct Mover::Piece {
   vm::Placement placement;
   vm::Chunk* chunk = nullptr;  // null: to be created
@@ -41,33 +41,22 @@ struct Mover::Piece {
   bool is_held = false;        // after a failure: created, and the undo could not release it
 };
 
-// What is mapped side by side: pieces that tile `range`.
-struct Mover::Run {
-  AddressRange range;
-  Region* region = nullptr;
-  Vector<Piece> pieces;
-  Vector<vm::Placement> placements;  // of the pieces, with room for all: no memory is asked for in the air
-  bool is_mapped = false;
-  std::uint64_t access_version = 0;
-
-  void add(vm::Chunk* chunk, Bytes size) {
-    const DevicePtr at = pieces.empty() ? range.begin : pieces.back().placement.range.end();
-    const driver::ChunkHandle handle = chunk == nullptr ? driver::ChunkHandle{} : chunk->handle;
-    pieces.push_back({{handle, {at, size}}, chunk, false, false, false});
-  }
-};
-
 struct Mover::Flight {
   const Plan* plan = nullptr;
   Vector<Region*> kept;     // by address, not joined: each remembers its stamp
   Vector<Region*> sources;  // one per move
-  Region* split = nullptr;
-  bool is_split_unmapped = false;
-  bool is_split_released = false;
-  Run left;                         // what a split leaves free
-  Run span;                         // for the request
+  Region* span = nullptr;   // what is mapped
+  Vector<Piece> pieces;     // which tile it
+  Vector<vm::Placement> placements;  // of the pieces, with room for all: no memory is asked for in the air
+  time::Stamp stamp;                 // of the piece that may be larger than what is left of the request
+  bool is_mapped = false;
+  std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
   Bytes undone_bytes = 0;
+
+  AddressRange kept_range() const {
+    return {kept.front()->range.begin, kept.back()->range.end() - kept.front()->range.begin};
+  }
 };
 
 Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) {
@@ -79,19 +68,15 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owne
   Flight flight = detach(plan);
   std::optional<Error> error;
   memory_.coming_bytes += plan.growth();
-  for (bool is_first = true; !error && (is_first || !is_current(flight)); is_first = false) {
-    const Flights::InFlight away(memory_.flights, lock,
-                                 plan.split && is_first ? Flights::Work::unmaps : Flights::Work::maps);
-    error = is_first ? execute(flight) : map(flight, flight.span);
-    if (!is_first && flight.left.is_mapped) static_cast<void>(map(flight, flight.left));
-  }
+  do {
+    const Flights::InFlight away(memory_.flights, lock);
+    if (!flight.is_mapped) error = create(flight);
+    if (!error) error = map(flight);
+  } while (!error && flight.access_version != memory_.mapper.access_version());
   memory_.coming_bytes -= plan.growth();
-  settle_split(flight);
   if (!error) {
-    Region* const span = publish(flight);
     observe::log(observe::LogLevel::debug, "plan: {}", text);
-    if (plan.request == 0) return memory_.index.attach_free(span, {});
-    return memory_.index.attach_allocated(span, std::move(owner));
+    return publish(flight, std::move(owner));
   }
   memory_.note_peaks(flight.undone_chunks, flight.undone_bytes);
   undo(flight);
@@ -102,6 +87,7 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owne
 }
 
 Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
+  memory_.chunks.begin_use(plan.range());
   if (plan.kept.size() == 1) return memory_.index.allocate(plan.kept[0].from, plan.kept[0].range, std::move(owner));
   Region* joined = nullptr;
   for (const Part& part : plan.kept) {
@@ -111,31 +97,28 @@ Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
+// The pieces stand in the order of the plan from the side of what is kept, so that what is too much lies at the end that
+// nothing is kept beside.
 Mover::Flight Mover::detach(const Plan& plan) {
   Flight flight;
   flight.plan = &plan;
   flight.kept.reserve(plan.kept.size());
   flight.sources.reserve(plan.moves.size());
-  flight.span.range = plan.mapped;
-  Vector<vm::Chunk*> moved;
+  flight.pieces.reserve(plan.pieces());
+  flight.placements.reserve(plan.pieces());
+  const auto add = [&](vm::Chunk* chunk, Bytes size) {
+    const driver::ChunkHandle handle = chunk == nullptr ? driver::ChunkHandle{} : chunk->handle;
+    flight.pieces.push_back({{handle, {DevicePtr{}, size}}, chunk, false, false, false});
+  };
   for (const Move& move : plan.moves)
-    for (const vm::Mapping& mapping : move.chunks) moved.push_back(mapping.chunk);
-  // Large ones first, so that later requests find what they need at either end.
-  std::stable_sort(moved.begin(), moved.end(),
-                   [](const vm::Chunk* a, const vm::Chunk* b) { return a->size > b->size; });
-  flight.span.pieces.reserve(plan.pieces());
-  flight.span.placements.reserve(plan.pieces());
-  auto next = moved.begin();
-  for (const Bytes size : plan.creates) {
-    for (; next != moved.end() && (*next)->size >= size; ++next) flight.span.add(*next, (*next)->size);
-    flight.span.add(nullptr, size);
-  }
-  for (; next != moved.end(); ++next) flight.span.add(*next, (*next)->size);
-  if (plan.split) {
-    flight.left.range = plan.split->left;
-    flight.left.pieces.reserve(plan.split->left_chunks.size());
-    flight.left.placements.reserve(plan.split->left_chunks.size());
-    for (const Bytes size : plan.split->left_chunks) flight.left.add(nullptr, size);
+    for (const vm::Mapping& mapping : move.chunks) add(mapping.chunk, mapping.chunk->size);
+  for (const Bytes size : plan.creates) add(nullptr, size);
+  if (plan.creates.empty() && !plan.moves.empty()) flight.stamp = plan.moves.back().part.stamp;
+  if (plan.is_mapped_in_front()) std::reverse(flight.pieces.begin(), flight.pieces.end());
+  DevicePtr at = plan.mapped.begin;
+  for (Piece& piece : flight.pieces) {
+    piece.placement.range.begin = at;
+    at = at + piece.placement.range.size;
   }
   // A region may give several parts; what is left of it after each stands beside it.
   const auto detach_part = [&](const Part& part) VPMM_REQUIRES(pool_lock) {
@@ -144,72 +127,47 @@ Mover::Flight Mover::detach(const Plan& plan) {
     while (near->range.end() <= part.range.begin) near = near->next;
     return memory_.index.detach(near, part.range);
   };
-  flight.span.region = memory_.index.detach(plan.hole, plan.mapped);
+  flight.span = memory_.index.detach(plan.hole, plan.mapped);
   for (const Move& move : plan.moves) flight.sources.push_back(detach_part(move.part));
-  if (plan.split) flight.split = detach_part(plan.split->part);
   for (const Part& part : plan.kept) flight.kept.push_back(detach_part(part));
+  if (!flight.kept.empty()) memory_.chunks.begin_use(flight.kept_range());
   return flight;
 }
 
 // --- without the lock: these touch nothing but the flight and the driver ---------------------------------------------
 
-std::optional<Error> Mover::execute(Flight& flight) {
-  std::optional<Error> error = give_back_split(flight);
-  if (!error) error = create(flight);
-  if (error) return error;
-  if (flight.plan->split) {
-    // Not the request's: without it there is less idle memory, and no more.
-    if (const std::optional<Error> lost = map(flight, flight.left))
-      observe::log(observe::LogLevel::warning, "what a split leaves is lost: {}", lost->message);
-  }
-  return map(flight, flight.span);
-}
-
-std::optional<Error> Mover::give_back_split(Flight& flight) {
-  if (!flight.plan->split) return std::nullopt;
-  const vm::Mapping& chunk = flight.plan->split->chunk;
-  Result<void> done = memory_.mapper.unmap(chunk.range());
-  flight.is_split_unmapped = done.ok();
-  if (done) done = memory_.mapper.release(chunk.chunk->handle);
-  flight.is_split_released = done.ok();
-  if (!done) return std::move(done.error());
-  return std::nullopt;
-}
-
 std::optional<Error> Mover::create(Flight& flight) {
-  for (Run* run : {&flight.left, &flight.span}) {
-    for (Piece& piece : run->pieces) {
-      if (piece.chunk != nullptr) continue;
-      Result<driver::ChunkHandle> created = memory_.mapper.create(piece.placement.range.size);
-      if (!created) {
-        release_created(flight, flight.left);
-        release_created(flight, flight.span);
-        return std::move(created.error());
-      }
-      piece.placement.handle = created.value();
-      piece.is_created = true;
+  for (Piece& piece : flight.pieces) {
+    if (piece.chunk != nullptr) continue;
+    Result<driver::ChunkHandle> created = memory_.mapper.create(piece.placement.range.size);
+    if (!created) {
+      release_created(flight);
+      return std::move(created.error());
     }
+    piece.placement.handle = created.value();
+    piece.is_created = true;
   }
   return std::nullopt;
 }
 
 // The first time, or again for devices that were given access since.
-std::optional<Error> Mover::map(Flight& flight, Run& run) {
-  if (!run.is_mapped)
-    for (const Piece& piece : run.pieces) run.placements.push_back(piece.placement);
-  vm::MapOutcome outcome = run.is_mapped ? memory_.mapper.catch_up(run.range, run.placements)
-                                         : memory_.mapper.map_run(run.range, run.placements);
-  run.access_version = outcome.access_version;
-  run.is_mapped = !outcome.error;
+std::optional<Error> Mover::map(Flight& flight) {
+  const AddressRange whole = flight.plan->mapped;
+  if (!flight.is_mapped)
+    for (const Piece& piece : flight.pieces) flight.placements.push_back(piece.placement);
+  vm::MapOutcome outcome = flight.is_mapped ? memory_.mapper.catch_up(whole, flight.placements)
+                                            : memory_.mapper.map_run(whole, flight.placements);
+  flight.access_version = outcome.access_version;
+  flight.is_mapped = !outcome.error;
   if (!outcome.error) return std::nullopt;
   for (const vm::Placement& stuck : outcome.still_mapped)
-    for (Piece& piece : run.pieces) piece.is_stuck |= piece.placement.range == stuck.range;
-  release_created(flight, run);
+    for (Piece& piece : flight.pieces) piece.is_stuck |= piece.placement.range == stuck.range;
+  release_created(flight);
   return std::move(outcome.error);
 }
 
-void Mover::release_created(Flight& flight, Run& run) {
-  for (Piece& piece : run.pieces) {
+void Mover::release_created(Flight& flight) {
+  for (Piece& piece : flight.pieces) {
     if (!std::exchange(piece.is_created, false)) continue;
     ++flight.undone_chunks;
     flight.undone_bytes += piece.placement.range.size;
@@ -219,51 +177,11 @@ void Mover::release_created(Flight& flight, Run& run) {
 
 // --- under it again --------------------------------------------------------------------------------------------------
 
-bool Mover::is_current(const Flight& flight) const {
-  const std::uint64_t version = memory_.mapper.access_version();
-  return flight.span.access_version == version && (!flight.left.is_mapped || flight.left.access_version == version);
-}
-
-// What was one chunk: a free region and a hole, or, where it failed, whatever became of it.
-void Mover::settle_split(Flight& flight) {
-  if (!flight.plan->split) return;
-  const Split& split = *flight.plan->split;
-  if (!flight.is_split_unmapped) {
-    memory_.index.attach_free(flight.split, {}, flight.split->age);
-    return;
-  }
-  vm::Chunk* const chunk = split.chunk.chunk;
-  using Fate = MappingObserver::Fate;
-  memory_.leave_place(*chunk, flight.is_split_released ? Fate::given_back : Fate::lives_on);
-  memory_.chunks.unmap(split.chunk.range());
-  if (flight.is_split_released) {
-    ++memory_.counters.chunks_released;
-    memory_.chunks.handle_released(chunk);
-  } else {
-    memory_.quarantine.orphans.push_back(chunk);
-  }
-  Region* rest = flight.split;
-  if (split.left.begin > rest->range.begin) {
-    const auto [front, back] = memory_.index.split_in_flight(rest, split.left.begin);
-    memory_.index.attach_hole(front);
-    rest = back;
-  }
-  if (split.left.end() < rest->range.end()) {
-    const auto [front, back] = memory_.index.split_in_flight(rest, split.left.end());
-    memory_.index.attach_hole(back);
-    rest = front;
-  }
-  flight.left.region = rest;
-  if (!flight.left.is_mapped) return bury_stuck(flight.left);
-  enter_chunks(flight.left);
-  memory_.index.attach_free(rest, {});
-}
-
 // What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are counted as
 // quarantined and sweeps try again. The rest is a hole.
-void Mover::bury_stuck(Run& run) {
-  Region* rest = run.region;
-  for (Piece& piece : run.pieces) {
+void Mover::bury_stuck(Flight& flight) {
+  Region* rest = flight.span;
+  for (Piece& piece : flight.pieces) {
     if (!piece.is_stuck && !piece.is_held) continue;
     const AddressRange range = piece.placement.range;
     observe::log(observe::LogLevel::warning, "the driver would not undo: {} bytes at {:#x} are quarantined", range.size,
@@ -292,14 +210,15 @@ void Mover::bury_stuck(Run& run) {
 
 // Everything goes back where it was.
 void Mover::undo(Flight& flight) {
+  if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   for (const Vector<Region*>* taken : {&flight.sources, &flight.kept})
     for (Region* region : *taken)
       memory_.index.attach_free(region, memory_.timelines.reduce(region->stamp), region->age);
-  bury_stuck(flight.span);
+  bury_stuck(flight);
 }
 
-void Mover::enter_chunks(Run& run) {
-  for (Piece& piece : run.pieces) {
+void Mover::enter_chunks(Flight& flight) {
+  for (Piece& piece : flight.pieces) {
     if (piece.chunk == nullptr) {
       piece.chunk = memory_.chunks.add(piece.placement.handle, piece.placement.range.size);
       ++memory_.counters.chunks_created;
@@ -312,18 +231,30 @@ void Mover::enter_chunks(Run& run) {
   }
 }
 
-// Returns the span in flight, joined with what was kept.
-Region* Mover::publish(Flight& flight) {
+// What the last piece has beyond the request.
+void Mover::free_excess(Flight& flight) {
+  const AddressRange allocation = flight.plan->range();
+  Region* excess = nullptr;
+  if (flight.span->range.end() > allocation.end())
+    std::tie(flight.span, excess) = memory_.index.split_in_flight(flight.span, allocation.end());
+  else if (flight.span->range.begin < allocation.begin)
+    std::tie(excess, flight.span) = memory_.index.split_in_flight(flight.span, allocation.begin);
+  if (excess != nullptr) memory_.index.attach_free(excess, memory_.timelines.reduce(flight.stamp));
+}
+
+Region* Mover::publish(Flight& flight, region::Owner owner) {
   for (const Move& move : flight.plan->moves)
     for (const vm::Mapping& mapping : move.chunks) memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
-  enter_chunks(flight.span);
+  enter_chunks(flight);
   for (Region* source : flight.sources) memory_.index.attach_zombie(source, memory_.timelines.reduce(source->stamp));
-  Region* span = flight.span.region;
-  if (flight.kept.empty()) return span;
-  const bool is_behind = flight.kept.front()->range.begin > span->range.begin;
-  Region* joined = is_behind ? span : nullptr;
+  if (flight.plan->request == 0) return memory_.index.attach_free(flight.span, {});
+  if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
+  memory_.chunks.begin_use(flight.plan->range());
+  free_excess(flight);
+  Region* joined = flight.plan->is_mapped_in_front() || flight.kept.empty() ? flight.span : nullptr;
   for (Region* kept : flight.kept) joined = joined == nullptr ? kept : memory_.index.join_in_flight(joined, kept);
-  return is_behind ? joined : memory_.index.join_in_flight(joined, span);
+  if (joined->range.begin != flight.span->range.begin) joined = memory_.index.join_in_flight(joined, flight.span);
+  return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
 Result<void> Mover::fill(MutexLock& lock, Region* hole, AddressRange part, Vector<Bytes> chunks) {

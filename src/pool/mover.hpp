@@ -14,13 +14,13 @@ namespace vpmm::pool {
 // Note [Detach, work, publish]
 // Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without
 // the lock, and the result is put back under it. Nobody else can see, take or unmap what is in flight, and a failure
-// puts everything back as it was, but for what a split has given back to the driver already.
+// puts everything back as it was.
 class Mover {
  public:
   explicit Mover(Memory& memory) : memory_(memory) {}
 
   // The allocation of `owner`. The lock is dropped meanwhile, unless it is a hit. Requires:
-  // the plan was made under this hold of the lock, its waits are queued, and no grant is in progress where it splits.
+  // the plan was made under this hold of the lock, and its waits are queued.
   Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
   // The same for a hit, which makes no call.
   region::Region* take_hit(const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
@@ -32,20 +32,16 @@ class Mover {
 
  private:
   struct Piece;
-  struct Run;
   struct Flight;
   Flight detach(const Plan& plan) VPMM_REQUIRES(pool_lock);
-  std::optional<Error> execute(Flight& flight);
-  std::optional<Error> give_back_split(Flight& flight);
   std::optional<Error> create(Flight& flight);
-  std::optional<Error> map(Flight& flight, Run& run);
-  void release_created(Flight& flight, Run& run);
-  bool is_current(const Flight& flight) const;
-  void settle_split(Flight& flight) VPMM_REQUIRES(pool_lock);
-  void bury_stuck(Run& run) VPMM_REQUIRES(pool_lock);
+  std::optional<Error> map(Flight& flight);
+  void release_created(Flight& flight);
+  void bury_stuck(Flight& flight) VPMM_REQUIRES(pool_lock);
   void undo(Flight& flight) VPMM_REQUIRES(pool_lock);
-  void enter_chunks(Run& run) VPMM_REQUIRES(pool_lock);
-  region::Region* publish(Flight& flight) VPMM_REQUIRES(pool_lock);
+  void enter_chunks(Flight& flight) VPMM_REQUIRES(pool_lock);
+  void free_excess(Flight& flight) VPMM_REQUIRES(pool_lock);
+  region::Region* publish(Flight& flight, region::Owner owner) VPMM_REQUIRES(pool_lock);
 
   Memory& memory_;
 };

@@ -48,14 +48,13 @@ Result<void> PeerAccess::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
 Vector<AddressRange> PeerAccess::mapped_runs() const {
   Vector<AddressRange> runs;
   memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
-    if (region.state == RegionState::zombie) return;
-    AddressRange run;
-    memory_.chunks.for_each_inside(region.range, [&](const vm::Mapping& mapping) {
-      if (run.empty()) run.begin = mapping.at;
-      run.size += mapping.chunk->size;
-      return true;
+    if (region.state == RegionState::zombie || region.state == RegionState::hole) return;
+    memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      if (!region.range.contains(mapping.at)) return;  // of the region before
+      const bool begins_reservation = region.previous == nullptr && mapping.at == region.range.begin;
+      if (runs.empty() || begins_reservation || runs.back().end() != mapping.at) runs.push_back({mapping.at, 0});
+      runs.back().size += mapping.chunk->size;
     });
-    if (!run.empty()) runs.push_back(run);
   });
   return runs;
 }

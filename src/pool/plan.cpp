@@ -2,6 +2,7 @@
 #include "pool/plan.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
@@ -16,13 +17,6 @@ constexpr std::uint64_t kCreateUs = 22;
 constexpr std::uint64_t kMapUs = 9;
 constexpr std::uint64_t kAccessUs = 45;  // for each mapping
 constexpr std::uint64_t kUnmapUs = 47;
-constexpr std::uint64_t kReleaseUs = 46;
-
-Bytes sum(const Vector<Bytes>& sizes) {
-  Bytes bytes = 0;
-  for (const Bytes size : sizes) bytes += size;
-  return bytes;
-}
 
 }  // namespace
 
@@ -38,12 +32,10 @@ Bytes Plan::moved_bytes() const {
   return bytes;
 }
 
-Bytes Plan::created_bytes() const { return sum(creates); }
-
-Bytes Plan::growth() const { return created_bytes() - (split ? split->part.range.size - split->left.size : 0); }
+Bytes Plan::growth() const { return std::accumulate(creates.begin(), creates.end(), Bytes{0}); }
 
 std::uint64_t Plan::pieces() const {
-  std::uint64_t pieces = creates.size() + (split ? split->left_chunks.size() : 0);
+  std::uint64_t pieces = creates.size();
   for (const Move& move : moves) pieces += move.chunks.size();
   return pieces;
 }
@@ -54,16 +46,9 @@ bool Plan::is_complete() const {
          std::all_of(moves.begin(), moves.end(), [&](const Move& move) { return is_over(move.part); });
 }
 
-Price Plan::price() const {
-  std::uint64_t moved = 0;
-  for (const Move& move : moves) moved += move.chunks.size();
-  const std::uint64_t created = creates.size() + (split ? split->left_chunks.size() : 0);
-  constexpr std::uint64_t kNewChunkUs = kCreateUs + kMapUs + kAccessUs;
-  const std::uint64_t us =
-      created * kNewChunkUs + moved * (kMapUs + kAccessUs + kUnmapUs) + (split ? kUnmapUs + kReleaseUs : 0);
-  const Bytes all_created = created_bytes();
-  const std::uint64_t growth_us = all_created == 0 ? 0 : creates.size() * kNewChunkUs * growth() / all_created;
-  return {us, slack, growth(), growth_us, !waits.empty()};
+std::uint64_t Plan::driver_us() const {
+  const std::uint64_t moved = pieces() - creates.size();
+  return creates.size() * (kCreateUs + kMapUs + kAccessUs) + moved * (kMapUs + kAccessUs + kUnmapUs);
 }
 
 std::string to_string(const Plan& plan, Bytes unit) {
@@ -71,9 +56,7 @@ std::string to_string(const Plan& plan, Bytes unit) {
   if (!plan.kept.empty()) text += message_of(" keep {}", plan.kept_bytes() / unit);
   for (const Move& move : plan.moves)
     text += message_of(" move {} of [-{}]", move.part.range.size / unit, move.part.from->range.size / unit);
-  if (plan.split) text += message_of(" split {}", plan.split->part.range.size / unit);
   for (const Bytes size : plan.creates) text += message_of(" create {}", size / unit);
-  if (plan.slack > 0) text += message_of(" slack {}", plan.slack / unit);
   if (!plan.waits.empty()) text += message_of(" after {} waits", plan.waits.size());
   return text;
 }

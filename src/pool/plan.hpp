@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 
@@ -27,47 +26,29 @@ struct Move {
   Vector<vm::Mapping> chunks;  // by address
 };
 
-// An idle chunk that is larger than what is still wanted. It is given back to the driver, and made anew as two groups:
-// one for the request, among the plan's creations, and one that stays free at the old address.
-struct Split {
-  Part part;  // the chunk
-  vm::Mapping chunk;
-  AddressRange left;  // what stays free: the front of the chunk, or its back
-  Vector<Bytes> left_chunks;
-};
-
-// What a plan costs. docs/design/chunk-policy.md has the figures.
-struct Price {
-  std::uint64_t driver_us = 0;  // of the calls, in a busy process
-  Bytes slack = 0;              // that the allocation will have beyond the request
-  Bytes growth = 0;             // new memory
-  std::uint64_t growth_us = 0;  // of `driver_us`, to create that
-  bool has_waits = false;       // the caller's stream waits for others
-};
-
-// The allocation is `kept` and `mapped` side by side; `mapped` is filled from moves and creations, large chunks first.
+// The allocation is `kept` and `mapped` side by side. `mapped` is filled from moves and creations, in this order from
+// the side of what is kept; the last piece may be more than the request needs, and what is too much stays free.
 // A plan without anything to map is a hit: it costs no driver call.
 struct Plan {
   Bytes request = 0;  // 0: nobody asked, all of it is free
-  Bytes slack = 0;    // the allocation is so much larger than the request
   Vector<Part> kept;  // neighbours, by address; what the caller's use of them waits for is in `waits`
   region::Region* hole = nullptr;
   AddressRange mapped;  // part of the hole; empty: a hit
   DevicePtr allocation{};
   Vector<time::StampPart> waits;
   Vector<Move> moves;
-  std::optional<Split> split;
   Vector<Bytes> creates;
-  Bytes blocked = 0;  // of the growth, what idle chunks would give that are too large and cannot be split yet
 
   bool is_hit() const { return mapped.empty(); }
+  AddressRange range() const { return {allocation, request}; }
+  bool is_mapped_in_front() const { return !kept.empty() && mapped.begin < kept.front().range.begin; }
   Bytes kept_bytes() const;
   Bytes moved_bytes() const;
-  Bytes created_bytes() const;
-  Bytes growth() const;          // created, less what a split gives
+  Bytes growth() const;          // bytes of new chunks
   std::uint64_t pieces() const;  // chunks that will be mapped
   bool is_complete() const;      // nothing of it is pending
-  Price price() const;
+  // Microseconds of driver calls, in a busy process. docs/design/chunk-policy.md has the figures.
+  std::uint64_t driver_us() const;
 };
 
 // Why there is no plan.
@@ -78,7 +59,7 @@ struct NoPlan {
 
 using Decision = std::variant<Plan, NoPlan>;
 
-// "11 = keep 3 move 4 of [-10] split 8 create 2 create 1 slack 1 after 1 waits", in units of `unit`.
+// "11 = keep 3 move 4 of [-10] create 8 after 1 waits", in units of `unit`: 4 of the 15 stay free.
 std::string to_string(const Plan& plan, Bytes unit);
 
 }  // namespace vpmm::pool

@@ -1,4 +1,4 @@
-// pool: the way of a request, from a window among idle chunks to a plan that maps, and of a free.
+// pool: the way of a request, from what fits to a plan that maps, and of a free.
 #include "pool/pool.hpp"
 
 #include <algorithm>
@@ -28,14 +28,11 @@ namespace {
 // longer; doubled, a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// All slack together is at most this share of what the GPU has for the pool: Note [One knob]. Halved, a program runs
-// with half as much to spare and pays for it near the GPU's end; doubled, the other way round.
-constexpr Bytes kSlackOfRoom = 200;
 // Early growth leaves this share of what the GPU has for the pool. Halved, a program that comes near the GPU's end has
 // grown more, and moves more from there on; doubled, it moves sooner.
 constexpr Bytes kEarlyGrowthOfRoom = 4;
-// The slack of one allocation is at most this share of its request.
-constexpr Bytes kSlackOfRequest = 2;
+// Several streams place memory if the last change from one to another was at most so many placements ago.
+constexpr std::uint64_t kPlacementsLookedBack = 4096;
 
 }  // namespace
 
@@ -47,12 +44,8 @@ Pool::~Pool() = default;
 
 // --- the way of a request -------------------------------------------------------------------------------------------
 
-// Note [Nothing idle is pinned]
-// Every allocation owns whole chunks, so what is idle is whole chunks, too: they can be moved behind any address, and
-// the one that is too large can be split. So the pool grows by what all that is idle together lacks, and a request
-// fails only where it lacks that.
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
-  const Decision decision = window(ask_of(request, caller));
+  const Decision decision = hit(ask_of(request, caller));
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::nullopt;
   return take(*plan, request, caller);
@@ -62,7 +55,7 @@ Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, con
   if (!takes_waiting(caller, effort)) return std::optional<Placed>();
   Ask ask = ask_of(request, caller);
   ask.takes_waiting = true;
-  const Decision decision = window(ask);
+  const Decision decision = hit(ask);
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::optional<Placed>();
   VPMM_TRY(queue_waits(*plan, caller));
@@ -70,28 +63,23 @@ Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, con
 }
 
 bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
-  return std::holds_alternative<Plan>(window(ask_of(request, caller)));
+  return std::holds_alternative<Plan>(hit(ask_of(request, caller)));
 }
 
-Decision Pool::window(const Ask& ask) const {
+Decision Pool::hit(const Ask& ask) const {
   return ask.in_one_chunk ? fit_one_chunk(memory_.view(), ask) : fit(memory_.view(), ask);
 }
 
 Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
                          std::uint64_t began_ns) {
-  for (bool has_swept = false;;) {
+  for (;;) {
     VPMM_TRY_ASSIGN(Decision decision, decide_in_room(lock, request, caller, effort));
     const NoPlan* const none = std::get_if<NoPlan>(&decision);
-    const bool may_be_pinned = none != nullptr || std::get<Plan>(decision).blocked > 0;
-    if (may_be_pinned && !std::exchange(has_swept, true) && has_complete_zombie()) {
-      VPMM_TRY(unpin(lock, effort));
-      continue;
-    }
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
     if (effort == Effort::by_policy) {
       const Caller user = request.in_one_chunk ? Caller{} : caller;  // whose own memory is no more ready than others'
-      VPMM_TRY_ASSIGN(const std::uint64_t until_ns, delay_until(plan, user, began_ns));
+      const std::uint64_t until_ns = delay_until(plan, user, began_ns);
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room = memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
@@ -104,21 +92,6 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
   }
 }
 
-bool Pool::has_complete_zombie() const {
-  bool has_one = false;
-  memory_.index.for_each_zombie([&](const Region* zombie) {
-    has_one = zombie->stamp.is_complete();
-    return !has_one;
-  });
-  return has_one;
-}
-
-// A chunk with a second mapping cannot be split, and what has become complete since the call began may be such.
-Result<void> Pool::unpin(MutexLock& lock, Effort effort) {
-  if (effort == Effort::by_policy) return settle(lock);
-  return reclaimer_.sweep(lock, memory_.chunks.mapping_count());
-}
-
 bool Pool::takes_waiting(const Caller& caller, Effort effort) const {
   if (!caller.may_queue()) return false;
   return effort == Effort::wait_too ||
@@ -128,16 +101,27 @@ bool Pool::takes_waiting(const Caller& caller, Effort effort) const {
 Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   const Bytes page = page_size();
   const Bytes held = memory_.claimed_bytes();
-  const Bytes peak = std::max(peak_live_, live_bytes() + request.size);
   Ask ask;
   ask.size = request.size;
-  ask.alignment = std::max(request.alignment, page_alignment());
+  ask.alignment = std::max(request.alignment, grain_alignment());
   ask.own = caller.own();
-  ask.slack = round_down(std::min(slack_room(peak), request.size / kSlackOfRequest), page);
+  ask.own_first = caller.own().has_value() && have_several_placed();
   ask.growth_room = round_down(room_.below_capacity(held), page);
-  ask.early_growth = round_down(early_growth(peak), page);
+  ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
+  ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.free(held));
   ask.in_one_chunk = request.in_one_chunk;
   return ask;
+}
+
+void Pool::note_placer(const std::optional<time::TimelineId>& timeline) {
+  if (timeline == last_placer_) return;
+  has_several_placers_ = last_placer_.has_value();
+  placer_changed_ = memory_.counters.allocations;
+  last_placer_ = timeline;
+}
+
+bool Pool::have_several_placed() const {
+  return has_several_placers_ && memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
 }
 
 // Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program fails because of it.
@@ -148,31 +132,26 @@ Bytes Pool::early_growth(Bytes peak) const {
   return most - std::min(most, held);
 }
 
-Bytes Pool::slack_room(Bytes peak) const {
-  const Bytes most =
-      std::min(peak / 1000 * memory_.tuning.slack_permille, room_.all(memory_.claimed_bytes()) / kSlackOfRoom);
-  return most - std::min(most, slack_);
-}
-
+// A hit is looked for once more: the lock may have been dropped since find().
 Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const {
-  static constexpr std::array<Strategy, 2> kMoving{fit, stitch};
-  static constexpr std::array<Strategy, 2> kOneChunk{fit_one_chunk, grow_in_one_chunk};
   const View view = memory_.view();
   if (effort == Effort::few_mappings) return grow_in_one_chunk(view, ask);
   Ask within = ask;
   within.takes_waiting = takes_waiting(caller, effort);
-  if (ask.in_one_chunk) return cheapest(kOneChunk, view, within);
-  if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::after_moves && caller.may_queue()) {
-    Ask without_growth = ask;
+  if (effort != Effort::by_policy) within.early_growth = 0;
+  if (Decision found = hit(within); std::holds_alternative<Plan>(found)) return found;
+  if (ask.in_one_chunk) return grow_in_one_chunk(view, within);
+  if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_growth && caller.may_queue()) {
+    Ask without_growth = within;
     without_growth.growth_room = without_growth.early_growth = 0;
     Decision moved = stitch(view, without_growth);
     if (std::holds_alternative<Plan>(moved)) return moved;
     without_growth.takes_waiting = within.takes_waiting = true;
-    moved = cheapest(kMoving, view, without_growth);
+    moved = hit(without_growth);
+    if (std::holds_alternative<NoPlan>(moved)) moved = stitch(view, without_growth);
     if (std::holds_alternative<Plan>(moved)) return moved;
   }
-  if (effort != Effort::by_policy) within.early_growth = 0;
-  return grow_or_stitch(view, within);
+  return stitch(view, within);
 }
 
 Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,
@@ -231,7 +210,7 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
 
 Placed Pool::placed(Region* region, const Plan& plan) {
   count_reference(region->owner, +1);
-  slack_ += slack_of(*region);
+  note_placer(region->owner.timeline);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
   ++memory_.counters.allocations;
   note_peaks();
@@ -268,29 +247,25 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 
 // --- before the pool grows ------------------------------------------------------------------------------------------
 
-// Of what the plan would create, what pending memory may give whose end an event will tell.
+// Of what the plan would create, what others' pending memory may give whose end an event will tell.
 Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
   Bytes bytes = 0;
   memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (timeline.provable <= timeline.complete) return;
-    const Bytes pending = memory_.index.pending_bytes(timeline.id);
-    bytes += &timeline == caller.timeline ? std::min(pending, plan.blocked) : pending;
+    if (&timeline != caller.timeline) bytes += memory_.index.pending_bytes(timeline.id);
   });
   return std::min(bytes, plan.growth());
 }
 
-// What is too large to be moved and not complete can be split once an event of the caller's own stream has told.
-Result<std::uint64_t> Pool::delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) {
-  if (!memory_.tuning.delays_growth || is_cleanup_held_) return std::uint64_t{0};
-  if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return std::uint64_t{0};
-  if (plan.growth() <= early_growth(peak_live_)) return std::uint64_t{0};
-  if (plan.blocked > 0 && caller.own() && caller.timeline->provable < caller.timeline->last)
-    VPMM_TRY(memory_.timelines.close(*caller.timeline, *caller.stream));
+std::uint64_t Pool::delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) const {
+  if (!memory_.tuning.delays_growth || is_cleanup_held_) return 0;
+  if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return 0;
+  if (plan.growth() <= early_growth(peak_live_)) return 0;
   return began_ns + GrowDelay::longest_ns(on_its_way(plan, caller), mapped_bytes());
 }
 
 bool Pool::may_grow_early(Bytes size) const {
-  const Bytes peak = std::max(peak_live_, live_bytes() + size);
+  const Bytes peak = std::max(peak_live_, wanted_bytes() + size);
   return size <= std::min(early_growth(peak), room_.below_capacity(memory_.claimed_bytes()));
 }
 
@@ -327,7 +302,7 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
 
 Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request) {
   if (is_cleanup_held_) return false;
-  const Bytes early = early_growth(std::max(peak_live_, live_bytes() + request.size));
+  const Bytes early = early_growth(std::max(peak_live_, wanted_bytes() + request.size));
   const Bytes idle = reclaimer_.releasable_bytes(request.size - std::min(early, request.size));
   if (idle == 0) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - std::min(idle, memory_.held_bytes())));
@@ -338,7 +313,7 @@ Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request) {
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   count_reference(region->owner, -1);
-  slack_ -= slack_of(*region);
+  memory_.chunks.end_use(region->range);
   memory_.index.release(region, memory_.timelines.reduce(stamp));
   ++returned_;
   ++memory_.counters.deallocations;
@@ -352,11 +327,9 @@ void Pool::disown(Region* region) {
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
   count_reference(region->owner, -1);
-  slack_ -= slack_of(*region);
   region::Owner owner = owner_of(request, caller);
   count_reference(owner, +1);
   memory_.index.hand_over(region, std::move(owner));
-  slack_ += slack_of(*region);
   ++memory_.counters.deallocations;
   ++memory_.counters.allocations;
   ++memory_.counters.hits;
@@ -416,13 +389,15 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
     return too_much(message_of("the limit is {}", readable_bytes(*room_.capacity())));
   if (!room_.covers(memory_.claimed_bytes(), missing)) VPMM_TRY(ask_for_room(lock, missing));
   if (!room_.covers(memory_.claimed_bytes(), missing)) return too_much("the GPU has less free");
+  const Bytes held = memory_.claimed_bytes();
+  const Bytes chunk = memory_.tuning.chunk_size(missing, held, room_.free(held));
   Region* hole = nullptr;
   while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));
-  Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing}, memory_.tuning.chunk_sizes(missing));
+  Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing}, *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
-  peak_live_ = std::max(peak_live_, live_bytes() + missing);  // the program says that it will use as much
+  peak_live_ = std::max(peak_live_, wanted_bytes() + missing);  // the program says that it will use as much
   note_peaks();
   return {};
 }
@@ -466,19 +441,13 @@ void Pool::for_each_place(FunctionRef<void(AddressRange)> visit) const {
   });
 }
 
-Bytes Pool::slack_of(const Region& region) const {
-  return region.range.size - std::min(region.range.size, round_up(region.owner.requested, page_size()));
-}
-
-Bytes Pool::live_bytes() const { return wanted_bytes() - std::min(wanted_bytes(), slack_); }
-
 void Pool::note_peaks() {
-  peak_live_ = std::max(peak_live_, live_bytes());
+  peak_live_ = std::max(peak_live_, wanted_bytes());
   memory_.note_peaks();
 }
 
 void Pool::reset_peaks() {
-  peak_live_ = live_bytes();
+  peak_live_ = wanted_bytes();
   memory_.reset_peaks();
 }
 
@@ -499,16 +468,6 @@ void Pool::fill(observe::Statistics& statistics) const {
   statistics.zombie_regions = memory_.index.count(RegionState::zombie);
   statistics.chunks = memory_.chunks.chunk_count();
   statistics.mappings = memory_.chunks.mapping_count();
-}
-
-std::string Pool::validate() const {
-  if (std::string broken = memory_.validate(); !broken.empty()) return broken;
-  Bytes slack = 0;
-  memory_.index.for_each([&](const Region& region) {
-    if (region.state == RegionState::allocated) slack += slack_of(region);
-  });
-  if (slack != slack_) return message_of("{} bytes of slack, {} counted", slack, slack_);
-  return {};
 }
 
 }  // namespace vpmm::pool

@@ -54,9 +54,9 @@ struct Needs {
 
 using Answer = std::variant<Placed, Needs>;
 
-// The promise (Note [Nothing idle is pinned]): a request succeeds whenever what lives, rounded to pages, the slack and
-// the request fit the capacity. What is leased to other processes, belongs to captures, or is still in use by the GPU
-// and cannot be waited for, counts as living.
+// The promise: a request succeeds whenever what lives, the request, both rounded to grains, and what is trapped
+// (Note [Trapped memory]) fit the capacity. What is leased to other processes, belongs to captures, or is still in use
+// by the GPU and cannot be waited for, counts as living.
 //
 // The pool calls nobody above it: it answers what it placed, or what would help, and whoever asks does that and asks
 // again. Methods that are handed the context's lock may drop it around driver calls that block (create, map, set
@@ -69,17 +69,20 @@ class Pool {
 
   Bytes page_size() const { return memory_.page_size(); }
   Bytes page_alignment() const { return memory_.page_alignment(); }
+  // The unit of placement, and what every allocation is aligned to.
+  Bytes grain() const { return memory_.tuning.grain; }
+  Bytes grain_alignment() const { return grain() & (~grain() + 1); }
   bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
   const char* policy_name() const { return memory_.tuning.name; }
 
-  // What needs no mapping: a window among idle chunks, taken. None: there is none.
+  // What needs no mapping, taken. None: there is nothing.
   std::optional<Placed> find(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
   // The same behind waits of the caller's stream, where `effort` allows them.
   Result<std::optional<Placed>> find_waiting(const PageRequest& request, const Caller& caller, Effort effort)
       VPMM_REQUIRES(pool_lock);
   // Whether find() would find something.
   bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // What find() did not find: by moving idle chunks, splitting one, or creating. `began_ns`: when the request did.
+  // What find() did not find: by moving idle chunks, or creating. `began_ns`: when the request did.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
                      std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
   // Whether early growth has room for as much.
@@ -136,7 +139,7 @@ class Pool {
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) { return used_bytes() - std::min(used_bytes(), cached_bytes_); }
   // Told by whoever keeps it, before each look for memory.
   void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
-  Bytes slack_bytes() const VPMM_REQUIRES(pool_lock) { return slack_; }  // of what is used
+  Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.trapped_bytes(); }
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
@@ -157,7 +160,7 @@ class Pool {
   // The chunks behind `range`, by address.
   Vector<vm::Mapping> mappings_around(AddressRange range) const VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
-  std::string validate() const VPMM_REQUIRES(pool_lock);
+  std::string validate() const VPMM_REQUIRES(pool_lock) { return memory_.validate(); }
   std::string picture(Bytes unit = 0) const VPMM_REQUIRES(pool_lock) {
     return memory_.index.picture(unit == 0 ? page_size() : unit);
   }
@@ -169,15 +172,8 @@ class Pool {
   Ask ask_of(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   // By how much it may grow although idle chunks could be moved. `peak`: of what lived at once.
   Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
-  Bytes slack_room(Bytes peak) const VPMM_REQUIRES(pool_lock);
-  Bytes slack_of(const region::Region& region) const;
-  // The same without slack.
-  Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
-
   // What needs no mapping.
-  Decision window(const Ask& ask) const VPMM_REQUIRES(pool_lock);
-  bool has_complete_zombie() const VPMM_REQUIRES(pool_lock);
-  Result<void> unpin(MutexLock& lock, Effort effort) VPMM_REQUIRES(pool_lock);
+  Decision hit(const Ask& ask) const VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Decision decide(const Ask& ask, const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort)
@@ -188,11 +184,13 @@ class Pool {
   Result<Placed> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Placed placed(region::Region* region, const Plan& plan) VPMM_REQUIRES(pool_lock);
+  void note_placer(const std::optional<time::TimelineId>& timeline) VPMM_REQUIRES(pool_lock);
+  bool have_several_placed() const VPMM_REQUIRES(pool_lock);
   Result<void> queue_waits(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   void prove_moves(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   bool grows_past_peak(Bytes growth) const VPMM_REQUIRES(pool_lock);
   // Note [Grow delay]
-  Result<std::uint64_t> delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns)
+  std::uint64_t delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) const
       VPMM_REQUIRES(pool_lock);
   Bytes on_its_way(const Plan& plan, const Caller& caller) const VPMM_REQUIRES(pool_lock);
 
@@ -205,11 +203,14 @@ class Pool {
   Reclaimer reclaimer_{memory_};
   PeerAccess peers_{memory_};
   GpuRoom room_;
-  Bytes slack_ = 0;      // of all allocations
-  Bytes peak_live_ = 0;  // the most that lived at once, in whole pages
+  Bytes peak_live_ = 0;  // the most that lived at once, in whole grains
   Bytes cached_bytes_ = 0;
   std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
   bool is_cleanup_held_ = false;
+  // Note [Own memory first]: who placed last, and when it was somebody else before.
+  std::optional<time::TimelineId> last_placer_;
+  std::uint64_t placer_changed_ = 0;
+  bool has_several_placers_ = false;
 };
 
 }  // namespace vpmm::pool

@@ -187,7 +187,12 @@ void Reclaimer::release_everything() {
   } catch (const std::bad_alloc&) {
     return;  // the system takes it back with the process
   }
-  memory_.chunks.for_each_mapping([&](const vm::Mapping& mapping) { mapped.push_back(mapping.range()); });
+  memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+    if (region.state == region::RegionState::hole) return;
+    memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      if (region.range.contains(mapping.at)) mapped.push_back(mapping.range());
+    });
+  });
   for (const AddressRange& range : mapped) {
     if (memory_.mapper.unmap(range)) memory_.chunks.unmap(range);
   }

@@ -33,8 +33,8 @@ struct Caller {
 
 struct PageRequest {
   Bytes requested = 0;        // as the user said
-  Bytes size = 0;             // rounded to whole pages
-  Bytes alignment = 0;        // at least Pool::page_alignment()
+  Bytes size = 0;             // at least a page, rounded to whole grains
+  Bytes alignment = 0;        // at least Pool::grain_alignment()
   bool in_one_chunk = false;  // one physical chunk of just that size, which nothing else uses
 };
 

@@ -8,53 +8,69 @@ namespace vpmm::pool {
 
 namespace {
 
-// Up to so many pages a new chunk has the exact size. Halved: small requests are made of two or three chunks each, and
-// cost as many calls; doubled: more sizes, so that fewer chunks fit the next request.
-constexpr Bytes kExactPages = 8;
+// A chunk is at least this part of the request: that bounds how many calls one request makes.
+constexpr Bytes kRequestShare = 16;
+// And at least this part of it where the GPU is nearly full.
+constexpr Bytes kLeastRequestShare = 64;
+// A chunk is at most this part of what the GPU has left: where memory is scarce, little is trapped.
+constexpr Bytes kRoomShare = 512;
+constexpr Bytes kLeastChunk = 8 * kMiB;
+constexpr Bytes kChunkShare = 256;
 
 }  // namespace
 
-// Note [Chunk classes]
-// Every allocation of a page and more owns whole chunks, so a chunk that is idle is free to move. New chunks are powers
-// of two of pages, largest first, so any size is a dozen chunks or so, and what one request leaves suits another.
-Vector<Bytes> Tuning::chunk_sizes(Bytes bytes) const {
+// Note [Size of a chunk]
+// Large chunks cost few calls, and trap more: what is idle of a chunk that an allocation partly uses. What is trapped
+// matters where memory is scarce, so chunks become smaller as the GPU fills. docs/design/chunk-policy.md has the
+// figures.
+Bytes Tuning::chunk_size(Bytes request, Bytes mapped, Bytes room) const {
+  const auto power = [](Bytes bytes) { return std::bit_floor(std::max<Bytes>(bytes, 1)); };
+  Bytes size = std::max({power(request / kRequestShare), power(mapped / chunk_share), chunk_least});
+  size = std::min(size, power(room / kRoomShare));
+  size = std::max(size, power(request / kLeastRequestShare));
+  const Bytes pages = power(size / page_size);
+  return std::clamp(pages * page_size, page_size, chunk_max);
+}
+
+std::optional<Vector<Bytes>> Tuning::chunks_for(Bytes bytes, Bytes chunk, Bytes room) const {
   Vector<Bytes> sizes;
-  const Bytes exact = std::min(kExactPages * page_size, chunk_max);
   while (bytes > 0) {
-    const Bytes most = std::min(bytes, chunk_max);
-    sizes.push_back(most <= exact ? most : std::bit_floor(most / page_size) * page_size);
-    bytes -= sizes.back();
+    const Bytes size = chunk <= room ? chunk : std::min(chunk, round_up(bytes, page_size));
+    if (size > room) return std::nullopt;
+    sizes.push_back(size);
+    room -= size;
+    bytes -= std::min(bytes, size);
   }
   return sizes;
 }
 
 Tuning tuning_of(const Config& config, Bytes page_size) {
   Tuning tuning;
-  tuning.page_size = page_size;
+  tuning.page_size = tuning.grain = page_size;
   if (config.page_chunks) {
-    tuning.chunk_max = page_size;
+    tuning.chunk_max = tuning.chunk_least = page_size;
     tuning.waiting = Tuning::Waiting::before_moves;
     tuning.order = Tuning::Order::oldest_first;
     tuning.name = "page";
     return tuning;
   }
   tuning.chunk_max = std::bit_floor(std::max<Bytes>(config.chunk_max / page_size, 1)) * page_size;
+  tuning.chunk_least = kLeastChunk;
+  tuning.chunk_share = kChunkShare;
   tuning.name = "adaptive";
   switch (config.prefer) {
     case Prefer::footprint:
-      tuning.slack_permille = 5;
-      tuning.waiting = Tuning::Waiting::after_moves;
+      tuning.chunk_least = page_size;
+      tuning.chunk_share = 4 * kChunkShare;
+      tuning.waiting = Tuning::Waiting::before_growth;
       tuning.delays_growth = true;
       break;
     case Prefer::balanced:
-      tuning.slack_permille = 50;
-      tuning.growth_permille = 80;
+      tuning.growth_permille = 30;
       tuning.delays_growth = true;
       break;
     case Prefer::latency:
-      tuning.slack_permille = 200;
       tuning.growth_permille = 200;
-      tuning.growth_weight = 0;
       break;
   }
   return tuning;

@@ -14,12 +14,16 @@ bool View::is_waitable(const Region& free, std::optional<time::TimelineId> own) 
   });
 }
 
-void View::for_each_stretch(const Ask& ask, FunctionRef<bool(Region* first, AddressRange range)> visit) const {
+void View::for_each_giving(const Ask& ask, FunctionRef<bool(Region*)> visit) const {
+  bool goes_on = true;
+  const auto give = [&](Region* free) { return goes_on = visit(free); };
+  if (tuning.order == Tuning::Order::smallest_first)
+    index.for_each_fit(tuning.page_size, ask.own, ask.first(), give);
+  else
+    index.for_each_free_by_age([&](Region* free) { return !is_usable(*free, ask.own) || give(free); });
+  if (!goes_on || !ask.takes_waiting) return;
   index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
-    if (!admits(free, ask) || admits(free->previous, ask)) return true;
-    AddressRange range = free->range;
-    for (const Region* next = free->next; admits(next, ask); next = next->next) range.size += next->range.size;
-    return visit(free, range);
+    return is_usable(*free, ask.own) || !is_waitable(*free, ask.own) || give(free);
   });
 }
 

@@ -15,18 +15,27 @@ namespace vpmm::pool {
 
 // One request, with the bounds that hold for it now. Bytes.
 struct Ask {
-  Bytes size = 0;                       // whole pages
-  Bytes alignment = 0;                  // at least a page's
+  Bytes size = 0;                       // whole grains
+  Bytes alignment = 0;                  // at least a grain's
   std::optional<time::TimelineId> own;  // none: any-stream or capturing, only complete memory will do
   bool takes_waiting = false;           // what other streams still use, too, behind waits of the caller's stream
-  Bytes slack = 0;                      // most that the allocation may be larger than the request
+  bool own_first = false;               // Note [Own memory first]
   Bytes growth_room = 0;                // most new memory
   Bytes early_growth = 0;               // of it, although idle chunks could be moved
+  Bytes chunk = 0;                      // of new memory
   bool in_one_chunk = false;            // one chunk of just that size
+
+  region::RegionIndex::First first() const {
+    return own_first ? region::RegionIndex::First::own : region::RegionIndex::First::smaller;
+  }
 };
 
-// Reads only. A stretch is a maximal run of neighbouring free regions all of which the caller may use: what one caller
-// may use is one range to it, wherever stamps divide it.
+// Note [Own memory first]
+// What is pending on a stream serves that stream only, until it is complete; what is complete serves everybody. So
+// where several streams place memory, each uses up its own first. Otherwise it takes complete memory that fits better,
+// which others then miss while memory that nobody else can use lies idle.
+
+// Reads only.
 struct View {
   const region::RegionIndex& index;
   const vm::ChunkTable& chunks;
@@ -43,10 +52,9 @@ struct View {
     return region != nullptr && region->state == region::RegionState::free &&
            (is_usable(*region, ask.own) || (ask.takes_waiting && is_waitable(*region, ask.own)));
   }
-  // Visits stretches, by the age of one of their regions, as their first region and their range; `visit` returns false
-  // to stop.
-  void for_each_stretch(const Ask& ask, FunctionRef<bool(region::Region* first, AddressRange range)> visit) const
-      VPMM_REQUIRES(pool_lock);
+  // Visits the free regions that the caller may use and in which a chunk may lie, in the order in which they give
+  // theirs: those that need no wait first. `visit` returns false to stop.
+  void for_each_giving(const Ask& ask, FunctionRef<bool(region::Region*)> visit) const VPMM_REQUIRES(pool_lock);
   // The parts of free regions that lie in `range`, which begins in `first` or behind it.
   Vector<Part> parts_of(region::Region* first, AddressRange range) const VPMM_REQUIRES(pool_lock);
   // The parts of `stamp` that a stream of timeline `own` must wait for, added to `waits`.

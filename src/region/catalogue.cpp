@@ -263,15 +263,25 @@ void Catalogue::visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* beh
 // --- looking ---
 
 // Nearly always the addresses have the alignment anyway, and the smallest region that is large enough is the answer.
-Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
+Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, bool own_first) const {
   const TimelineFile* const file = own ? find(*own) : nullptr;
   const SizeIndex& pending = file == nullptr ? no_sizes_ : file->single_by_size;
+  if (own_first) {
+    const Fit fit = pending.first_fit(size, alignment);
+    return fit.region != nullptr ? fit.region : complete_by_size_.first_fit(size, alignment).region;
+  }
   const Fit smallest = smaller(complete_by_size_.at_least(size), pending.at_least(size));
   if (is_fit(smallest, size, alignment)) return smallest.region;
   return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
 }
 
-void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const {
+void Catalogue::for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const {
+  for (SizeIndex::Ascent holes(holes_, size); holes.region() != nullptr; holes.next())
+    if (!visit(holes.region())) return;
+}
+
+void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, bool own_first,
+                             FunctionRef<bool(Region*)> visit) const {
   const TimelineFile* const file = own ? find(*own) : nullptr;
   SizeIndex::Ascent complete(complete_by_size_, size);
   SizeIndex::Ascent pending(file == nullptr ? no_sizes_ : file->single_by_size, size);
@@ -279,7 +289,7 @@ void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, Fu
     Region* const a = complete.region();
     Region* const b = pending.region();
     if (a == nullptr && b == nullptr) return;
-    const bool is_a = b == nullptr || (a != nullptr && std::pair(a->range.size, a->range.begin) <
+    const bool is_a = b == nullptr || (a != nullptr && !own_first && std::pair(a->range.size, a->range.begin) <
                                                            std::pair(b->range.size, b->range.begin));
     if (!visit(is_a ? a : b)) return;
     (is_a ? complete : pending).next();

@@ -12,7 +12,7 @@
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "region/ordered_list.hpp"
-#include "region/page_unit.hpp"
+#include "base/page_unit.hpp"
 #include "region/region.hpp"
 #include "region/reservation.hpp"
 #include "region/size_index.hpp"
@@ -83,8 +83,10 @@ class Catalogue {
   void remove_junction(Reservation& reservation, DevicePtr border);
 
   Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
-  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
-  void for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const;
+  void for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const;
+  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, bool own_first) const;
+  void for_each_fit(Bytes size, std::optional<time::TimelineId> own, bool own_first,
+                    FunctionRef<bool(Region*)> visit) const;
   // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
 

@@ -182,6 +182,10 @@ Region* RegionIndex::smallest_hole(Bytes size, Bytes alignment) const {
   return private_->catalogue.smallest_hole(size, alignment);
 }
 
+void RegionIndex::for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const {
+  private_->catalogue.for_each_hole(size, visit);
+}
+
 Region* RegionIndex::hole_around(DevicePtr p) const {
   const Reservation* const r = private_->find_reservation(p);
   Region* region = r == nullptr ? nullptr : r->first;
@@ -198,13 +202,13 @@ Region* RegionIndex::allocated_around(DevicePtr p) const {
   return owner != nullptr && owner->range.contains(p) ? owner : nullptr;
 }
 
-Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
-  return private_->catalogue.best_fit(size, alignment, own);
+Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, First first) const {
+  return private_->catalogue.best_fit(size, alignment, own, first == First::own);
 }
 
-void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own,
+void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own, First first,
                                FunctionRef<bool(Region*)> visit) const {
-  private_->catalogue.for_each_fit(size, own, visit);
+  private_->catalogue.for_each_fit(size, own, first == First::own, visit);
 }
 
 void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const {

@@ -47,18 +47,25 @@ class RegionIndex {
   void remove_reservation(AddressRange range);
   // Smallest hole in which `size` bytes at `alignment` fit; lowest address among equals.
   Region* smallest_hole(Bytes size, Bytes alignment) const;
+  // Visits holes of at least `size` bytes in ascending order of size; `visit` returns false to stop and must not change
+  // the index.
+  void for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const;
   // The hole around `p`, in as many steps as there are regions in its reservation; null: there is none.
   Region* hole_around(DevicePtr p) const;
 
   // --- looking ---
   // The allocated region around `p`, as fast as its reservation is found among the others; null when there is none.
   Region* allocated_around(DevicePtr p) const;
+  // Which of two regions comes first that `own` may use: the smaller one, whatever it is, or those that are pending on
+  // `own`, so that nobody else may use them yet, before all that are complete.
+  enum class First { smaller, own };
   // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
   // those single-part on `own`. Among equals the lowest address.
-  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
+  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, First first = First::smaller) const;
   // Visits the regions among which best_fit() chooses (whatever alignment), in ascending order of size, the lowest of
   // each size first; `visit` returns false to stop and must not change the index.
-  void for_each_fit(Bytes size, std::optional<time::TimelineId> own, FunctionRef<bool(Region*)> visit) const;
+  void for_each_fit(Bytes size, std::optional<time::TimelineId> own, First first,
+                    FunctionRef<bool(Region*)> visit) const;
   // Where an aligned allocation of `size` would start in `region`; none if it does not fit.
   static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment) {
     return region::aligned_start(region.range, size, alignment);

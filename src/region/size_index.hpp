@@ -11,7 +11,7 @@
 
 #include "base/host_memory.hpp"
 #include "region/address_heap.hpp"
-#include "region/page_unit.hpp"
+#include "base/page_unit.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::region {

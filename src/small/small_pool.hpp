@@ -14,7 +14,7 @@
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "pool/pool.hpp"
-#include "region/page_unit.hpp"
+#include "base/page_unit.hpp"
 #include "small/allocation.hpp"
 #include "small/cut_pages.hpp"
 #include "small/ledger.hpp"
@@ -265,7 +265,7 @@ class SmallPool {
   driver::Driver& driver_;
   driver::MemoryObserver* const observer_;
   const Serving serving_;
-  const region::PageUnit page_unit_;
+  const PageUnit page_unit_;
   Pagemap pagemap_;  // read without a lock, so that nothing that changes stands on its lines
   alignas(kCacheLine) Ledger ledger_;
   CutPages cut_pages_;

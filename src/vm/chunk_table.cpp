@@ -2,7 +2,7 @@
 #include "vm/chunk_table.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <new>
 
 #include "base/check.hpp"
 #include "base/function_ref.hpp"
@@ -11,14 +11,42 @@
 
 namespace vpmm::vm {
 
+namespace {
+
+Bytes trapped_in(const Chunk& chunk) { return chunk.partly_used == 0 ? 0 : chunk.size - chunk.partly_used; }
+
+}  // namespace
+
+void ChunkTable::cover(AddressRange reservation) {
+  tables_.reserve(tables_.size() + 1);
+  void* const memory = std::calloc(unit_.pages(reservation.size), sizeof(Mapping));
+  if (memory == nullptr) throw std::bad_alloc();
+  tables_.push_back({reservation, std::unique_ptr<Mapping[], Free>(static_cast<Mapping*>(memory))});
+}
+
+// Reservations are large, so there are few, and nearly always one.
+Mapping* ChunkTable::page_of(DevicePtr p) const {
+  for (const Table& table : tables_) {
+    const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
+    if (offset < table.range.size) return &table.pages[unit_.pages(offset)];
+  }
+  return nullptr;
+}
+
+Mapping ChunkTable::around(DevicePtr p) const {
+  const Mapping* const page = page_of(p);
+  return page == nullptr ? Mapping{} : *page;
+}
+
+void ChunkTable::set(AddressRange range, const Mapping& mapping) {
+  Mapping* const first = page_of(range.begin);
+  VPMM_CHECK(first != nullptr, "a chunk mapped where nothing is reserved");
+  std::fill_n(first, unit_.pages(range.size), mapping);
+}
+
 void ChunkTable::provide(std::size_t count) {
-  const auto make_room = [count](auto& table) {
-    const auto room = static_cast<std::size_t>(static_cast<float>(table.bucket_count()) * table.max_load_factor());
-    if (table.size() + count > room) table.reserve(std::max(2 * room, table.size() + count));
-  };
-  make_room(chunks_);
-  make_room(by_begin_);
-  make_room(by_end_);
+  const auto room = static_cast<std::size_t>(static_cast<float>(chunks_.bucket_count()) * chunks_.max_load_factor());
+  if (chunks_.size() + count > room) chunks_.reserve(std::max(2 * room, chunks_.size() + count));
 }
 
 Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
@@ -32,21 +60,17 @@ Chunk* ChunkTable::add(driver::ChunkHandle handle, Bytes size) {
 }
 
 void ChunkTable::map(Chunk* chunk, DevicePtr at) {
-  const auto [mapping, is_new] = mappings_.emplace(at, chunk);
-  VPMM_CHECK(is_new, "two chunks mapped at one address");
-  by_begin_.emplace(to_integer(at), mapping);
-  by_end_.emplace(to_integer(at + chunk->size), mapping);
+  VPMM_CHECK(around(at).chunk == nullptr, "two chunks mapped at one address");
+  set({at, chunk->size}, {at, chunk});
   ++chunk->mappings;
+  ++mapping_count_;
 }
 
 void ChunkTable::unmap(AddressRange range) {
-  auto mapping = mappings_.lower_bound(range.begin);
-  while (mapping != mappings_.end() && mapping->first < range.end()) {
-    Chunk* chunk = mapping->second;
-    VPMM_CHECK(mapping->first + chunk->size <= range.end(), "part of a mapping forgotten");
-    by_begin_.erase(to_integer(mapping->first));
-    by_end_.erase(to_integer(mapping->first + chunk->size));
-    mapping = mappings_.erase(mapping);
+  for (const Mapping& mapping : inside(range)) {
+    Chunk* const chunk = mapping.chunk;
+    set(mapping.range(), {});
+    --mapping_count_;
     --chunk->mappings;
     if (chunk->mappings == 0 && !chunk->handle_held) forget(chunk);
   }
@@ -62,28 +86,49 @@ void ChunkTable::forget(Chunk* chunk) {
   chunks_.erase(chunk);
 }
 
-ChunkTable::Mappings::const_iterator ChunkTable::from(DevicePtr p) const {
-  const auto begins = by_begin_.find(to_integer(p));
-  return begins != by_begin_.end() ? Mappings::const_iterator(begins->second) : mappings_.lower_bound(p);
+void ChunkTable::change_use(AddressRange range, void (ChunkTable::*change)(Chunk&, Bytes)) {
+  const Mapping first = around(range.begin);
+  if (first.end() >= range.end()) {
+    if (range != first.range()) (this->*change)(*first.chunk, range.size);
+    return;
+  }
+  if (first.at < range.begin) (this->*change)(*first.chunk, first.end() - range.begin);
+  const Mapping last = around(range.end() - 1);
+  if (last.end() > range.end()) (this->*change)(*last.chunk, range.end() - last.at);
 }
 
-ChunkTable::Mappings::const_iterator ChunkTable::up_to(DevicePtr p) const {
-  const auto ends = by_end_.find(to_integer(p));
-  return ends != by_end_.end() ? std::next(Mappings::const_iterator(ends->second)) : mappings_.lower_bound(p);
+void ChunkTable::more(Chunk& chunk, Bytes bytes) {
+  trapped_bytes_ -= trapped_in(chunk);
+  chunk.partly_used += bytes;
+  trapped_bytes_ += trapped_in(chunk);
+}
+
+void ChunkTable::less(Chunk& chunk, Bytes bytes) {
+  trapped_bytes_ -= trapped_in(chunk);
+  chunk.partly_used -= bytes;
+  trapped_bytes_ += trapped_in(chunk);
+}
+
+DevicePtr ChunkTable::first_border(DevicePtr p) const {
+  const Mapping mapping = around(p);
+  return mapping.chunk == nullptr || mapping.at == p ? p : mapping.end();
+}
+
+DevicePtr ChunkTable::last_border(DevicePtr p) const {
+  const Mapping mapping = around(p - 1);
+  return mapping.end() == p ? p : mapping.at;
 }
 
 void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
-  for (auto mapping = from(range.begin); mapping != mappings_.end(); ++mapping) {
-    if (mapping->first + mapping->second->size > range.end()) return;
-    if (!visit({mapping->first, mapping->second})) return;
-  }
-}
-
-void ChunkTable::for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
-  for (auto mapping = up_to(range.end()); mapping != mappings_.begin();) {
-    --mapping;
-    if (mapping->first + mapping->second->size > range.end()) continue;
-    if (mapping->first < range.begin || !visit({mapping->first, mapping->second})) return;
+  if (range.empty()) return;
+  for (DevicePtr p = first_border(range.begin); p < range.end();) {
+    const Mapping mapping = around(p);
+    if (mapping.chunk == nullptr) {
+      p = p + unit_.bytes();
+      continue;
+    }
+    if (mapping.end() > range.end() || !visit(mapping)) return;
+    p = mapping.end();
   }
 }
 
@@ -97,37 +142,31 @@ Vector<Mapping> ChunkTable::inside(AddressRange range) const {
 }
 
 void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const {
-  auto mapping = mappings_.upper_bound(range.begin);
-  if (mapping != mappings_.begin()) --mapping;
-  for (; mapping != mappings_.end() && mapping->first < range.end(); ++mapping)
-    if (mapping->first + mapping->second->size > range.begin) visit({mapping->first, mapping->second});
+  for (DevicePtr p = range.begin; p < range.end();) {
+    const Mapping mapping = around(p);
+    if (mapping.chunk != nullptr) visit(mapping);
+    p = mapping.chunk != nullptr ? mapping.end() : p + unit_.bytes();
+  }
 }
 
 void ChunkTable::for_each_chunk(FunctionRef<void(Chunk&)> visit) const {
   for (const auto& [key, chunk] : chunks_) visit(*chunk);
 }
 
-void ChunkTable::for_each_mapping(FunctionRef<void(const Mapping&)> visit) const {
-  for (const auto& [at, chunk] : mappings_) visit({at, chunk});
-}
-
 std::string ChunkTable::validate() const {
   Bytes bytes = 0;
+  Bytes trapped = 0;
   std::uint64_t mapped = 0;
   for (const auto& [key, chunk] : chunks_) {
     bytes += chunk->size;
     mapped += chunk->mappings;
+    trapped += trapped_in(*chunk);
+    if (chunk->partly_used > chunk->size) return "more of a chunk is used than it has";
     if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
   }
   if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
-  if (by_begin_.size() != mappings_.size() || by_end_.size() != mappings_.size())
-    return "a mapping is not found by where it begins, or ends";
-  if (mapped != mappings_.size()) return message_of("{} mappings, chunks say {}", mappings_.size(), mapped);
-  DevicePtr reached{};
-  for (const auto& [at, chunk] : mappings_) {
-    if (at < reached) return message_of("mappings overlap at {:#x}", to_integer(at));
-    reached = at + chunk->size;
-  }
+  if (trapped != trapped_bytes_) return message_of("{} bytes are trapped, {} counted", trapped, trapped_bytes_);
+  if (mapped != mapping_count_) return message_of("{} mappings, chunks say {}", mapping_count_, mapped);
   return {};
 }
 

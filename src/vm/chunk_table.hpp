@@ -1,7 +1,8 @@
-// vm: which chunks exist and where each is mapped.
+// vm: which chunks exist, where each is mapped, and how much of each is used.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
+#include "base/page_unit.hpp"
 #include "driver/types.hpp"
 
 namespace vpmm::vm {
@@ -21,19 +23,32 @@ struct Chunk : FromHostMemory {
   bool handle_held = true;     // false: released, alive only through its mappings
   DevicePtr place{};           // its mapping that counts, others are zombies; null: none of them
   DevicePtr left{};            // the mapping that counted before; null: it is new
+  Bytes partly_used = 0;       // by allocations that do not have all of it
 };
 
 // A chunk at an address. Mappings are whole chunks and never overlap.
 struct Mapping {
   DevicePtr at{};
-  Chunk* chunk = nullptr;
+  Chunk* chunk = nullptr;  // null: nothing is mapped there
   AddressRange range() const { return {at, chunk->size}; }
+  DevicePtr end() const { return at + chunk->size; }
 };
 
 // Pure bookkeeping.
-// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings.
+//
+// Note [Trapped memory]
+// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. What is idle of such a chunk
+// serves requests that fit there, but it cannot move: it is trapped. Only the chunks at the two ends of an allocation
+// can be used in part, so these two are all that an allocation or a free looks at.
+//
+// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings;
+// trapped_bytes() is the sum over the chunks that are used in part of what is not used of them.
 class ChunkTable {
  public:
+  explicit ChunkTable(Bytes page_size) : unit_(page_size) {}
+
+  // Whole pages of address space in which chunks may be mapped from now on. Throws std::bad_alloc.
+  void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock);
   // Makes room for so many more, so that adding them moves nothing.
   void provide(std::size_t count) VPMM_REQUIRES(pool_lock);
   Chunk* add(driver::ChunkHandle handle, Bytes size) VPMM_REQUIRES(pool_lock);
@@ -44,38 +59,53 @@ class ChunkTable {
   // The handle was given back to the driver; the chunk goes when no mapping is left.
   void handle_released(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
+  // `range`, all of it mapped, becomes one allocation, or is one no longer. Note [Trapped memory]
+  void begin_use(AddressRange range) VPMM_REQUIRES(pool_lock) { change_use(range, &ChunkTable::more); }
+  void end_use(AddressRange range) VPMM_REQUIRES(pool_lock) { change_use(range, &ChunkTable::less); }
+  Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return trapped_bytes_; }
+
+  // The mapping around `p`.
+  Mapping around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  // Where the first whole mapping at or behind `p` begins, and where the last one at or before `p` ends. Requires: the
+  // byte at `p`, or before it, is mapped.
+  DevicePtr first_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  DevicePtr last_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // The whole mappings that lie inside `range`, by address.
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
   // Visits them in order until `visit` returns false.
   void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
-  // The same from the last to the first.
-  void for_each_inside_backwards(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
-      VPMM_REQUIRES(pool_lock);
   // Visits every mapping that overlaps `range`, by address.
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
 
   Bytes chunk_bytes() const VPMM_REQUIRES(pool_lock) { return chunk_bytes_; }
   std::uint64_t chunk_count() const VPMM_REQUIRES(pool_lock) { return chunks_.size(); }
-  std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) { return mappings_.size(); }
+  std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) { return mapping_count_; }
   void for_each_chunk(FunctionRef<void(Chunk&)> visit) const VPMM_REQUIRES(pool_lock);
-  void for_each_mapping(FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
+  // An entry a page, zero by calloc: those never written cost address space only, no memory.
+  struct Free {
+    void operator()(Mapping* pages) const { std::free(pages); }
+  };
+  struct Table {
+    AddressRange range;
+    std::unique_ptr<Mapping[], Free> pages;
+  };
+
+  Mapping* page_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  void set(AddressRange range, const Mapping& mapping) VPMM_REQUIRES(pool_lock);
   void forget(Chunk* chunk) VPMM_REQUIRES(pool_lock);
+  void change_use(AddressRange range, void (ChunkTable::*change)(Chunk&, Bytes)) VPMM_REQUIRES(pool_lock);
+  void more(Chunk& chunk, Bytes bytes) VPMM_REQUIRES(pool_lock);
+  void less(Chunk& chunk, Bytes bytes) VPMM_REQUIRES(pool_lock);
 
-  using Mappings = Map<DevicePtr, Chunk*>;
-  using Places = HashMap<std::uint64_t, Mappings::iterator>;
-  // The first mapping at or behind `p`, and the first behind those that lie before `p`: at once where one begins or
-  // ends there, as at the ends of regions.
-  Mappings::const_iterator from(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  Mappings::const_iterator up_to(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-
+  PageUnit unit_;
+  Vector<Table> tables_ VPMM_GUARDED_BY(pool_lock);
   HashMap<const Chunk*, std::unique_ptr<Chunk>> chunks_ VPMM_GUARDED_BY(pool_lock);
-  Mappings mappings_ VPMM_GUARDED_BY(pool_lock);
-  Places by_begin_ VPMM_GUARDED_BY(pool_lock);  // all of them
-  Places by_end_ VPMM_GUARDED_BY(pool_lock);    // likewise
+  std::uint64_t mapping_count_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes chunk_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes trapped_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::vm

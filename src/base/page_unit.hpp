@@ -1,4 +1,4 @@
-// region: from bytes to pages, by a shift wherever the page is a power of two.
+// base: from bytes to pages, by a shift wherever the page is a power of two.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 #include "base/bytes.hpp"
 
-namespace vpmm::region {
+namespace vpmm {
 
 class PageUnit {
  public:
@@ -26,4 +26,4 @@ class PageUnit {
   std::uint8_t shift_;
 };
 
-}  // namespace vpmm::region
+}  // namespace vpmm
