@@ -72,6 +72,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
+    if (is_first) device_.small->give_back_before(job.caller, job.request.size);
     pool.set_cached_bytes(device_.small->cached_bytes());
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);

@@ -16,7 +16,7 @@ namespace vpmm::small {
 
 // Larger allocations do not stay cached: in the pool they become one with their neighbours, for any size and stream.
 // With 16 or 32 a replay holds a little less memory and takes an eighth or a sixth longer in the driver.
-constexpr std::uint64_t kMostPages = 8;
+constexpr std::uint64_t kMostPages = 4;
 
 // Such an allocation, and the number of its free.
 struct Cached {

@@ -113,6 +113,12 @@ Bytes SmallPool::cached_bytes() const {
   return bytes;
 }
 
+void SmallPool::give_back_before(const Caller& caller, Bytes size) {
+  if (size <= kMostPages * page_size()) return;
+  while (flush_one(caller, page_size())) {
+  }
+}
+
 bool SmallPool::flush_one(const Caller& caller, Bytes size) {
   if (caller.timeline == nullptr) return false;
   StreamCache& cache = cache_of(*caller.timeline);

@@ -165,6 +165,9 @@ class SmallPool {
   // for parts of pages.
   bool flush_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool flush_for_parts(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // What the caller's stream keeps of whole pages comes back before a request that no cache serves: what is cached is
+  // missing where the best fit is looked for, so larger ranges would be cut instead.
+  void give_back_before(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
   // One allocation of whole pages of the caller's own that is large enough, if it keeps one: the rest stays cached.
   bool flush_one(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
   // The same of another stream's, which is known to be done with it, or whole pages that it cut; more than one where
