@@ -95,7 +95,7 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (device_.config.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
   pool::Pool& pool = *device_.pool;
-  const Bytes natural = pool.page_alignment();
+  const Bytes natural = pool.grain_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   Request request;
   request.bytes = bytes;
@@ -107,7 +107,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!router_.has_preallocated() || recorder_.wants_all_calls() || !promise.is_kept()) return {};
   const pool::Caller caller;
   allocations_.provide();  // it may throw, so before anything is taken
-  const std::optional<pool::Placed> found = pool.find({bytes, round_up(bytes, pool.page_size()), natural}, caller);
+  const std::optional<pool::Placed> found = pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {

@@ -61,11 +61,11 @@ Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& requ
 }
 
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
-  const Bytes page = device_.pool->page_size();
-  const Bytes natural = device_.pool->page_alignment();
   VPMM_TRY(check_alignment(request.alignment));
-  const pool::PageRequest pages{request.bytes, round_up(request.bytes, page), std::max(request.alignment, natural),
-                                request.one_chunk};
+  const Bytes natural = request.one_chunk ? device_.pool->page_alignment() : device_.pool->grain_alignment();
+  const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
+                                       : device_.small->size_of_pages(request.bytes);
+  const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), request.one_chunk};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {

@@ -16,6 +16,17 @@ constexpr Bytes kLeastRequestShare = 64;
 constexpr Bytes kRoomShare = 512;
 constexpr Bytes kLeastChunk = 8 * kMiB;
 constexpr Bytes kChunkShare = 256;
+// At least this part of a page, so that few sizes are told apart.
+constexpr Bytes kLeastGrain = 64 * kKiB;
+constexpr Bytes kGrainShare = 32;
+
+// Note [Grain]
+// Chunks and mappings are whole pages, but an allocation begins and ends at whole grains. Where pages have no power of
+// two, the addresses at which one begins have no alignment, so there the grain is the page.
+Bytes grain_of(Bytes page_size) {
+  return is_power_of_two(page_size) && page_size > kLeastGrain ? std::max(kLeastGrain, page_size / kGrainShare)
+                                                               : page_size;
+}
 
 }  // namespace
 
@@ -55,6 +66,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
     return tuning;
   }
   tuning.chunk_max = std::bit_floor(std::max<Bytes>(config.chunk_max / page_size, 1)) * page_size;
+  tuning.grain = grain_of(page_size);
   tuning.chunk_least = kLeastChunk;
   tuning.chunk_share = kChunkShare;
   tuning.name = "adaptive";

@@ -114,7 +114,7 @@ Bytes SmallPool::cached_bytes() const {
 }
 
 void SmallPool::give_back_before(const Caller& caller, Bytes size) {
-  if (size <= kMostPages * page_size()) return;
+  if (size <= page_sizes_.most()) return;
   while (flush_one(caller, page_size())) {
   }
 }
@@ -125,9 +125,10 @@ bool SmallPool::flush_one(const Caller& caller, Bytes size) {
   Cached cached;
   {
     const CacheGuard guard(cache);
-    const std::optional<std::uint64_t> pages = cache.pages.least_from(size / page_size());
-    if (!pages) return false;
-    cached = cache.pages.take_last(*pages);
+    const std::optional<std::uint64_t> least = page_sizes_.least_from(size);
+    const std::optional<std::uint64_t> found = least ? cache.pages.least_from(*least) : std::nullopt;
+    if (!found) return false;
+    cached = cache.pages.take_last(*found);
     leave_cache(cache, cached);
     ledger_.note(cache);
   }
@@ -164,17 +165,18 @@ bool SmallPool::steal(const Caller& caller, Bytes size) {
 
 // Of the least size that is large enough, those that the stream is done with, the oldest first: one, and half of the
 // others if `with_half`.
-Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, std::uint64_t at_least, std::uint64_t complete,
+Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, Bytes at_least, std::uint64_t complete,
                                               bool with_half) {
   const CacheGuard guard(cache);
-  std::optional<std::uint64_t> pages = cache.pages.least_from(at_least);
-  while (pages && cache.pages.of(*pages).front().number > complete) pages = cache.pages.least_from(*pages + 1);
-  if (!pages) return {};
-  const CachedList& cached = cache.pages.of(*pages);
+  const std::optional<std::uint64_t> least = page_sizes_.least_from(at_least);
+  std::optional<std::uint64_t> size = least ? cache.pages.least_from(*least) : std::nullopt;
+  while (size && cache.pages.of(*size).front().number > complete) size = cache.pages.least_from(*size + 1);
+  if (!size) return {};
+  const CachedList& cached = cache.pages.of(*size);
   const std::size_t most = with_half ? 1 + (cached.size() - 1) / 2 : 1;
   std::size_t count = 1;
   while (count < most && cached[count].number <= complete) ++count;
-  Vector<Cached> taken = cache.pages.take_first(*pages, count);
+  Vector<Cached> taken = cache.pages.take_first(*size, count);
   for (const Cached& each : taken) leave_cache(cache, each);
   ledger_.note(cache);
   return taken;
@@ -182,20 +184,20 @@ Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, std::uint64_t 
 
 bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size, const Caller& caller) {
   StreamCache* const own = caller.own() ? &cache_of(*caller.timeline) : nullptr;
-  const Vector<Cached> taken = take_complete_pages(cache, size / page_size(), complete, own != nullptr);
+  const Vector<Cached> taken = take_complete_pages(cache, size, complete, own != nullptr);
   if (taken.empty()) return false;
   pool_.deallocate(taken.front().region, {});
   const auto others = std::span(taken).subspan(1);
   for (const Cached& other : others) {
-    const Bytes bytes = round_up(other.region->owner.requested, page_size());
-    pool_.pass_on(other.region, {bytes, bytes, pool_.page_alignment()}, caller);
+    const Bytes bytes = other.region->range.size;
+    pool_.pass_on(other.region, {bytes, bytes, pool_.grain_alignment()}, caller);
   }
   if (others.empty()) return true;
   const CacheGuard guard(*own);
   for (const Cached& other : others) {
     const Bytes bytes = other.region->owner.requested;
     own->tally.index_begins(bytes, other.region->range.size);
-    own->put_pages(other.region, bytes / page_size(), 0);
+    own->put_pages(other.region, page_sizes_.number_of(bytes), 0);
     enter(*other.region, bytes, *own);
   }
   ledger_.note(*own);

@@ -37,6 +37,7 @@ SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& 
       observer_(driver.memory_observer()),
       serving_(serving),
       page_unit_(pool.page_size()),
+      page_sizes_(pool.page_size(), pool.grain()),
       pagemap_(pool.page_size()),
       ledger_(pool),
       cut_pages_(pool, timelines, pagemap_, ledger_),

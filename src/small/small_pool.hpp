@@ -75,10 +75,12 @@ class SmallPool {
     Stream stream;  // none: any-stream
   };
   bool may_be_cached(Bytes bytes, Bytes alignment) const {
-    return bytes <= kMostPages * page_unit_.bytes() && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
+    return bytes <= page_sizes_.most() && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
   }
-  // What a request takes that a cache serves. Whole pages may have a little more. Requires: may_be_cached().
+  // What a request takes of the pool's memory.
   Bytes taken_for(Bytes bytes) const;
+  // The same for a request of a page and more, or that is to be served as one.
+  Bytes size_of_pages(Bytes bytes) const { return page_sizes_.rounded(bytes); }
   // What the cache has; null: nothing, or the stream is asked to come to the pool's lock. Requires: may_be_cached().
   DevicePtr try_allocate(const Client& client, Bytes bytes);
   // Into the cache, if it is a live allocation of that very stream. Where an event is due it is in the cache, too, and
@@ -244,7 +246,7 @@ class SmallPool {
   // `number`: of the free that ended it; 0: it is complete.
   void set_free(const Allocation& ended, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock);
   bool flush_for(const pool::Caller& caller, Bytes worth) VPMM_REQUIRES(pool_lock);
-  Vector<Cached> take_complete_pages(StreamCache& cache, std::uint64_t at_least, std::uint64_t complete, bool with_half)
+  Vector<Cached> take_complete_pages(StreamCache& cache, Bytes at_least, std::uint64_t complete, bool with_half)
       VPMM_REQUIRES(pool_lock);
   bool steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
@@ -269,6 +271,7 @@ class SmallPool {
   driver::MemoryObserver* const observer_;
   const Serving serving_;
   const PageUnit page_unit_;
+  const PageSizes page_sizes_;
   Pagemap pagemap_;  // read without a lock, so that nothing that changes stands on its lines
   alignas(kCacheLine) Ledger ledger_;
   CutPages cut_pages_;

@@ -87,14 +87,14 @@ bool CutPages::is_cut(const Segment& segment) const {
 
 std::string SmallPool::validate_pages(const StreamCache& cache) const {
   Bytes sum = 0;
-  for (std::uint64_t pages = 0; pages <= kMostPages; ++pages) {
-    const bool is_marked = cache.pages.least_from(pages) == pages;
-    if (is_marked == cache.pages.of(pages).empty()) return "a size of cached regions is marked wrongly";
-    for (const auto& [region, number] : cache.pages.of(pages)) {
+  for (std::uint64_t size = 0; size < PageSizes::kCount; ++size) {
+    const bool is_marked = cache.pages.least_from(size) == size;
+    if (is_marked == cache.pages.of(size).empty()) return "a size of cached regions is marked wrongly";
+    for (const auto& [region, number] : cache.pages.of(size)) {
       sum += region->range.size;
       if (holder_of(*region) != &cache) return "a cached region names another holder";
       if (region->state != region::RegionState::allocated) return "a cached region is not allocated";
-      if (page_unit_.pages_up(region->owner.requested) != pages)
+      if (page_sizes_.number_of(region->range.size) != size)
         return "a cached region stands among others of another size";
     }
   }

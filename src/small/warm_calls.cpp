@@ -11,7 +11,7 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
   switch (server_of(bytes, 0)) {
     case Server::blocks: return kShapes[small::slab_class(bytes)].block;
     case Server::spans: return span_units(bytes) * kUnit;
-    default: return page_unit_.pages_up(bytes) * page_unit_.bytes();
+    default: return page_sizes_.rounded(bytes);
   }
 }
 
@@ -28,8 +28,8 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
     }
     case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
     case Server::pages: {
-      const std::uint64_t pages = page_unit_.pages_up(bytes);
-      region::Region* const region = pages > kMostPages || !serving_.caches_pages ? nullptr : cache.take_pages(pages);
+      if (bytes > page_sizes_.most() || !serving_.caches_pages) return {};
+      region::Region* const region = cache.take_pages(page_sizes_.number_of(page_sizes_.rounded(bytes)));
       if (region == nullptr) return {};
       taken = region->range;
       region->asked = bytes;
@@ -102,16 +102,16 @@ SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& en
                                       DevicePtr ptr, const Stream& stream) {
   // Listed pages leave their entry under the lock of its cache, so a call that came too late finds another content.
   if (entry.content() != Content(&region) || entry.cache() != &cache) return Freed::no;
-  const std::uint64_t pages = page_unit_.pages_up(region.owner.requested);
-  if (pages > kMostPages || !serving_.caches_pages) return Freed::no;
+  if (region.range.size > page_sizes_.most() || !serving_.caches_pages) return Freed::no;
+  const std::uint64_t size = page_sizes_.number_of(region.range.size);
   if (region.range.begin != ptr || holder_of(region) != nullptr || region.owner.timeline != cache.timeline ||
       !region.owner.other_uses.empty() || region.owner.capture != 0)
     return Freed::no;
   if (caches_.are_bounded() && cache.is_beyond(region.range.size)) return Freed::no;
-  if (!cache.pages.provide(pages)) return Freed::no;
+  if (!cache.pages.provide(size)) return Freed::no;
   const Freed freed = note_free(cache, region.range, stream);
   cache.tally.end(region.asked, region.range.size);
-  cache.put_pages(&region, pages, cache.next_number.of_a_free());
+  cache.put_pages(&region, size, cache.next_number.of_a_free());
   return freed;
 }
 
