@@ -110,6 +110,7 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
   ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.free(held));
   ask.in_one_chunk = request.in_one_chunk;
+  ask.goes_low = request.goes_low;
   return ask;
 }
 

@@ -35,6 +35,7 @@ struct PageRequest {
   Bytes requested = 0;        // as the user said
   Bytes size = 0;             // at least a page, rounded to whole grains
   Bytes alignment = 0;        // at least Pool::grain_alignment()
+  bool goes_low = false;      // Note [Shared pages go low]
   bool in_one_chunk = false;  // one physical chunk of just that size, which nothing else uses
 };
 

@@ -41,7 +41,7 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
   const auto left_whole = [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     return whole_chunks(view.chunks, free.begin, begin) + whole_chunks(view.chunks, begin + ask.size, free.end());
   };
-  const bool is_front = back == *front || left_whole(*front) >= left_whole(back);
+  const bool is_front = ask.goes_low || back == *front || left_whole(*front) >= left_whole(back);
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
@@ -51,8 +51,13 @@ Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VP
   return plan;
 }
 
+// Note [Shared pages go low]
+// Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
+// at the lowest addresses there are, out of the way of larger requests.
+
 // The smallest that is large enough; of regions behind waits, all are looked at.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  if (ask.goes_low && !ask.takes_waiting) return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
   if (!ask.takes_waiting) return view.index.best_fit(ask.size, ask.alignment, ask.own, ask.first());
   Region* best = nullptr;
   view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {

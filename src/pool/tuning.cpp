@@ -9,7 +9,7 @@ namespace vpmm::pool {
 namespace {
 
 // A chunk is at least this part of the request: that bounds how many calls one request makes.
-constexpr Bytes kRequestShare = 16;
+constexpr Bytes kRequestShare = 32;
 // And at least this part of it where the GPU is nearly full.
 constexpr Bytes kLeastRequestShare = 64;
 // A chunk is at most this part of what the GPU has left: where memory is scarce, little is trapped.

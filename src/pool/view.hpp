@@ -23,6 +23,7 @@ struct Ask {
   Bytes growth_room = 0;                // most new memory
   Bytes early_growth = 0;               // of it, although idle chunks could be moved
   Bytes chunk = 0;                      // of new memory
+  bool goes_low = false;                // Note [Shared pages go low]
   bool in_one_chunk = false;            // one chunk of just that size
 
   region::RegionIndex::First first() const {

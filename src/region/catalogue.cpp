@@ -275,6 +275,15 @@ Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::Tim
   return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
 }
 
+Region* Catalogue::lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
+  const TimelineFile* const file = own ? find(*own) : nullptr;
+  const Fit complete = complete_by_size_.lowest_fit(size, alignment);
+  const Fit pending = file == nullptr ? Fit{} : file->single_by_size.lowest_fit(size, alignment);
+  if (complete.region == nullptr || pending.region == nullptr)
+    return complete.region == nullptr ? pending.region : complete.region;
+  return complete.begin < pending.begin ? complete.region : pending.region;
+}
+
 void Catalogue::for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const {
   for (SizeIndex::Ascent holes(holes_, size); holes.region() != nullptr; holes.next())
     if (!visit(holes.region())) return;

@@ -85,6 +85,7 @@ class Catalogue {
   Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
   void for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const;
   Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, bool own_first) const;
+  Region* lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, bool own_first,
                     FunctionRef<bool(Region*)> visit) const;
   // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there is none.

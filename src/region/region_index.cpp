@@ -206,6 +206,10 @@ Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::T
   return private_->catalogue.best_fit(size, alignment, own, first == First::own);
 }
 
+Region* RegionIndex::lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
+  return private_->catalogue.lowest_fit(size, alignment, own);
+}
+
 void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own, First first,
                                FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.for_each_fit(size, own, first == First::own, visit);

@@ -35,6 +35,19 @@ Fit SizeIndex::first_fit(Bytes size, Bytes alignment) const {
   return first_large_fit(size, alignment);
 }
 
+Fit SizeIndex::lowest_fit(Bytes size, Bytes alignment) const {
+  Fit lowest;
+  const auto consider = [&](Region* region) {
+    if (lowest.region == nullptr || region->range.begin < lowest.begin)
+      lowest = {region->range.begin, region->range.size, region};
+  };
+  for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps; pages = next_size(pages + 1))
+    if (Region* const found = heap(pages).lowest_fitting(pages * unit_.bytes(), size, alignment)) consider(found);
+  for (auto it = large_.lower_bound({size, DevicePtr{}}); it != large_.end(); ++it)
+    if (aligned_start(it->second->range, size, alignment)) consider(it->second);
+  return lowest;
+}
+
 Fit SizeIndex::first_large_fit(Bytes size, Bytes alignment) const {
   for (auto it = large_.lower_bound({size, DevicePtr{}}); it != large_.end(); ++it)
     if (aligned_start(it->second->range, size, alignment)) return {it->first.second, it->first.first, it->second};

@@ -101,6 +101,8 @@ class SizeIndex {
   };
   // The same, but `size` bytes at `alignment` fit in it.
   Fit first_fit(Bytes size, Bytes alignment) const;
+  // The lowest of them, whatever their sizes; as many steps as there are sizes.
+  Fit lowest_fit(Bytes size, Bytes alignment) const;
   Bytes largest() const;
 
   // Whether every structure is what it should be, and if so all regions by size and address.

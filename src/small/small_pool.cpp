@@ -58,7 +58,7 @@ DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
   return block ? take_block(*block, bytes, caller) : take_span(bytes, std::max(alignment, kUnit), caller);
 }
 
-pool::PageRequest SmallPool::next_page() const { return {page_size(), page_size(), pool_.page_alignment()}; }
+pool::PageRequest SmallPool::next_page() const { return {page_size(), page_size(), pool_.page_alignment(), true}; }
 
 bool SmallPool::should_cut_page(const Caller& caller) {
   const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
