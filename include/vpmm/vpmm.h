@@ -126,6 +126,7 @@ typedef struct vpmm_statistics {
   uint64_t pauses;
   uint64_t leased_bytes;
   uint64_t cached_bytes;
+  uint64_t trapped_bytes;
 } vpmm_statistics;
 
 enum {
@@ -276,11 +277,14 @@ VPMM_API vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpm
 VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; null does nothing */
 
 /* --- allocating --- */
-/* Memory for work queued on `stream` after the call. Below one page it is aligned to 256 bytes, from one page up to
- * pages (the largest power of two that divides one). Zero bytes give null.
+/* Memory for work queued on `stream` after the call. It is aligned to 256 bytes, from 128 KiB to 16 KiB, and from one
+ * page up to a grain: a 32nd of a page, 64 KiB where pages have 2 MiB; a whole page with VPMM_CHUNK_MAX=page. Zero
+ * bytes give null.
  * The promise: the call succeeds whenever the following fits into the capacity (vpmm_set_capacity, or what the GPU has
- * for this process): all live allocations, each rounded up to pages; the request, rounded likewise; and slack of at
- * most one hundredth of the capacity. Idle memory is never the reason for VPMM_ERROR_OUT_OF_MEMORY.
+ * for this process): all live allocations and the request, each rounded up by less than a 32nd from one page up; and
+ * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other idle memory is
+ * never the reason for VPMM_ERROR_OUT_OF_MEMORY. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up
+ * to pages.
  * The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;
@@ -511,8 +515,8 @@ VPMM_API const char* vpmm_tag_name(uint32_t tag);
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
-/* The largest request in whole pages that the pool can serve now, after waits if need be, within its capacity; and the
- * memory of the device, or the capacity if that is less. Asks the driver. */
+/* Bytes that the pool can serve in one request now, after waits if need be, within its capacity: what can be mapped, and
+ * idle memory that can move. A request that fits into trapped memory may be larger. And the memory of the device, or the capacity if that is less. Asks the driver. */
 VPMM_API vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
 VPMM_API vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics);
 VPMM_API vpmm_status vpmm_reset_peaks(vpmm_pool* pool);

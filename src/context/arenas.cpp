@@ -345,11 +345,10 @@ Bytes Arenas::pending_bytes() const {
   return bytes;
 }
 
-Bytes Arenas::idle_bytes() const {
-  Bytes bytes = 0;
-  for (const auto& [id, each] : by_id_)
-    if (!each->arena.is_pinned() && !each->options.is_external) bytes += each->arena.idle_stretch_bytes();
-  return bytes;
+bool Arenas::is_idle(DevicePtr stretch) const {
+  const Entry* const in = entry_around(stretch);
+  return in != nullptr && !in->arena.is_pinned() && !in->options.is_external &&
+         in->arena.stretch_around(stretch)->live == 0;
 }
 
 std::vector<ArenaHolding> Arenas::holdings() const {

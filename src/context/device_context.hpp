@@ -164,6 +164,7 @@ class DeviceContext final : public Context {
   void sample_figures() VPMM_REQUIRES(pool_lock);
   // observing.cpp
   Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Bytes movable_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes ask_for_idle(Bytes bytes);
   Result<void> preallocate_mapped(Bytes bytes);
   void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);

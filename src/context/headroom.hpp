@@ -13,7 +13,7 @@ namespace vpmm::context {
 // min(free on the GPU, capacity - mapped). It is below zero where more is in use than a lowered capacity allows.
 class Headroom {
  public:
-  // idle: mapped memory in whole pages that no allocation uses. gpu_free: free memory of the GPU. None: no limit.
+  // idle: mapped memory that no allocation uses and that can move. gpu_free: free memory of the GPU. None: no limit.
   Headroom(Bytes mapped, Bytes idle, Bytes gpu_free, std::optional<Bytes> capacity)
       : idle_(whole(idle)), gpu_free_(whole(gpu_free)), below_capacity_(gpu_free_) {
     if (capacity) below_capacity_ = whole(*capacity) - whole(mapped);

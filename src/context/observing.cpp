@@ -206,6 +206,16 @@ observe::Statistics DeviceContext::figures() const {
   return figures;
 }
 
+// Bytes of chunks that any request may have, once what streams and arenas keep has come back.
+Bytes DeviceContext::movable_bytes() const {
+  const Set<Bytes> used_pages = device_.small->used_pages();
+  return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+    if (small::SmallPool::is_arena(region))
+      return !used_pages.contains(to_integer(region.range.begin) / device_.page_size);
+    return small::SmallPool::is_cached(region) || arenas_.is_idle(region.range.begin);
+  });
+}
+
 Result<driver::MemInfo> DeviceContext::memory_info() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
@@ -214,7 +224,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
   Bytes idle = footprint_.idle_in_driver_pool();
   if (device_.pool != nullptr)
-    idle += device_.pool->idle_bytes() + device_.small->idle_pages_bytes() + arenas_.idle_bytes();
+    idle += movable_bytes();
   const std::optional<Bytes> capacity = footprint_.capacity();
   const Bytes gpu_free = device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
   info.free = Headroom(footprint_.held(), idle, gpu_free, capacity).left();

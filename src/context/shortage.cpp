@@ -76,12 +76,15 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   const observe::Statistics now = figures();
   shortage.requested = request.bytes;
   // A request beyond any address space is not rounded: the sum could be beyond the type.
-  shortage.taken = request.bytes > kAddressSpace ? request.bytes : round_up(request.bytes, device_.page_size);
+  shortage.taken = request.bytes > kAddressSpace ? request.bytes
+                   : device_.small == nullptr    ? round_up(request.bytes, device_.page_size)
+                                                 : device_.small->size_of_pages(request.bytes);
   if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;
   shortage.reason = reason;
-  shortage.trapped = device_.pool == nullptr ? 0 : device_.pool->trapped_bytes();
+  shortage.trapped = now.trapped_bytes;
+  shortage.movable = device_.pool == nullptr ? 0 : movable_bytes();
   shortage.free = now.free_bytes;
   shortage.pending = now.pending_bytes;
   shortage.largest_free = now.largest_free_bytes;

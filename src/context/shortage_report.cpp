@@ -23,7 +23,7 @@ Bytes held_by_others(const Shortage& shortage) {
 
 // Pending memory could not be waited for.
 Headroom room(const Shortage& shortage) {
-  return {shortage.mapped, minus(shortage.free, shortage.pending), shortage.gpu ? shortage.gpu->free : 0,
+  return {shortage.mapped, minus(shortage.movable, shortage.pending), shortage.gpu ? shortage.gpu->free : 0,
           shortage.capacity};
 }
 

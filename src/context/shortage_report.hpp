@@ -33,7 +33,7 @@ struct ArenaHolding {
 struct Shortage {
   // --- the request ---
   Bytes requested = 0;
-  Bytes taken = 0;  // what the pool would give for it: in whole pages
+  Bytes taken = 0;  // what the pool would give for it
   std::string stream;
   std::string tag;  // empty: none
   std::uint64_t arena = 0;
@@ -45,6 +45,7 @@ struct Shortage {
   Bytes free = 0;        // mapped and nobody's
   Bytes pending = 0;     // part of that, and of what is free in small pages
   Bytes trapped = 0;     // part of that, in chunks that are used in part: it cannot move
+  Bytes movable = 0;     // in chunks that are wholly idle
   Bytes largest_free = 0;
   Bytes small_free = 0;  // in pages that small requests share
   Bytes leased = 0;

@@ -436,6 +436,25 @@ Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
   return mappings;
 }
 
+Bytes Pool::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
+  Bytes bytes = 0;
+  const vm::Chunk* chunk = nullptr;  // the last that was looked at
+  bool is_counted = false;
+  memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+    if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
+    const bool is_used =
+        region.state == RegionState::in_flight || (region.state == RegionState::allocated && !is_idle(region));
+    memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      const bool is_next = std::exchange(chunk, mapping.chunk) != mapping.chunk;
+      if (!is_next && (!is_used || !is_counted)) return;
+      if (is_next && !is_used) bytes += mapping.chunk->size;
+      if (!is_next) bytes -= mapping.chunk->size;
+      is_counted = !is_used;
+    });
+  });
+  return bytes;
+}
+
 void Pool::for_each_place(FunctionRef<void(AddressRange)> visit) const {
   memory_.chunks.for_each_chunk([&](const vm::Chunk& chunk) {
     if (!is_null(chunk.place)) visit({chunk.place, chunk.size});
@@ -458,6 +477,7 @@ void Pool::fill(observe::Statistics& statistics) const {
   statistics.live_bytes = memory_.index.requested_bytes();
   statistics.allocated_bytes = used_bytes();
   statistics.free_bytes = idle_bytes();
+  statistics.trapped_bytes = trapped_bytes();
   statistics.pending_bytes = memory_.index.pending_bytes();
   statistics.largest_free_bytes = memory_.index.largest_free();
   for (const AddressRange& reservation : memory_.reservations) statistics.reserved_bytes += reservation.size;

@@ -139,6 +139,9 @@ class Pool {
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) { return used_bytes() - std::min(used_bytes(), cached_bytes_); }
   // Told by whoever keeps it, before each look for memory.
   void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
+  // Bytes of chunks that are wholly idle if those allocations are that `is_idle` says. In as many steps as there are
+  // regions.
+  Bytes movable_bytes(FunctionRef<bool(const region::Region&)> is_idle) const VPMM_REQUIRES(pool_lock);
   Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.trapped_bytes(); }
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.pending_bytes(); }

@@ -334,8 +334,8 @@ Bytes SmallPool::idle_in_arenas_bytes() const {
   return static_cast<Bytes>(std::max<std::int64_t>(0, idle));
 }
 
-Bytes SmallPool::idle_pages_bytes() const {
-  Set<Bytes> used;  // numbers of pages
+Set<Bytes> SmallPool::used_pages() const {
+  Set<Bytes> used;
   for (const Segment* segment : cut_pages_.segments()) {
     StreamCache* const cache = segment->cache();
     if (cache == nullptr) continue;
@@ -345,7 +345,7 @@ Bytes SmallPool::idle_pages_bytes() const {
       for (Bytes page = first; page <= last; ++page) used.insert(page);
     });
   }
-  return cut_pages_.bytes() - used.size() * page_size() + cached_pages_bytes();
+  return used;
 }
 
 HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {

@@ -203,8 +203,8 @@ class SmallPool {
   Bytes take_peak_everywhere() VPMM_REQUIRES(pool_lock);
   Bytes peak_noted() const VPMM_REQUIRES(pool_lock) { return ledger_.peak(); }  // so far since the last such call
   Bytes idle_bytes() const VPMM_REQUIRES(pool_lock);                            // in arenas or cached, and nobody's
-  // Pages that no allocation uses, cut or cached. Looks at each slab and span.
-  Bytes idle_pages_bytes() const VPMM_REQUIRES(pool_lock);
+  // The numbers (address / page size) of the pages that are cut and in use. Looks at each slab and span.
+  Set<Bytes> used_pages() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock) { return caches_.cached_pages_bytes(); }
   Bytes idle_in_arenas_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return waiting_.bytes() + cut_pages_.pending_bytes(); }

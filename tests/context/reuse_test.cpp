@@ -196,33 +196,6 @@ TEST_F(Reuse, leftovers_of_a_harvested_range_keep_their_stamp) {
   EXPECT_EQ(world.statistics().gpu_waits, waits) << "and still that stream's own";
 }
 
-// Chunks are split when nobody uses them, so the host waits, and what is left of it is anybody's.
-TEST_F(Reuse, what_a_split_chunk_leaves_is_complete) {
-  WorldOptions options = adaptive_world();
-  options.config.chunk_max = 16 * kPage;
-  options.config.pages = 32;  // two chunks
-  options.config.capacity = 32 * kPage;
-  PoolWorld full(options);
-  const StreamHandle first = full.stream();
-  const StreamHandle second = full.stream();
-  const auto use_all = [&](Bytes pages, StreamHandle stream) {
-    const DevicePtr ptr = full.allocate(pages * kPage, stream);
-    full.use(ptr, pages * kPage, stream, kLongNs);
-    return ptr;
-  };
-  full.allocate(16 * kPage, second);
-  full.deallocate(use_all(16, first), first);
-  use_all(12, second);
-  EXPECT_EQ(full.statistics().mapped_bytes, 32 * kPage);
-  EXPECT_EQ(full.statistics().chunks, 1 + pool::tuning_of(options.config, kPage).chunk_sizes(12 * kPage).size() +
-                                          pool::tuning_of(options.config, kPage).chunk_sizes(4 * kPage).size());
-  EXPECT_EQ(full.statistics().host_waits, 1u);
-  EXPECT_EQ(full.statistics().pending_bytes, 0u);
-  use_all(4, full.stream());
-  EXPECT_EQ(full.statistics().host_waits, 1u);
-  EXPECT_EQ(full.statistics().gpu_waits, 0u);
-}
-
 TEST_F(Reuse, a_long_kernel_on_one_stream_delays_nobody_while_new_memory_exists) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
     PoolWorld two(options);

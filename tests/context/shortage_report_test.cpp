@@ -172,11 +172,11 @@ TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
   EXPECT_THAT(advice(shortage), Contains(HasSubstr("release pinned arenas that are done with: 4 MiB")));
 }
 
-TEST(ShortageAdvice, names_the_preference_where_slack_is_what_is_missing) {
+TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
   Shortage shortage = usual();
-  shortage.slack = 2 * kMiB;
+  shortage.trapped = 2 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER")))) << "it is not enough";
-  shortage.slack = 4 * kMiB;
+  shortage.trapped = 4 * kMiB;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_PREFER=footprint: 4 MiB")));
   shortage.prefer = pool::Prefer::footprint;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
@@ -188,8 +188,6 @@ TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
   shortage.live.bytes = 34 * kMiB;
   EXPECT_THAT(advice(shortage), Contains("choose sizes that fill whole pages: rounding takes 6 MiB beside what lives"));
-  shortage.slack = 3 * kMiB;
-  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "half of it is slack";
 }
 
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {

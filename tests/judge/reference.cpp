@@ -9,9 +9,10 @@
 namespace vpmm::judge {
 namespace {
 
-constexpr Bytes kSlackDivisor = 100;  // of the capacity: the promise of vpmm_allocate
 constexpr Bytes kSmallAlignment = 256;
-constexpr Bytes kSmallRounding = 8;  // below a page, at most an eighth is added, which may reach into another page
+// At most so much is added, which may reach into another page or chunk: an eighth, and from a page up a 32nd.
+constexpr Bytes kSmallRounding = 8;
+constexpr Bytes kRounding = 32;
 
 std::string to_text(AddressRange range) {
   return fmt::format("{} bytes at {:#x}", range.size, to_integer(range.begin));
@@ -25,9 +26,7 @@ std::string differs(const char* name, std::uint64_t is, std::uint64_t least, std
 }  // namespace
 
 Reference::Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity)
-    : terms_(terms), gpu_bytes_(gpu_bytes), capacity_(pools, capacity), most_mapped_(pools), counts_(pools) {
-  for (std::size_t pool = 0; pool < pools; ++pool) most_capacity_.push_back(limit(pool));
-}
+    : terms_(terms), gpu_bytes_(gpu_bytes), capacity_(pools, capacity), most_mapped_(pools), counts_(pools) {}
 
 // --- events ---------------------------------------------------------------------------------------------------------
 
@@ -52,7 +51,8 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
   return fmt::format("alignment: {} are not aligned to {}", to_text(made.range), alignment);
 }
 
-// A failure is allowed where memory in use and the request, in whole pages, and the slack exceed a limit.
+// A failure is allowed where the chunks that memory in use touches, and the request in whole pages, exceed a limit: what
+// is idle in those chunks is trapped, and all else can move.
 std::string Reference::refuse(const Refused& refused, const Error& error) {
   ++counts_[refused.pool].refusals;
   if (error.code == ErrorCode::capture_active && !refused.may_wait) return "";
@@ -62,12 +62,14 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
   const auto is_used = [&](const Block& block) {
     return block.state == State::live || block.held_by != 0 || block.was_graphs || block.pool != refused.pool;
   };
-  const Bytes own =
-      pages_of(is_used, Extent::rounded, refused.pool) + refused.bytes + most_capacity_[refused.pool] / kSlackDivisor;
-  const Bytes all = pages_of(is_used, Extent::rounded, std::nullopt) + refused.bytes + gpu_bytes_ / kSlackDivisor;
+  Bytes all = refused.bytes + refused.trapped_before;
+  for (std::size_t pool = 0; pool < refused.chunks.size(); ++pool)
+    all += chunks_of(is_used, pool, refused.chunks[pool]);
+  const Bytes own = refused.bytes + refused.trapped_before +
+                    chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
   const Bytes gpu = gpu_bytes_ - used_by_others_;
   if (own > limit(refused.pool) || all > gpu || !may_all_be_asked(refused.pool)) return "";
-  return fmt::format("refused: {} bytes though {} with it and slack are in use of {}, and {} by all pools of {}: {}",
+  return fmt::format("refused: {} bytes though {} with it and what is trapped are in use of {}, and {} by all pools of {}: {}",
                      refused.bytes, own, limit(refused.pool), all, gpu, error.message);
 }
 
@@ -140,26 +142,41 @@ void Reference::shrink_arena(DevicePtr stretch) {
 
 // --- sums -----------------------------------------------------------------------------------------------------------
 
-// Bytes of the pages that such blocks touch, and of arenas' stretches that are pinned or hold one.
-Bytes Reference::pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
-  std::set<std::uint64_t> pages;
-  const auto add = [&](AddressRange range) {
-    for (std::uint64_t page = to_integer(range.begin) / terms_.page; page * terms_.page < to_integer(range.end());
-         ++page)
-      pages.insert(page);
-  };
+// Such blocks, and arenas' stretches that are pinned or hold one.
+Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
+  Vector<AddressRange> ranges;
   for (const Block& block : blocks_) {
-    const bool is_rounded = extent == Extent::rounded && block.range.size < terms_.page;
-    const Bytes rounding = is_rounded ? block.range.size / kSmallRounding : 0;
-    if ((!pool || block.pool == *pool) && is(block)) add({block.range.begin, block.range.size + rounding});
+    const Bytes divisor = block.range.size < terms_.page ? kSmallRounding : kRounding;
+    const Bytes rounding = extent == Extent::rounded ? block.range.size / divisor : 0;
+    if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, block.range.size + rounding});
   }
   for (const Stretch& stretch : stretches_) {
     const auto is_inside = [&](const Block& block) { return is(block) && stretch.memory.contains(block.range.begin); };
     if (pool && stretch.pool != *pool) continue;
     if (pinned_.count(stretch.arena) != 0 || std::any_of(blocks_.begin(), blocks_.end(), is_inside))
-      add(stretch.memory);
+      ranges.push_back(stretch.memory);
   }
+  return ranges;
+}
+
+// Bytes of the pages that they touch.
+Bytes Reference::pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
+  std::set<std::uint64_t> pages;
+  for (const AddressRange& range : ranges_of(is, extent, pool))
+    for (std::uint64_t page = to_integer(range.begin) / terms_.page; page * terms_.page < to_integer(range.end());
+         ++page)
+      pages.insert(page);
   return pages.size() * terms_.page;
+}
+
+// Bytes of the chunks that they touch.
+Bytes Reference::chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const {
+  const Vector<AddressRange> ranges = ranges_of(is, Extent::rounded, pool);
+  Bytes bytes = 0;
+  for (const AddressRange& chunk : chunks)
+    if (std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& used) { return used.overlaps(chunk); }))
+      bytes += chunk.size;
+  return bytes;
 }
 
 // Memory above a lowered capacity stays mapped, and the driver's pool keeps pending memory.

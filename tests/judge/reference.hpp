@@ -48,8 +48,10 @@ class Reference {
   };
   struct Refused {
     std::size_t pool = 0;
-    Bytes bytes = 0;       // whole pages
-    bool may_wait = true;  // for the GPU: no stream captures
+    Bytes bytes = 0;                            // whole pages
+    bool may_wait = true;                       // for the GPU: no stream captures
+    std::vector<Vector<AddressRange>> chunks;   // of each pool
+    Bytes trapped_before = 0;                   // that may have been in chunks of what was made with it, and freed
   };
 
   Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity);
@@ -101,6 +103,8 @@ class Reference {
   static bool excludes(const Block& other, const Block& made);
   enum class Extent { requested, rounded };
   Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
+  Bytes chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const;
+  Vector<AddressRange> ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
   Bytes limit(std::size_t pool) const;
   Bytes most_mapped(std::size_t pool) const;
   bool has_unknown(std::size_t pool) const;  // memory of graphs
@@ -119,7 +123,6 @@ class Reference {
   };
   std::vector<Undone> undone_;  // memory that only the pool knows, until it is settled
   std::vector<std::optional<Bytes>> capacity_;
-  std::vector<Bytes> most_capacity_;  // live memory keeps the slack that it got under it
   std::vector<Bytes> most_mapped_;    // when the capacity became less
   std::vector<Counts> counts_;
 };

@@ -122,7 +122,7 @@ class Trial {
   void leave_to_graphs(Arena& arena);
   bool may_allocate_in(const Operation& o, const Stream* stream);
   void check_prompt(const observe::Statistics& before, const observe::Statistics& after);
-  void refuse(const Operation& o, Bytes whole_pages, const Error& error);
+  void refuse(const Operation& o, Bytes whole_pages, const Error& error, Bytes made_before);
   bool may_be_lost(const Memory& memory) const;  // with the context
   Result<DevicePtr> request(const Operation& o, Stream* stream);
   void take_over(std::uint64_t id, const Operation& o, Stream* stream, DevicePtr ptr, Bytes bytes);

@@ -91,12 +91,16 @@ void Trial::allocate(const Operation& o) {
   Result<DevicePtr> result = DevicePtr{};
   on_thread_of(o, stream, [&] { result = request(o, stream); });
   if (result) return take_over(o.id, o, stream, result.value(), o.bytes);
-  refuse(o, round_up(o.bytes, page()), result.error());
+  refuse(o, round_up(o.bytes, page()), result.error(), 0);
 }
 
-void Trial::refuse(const Operation& o, Bytes whole_pages, const Error& error) {
-  const std::string wrong =
-      reference_.refuse({pool_number(o), whole_pages, !may_seem_capturing(pool_number(o))}, error);
+// `made_before`: that many others were made in the same call, and freed.
+void Trial::refuse(const Operation& o, Bytes whole_pages, const Error& error, Bytes made_before) {
+  Reference::Refused refused{pool_number(o), whole_pages, !may_seem_capturing(pool_number(o)), {}, 0};
+  for (std::size_t number = 0; number < pools_.size(); ++number) refused.chunks.push_back(pool(number).layout().chunks);
+  for (const AddressRange& chunk : refused.chunks[refused.pool])
+    refused.trapped_before = std::max(refused.trapped_before, 2 * made_before * chunk.size);
+  const std::string wrong = reference_.refuse(refused, error);
   if (!wrong.empty()) fail(wrong);
 }
 
@@ -142,7 +146,7 @@ void Trial::allocate_many(const Operation& o) {
     fail("error: some of many allocations are there though they failed");
   reference_.undo_many(pool_number(o), stream != nullptr && stream->capture ? stream->capture->graph : 0,
                        flaw_.statistics(pool(pool_number(o))));
-  refuse(o, whole_pages, result.error());
+  refuse(o, whole_pages, result.error(), sizes.size() - 1);
 }
 
 void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, DevicePtr ptr, Bytes bytes) {
@@ -160,7 +164,7 @@ void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, Devi
     if (made.graph != 0) graphs_[made.graph].arenas.insert(o.arena);
   }
   Bytes usual = o.arena != 0 ? kArenaAlignment : 0;
-  if (o.arena == 0 && bytes >= page() && !may_be_lost(made)) usual = page();
+  if (o.arena == 0 && bytes >= page() && !may_be_lost(made)) usual = config_.page_chunks ? page() : page() / 32;
   const std::string wrong =
       reference_.hand_out({id, made.pool, {ptr, bytes}, made.graph, o.arena}, std::max(o.alignment, usual));
   if (!wrong.empty()) fail(wrong);

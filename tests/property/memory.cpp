@@ -68,7 +68,7 @@ void World::operator()(const AllocateMany& o) {
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
-    return judge_shortage(at, result.error(), {whole_pages, sizes.size() > 1 ? most_slack() : 0});
+    return judge_shortage(at, result.error(), {whole_pages, sizes.size() - 1});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) take_over(number, stream, is_named, made[i], sizes[i]);
 }
@@ -92,9 +92,9 @@ bool World::has_drivers_pool() const {
   return !has_pool() || scene_.config.small == context::SmallRequests::stream_ordered;
 }
 
-// Out of memory is right only when the memory is out: nothing but the memory in use counts, since every free chunk can
-// be moved and split, and a page that small requests were cut from is free when the last of these is. What is pending
-// can be waited for, except while somebody captures.
+// Out of memory is right only when the memory is out: nothing but the chunks in use counts, since every other can be
+// moved, and a page that small requests were cut from is free when the last of these is. What is pending can be waited
+// for, except while somebody captures.
 void World::judge_shortage(const Device& at, const Error& error, const Refused& refused) {
   if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
@@ -103,21 +103,16 @@ void World::judge_shortage(const Device& at, const Error& error, const Refused& 
   if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
   const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
   const InUse used = in_use(at);
-  if (used.whole_pages + used.cut_pages + refused.whole_pages + refused.slack <= limit)
-    fail(fmt::format(
-        "refused: {} bytes, and {} of slack before them, though {} bytes of whole pages ({} as asked for, "
-        "the others slack, leased or of graphs) and {} of pages that are cut are in use of {}: {}",
-        refused.whole_pages, refused.slack, used.whole_pages, used.asked_for, used.cut_pages, limit, error.message));
+  const Bytes trapped_before = 2 * refused.made_before * used.largest;
+  if (used.chunks + refused.whole_pages + trapped_before <= limit)
+    fail(fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, in whole pages): {}",
+                     refused.whole_pages, used.chunks, limit, used.asked_for, error.message));
 }
 
-// All slack together: a hundredth of what the GPU has for the pool.
-Bytes World::most_slack() const { return scene_.config.page_chunks ? 0 : scene_.sim.capacity / 100; }
-
-// Whole pages that are in use, and those that live small memory is cut from: these the program itself has counted.
+// Chunks in which something is allocated, leased or a graph's, and those that live small memory is cut from, which the
+// program itself has counted.
 World::InUse World::in_use(const Device& at) const {
-  const observe::Statistics now = at.pool->statistics();
   InUse used;
-  used.whole_pages = now.allocated_bytes - (now.small_bytes - now.small_free_bytes);
   std::set<std::uint64_t> cut_pages;
   for (const Allocation& allocation : allocations_) {
     if (&devices_[allocation.device] != &at) continue;
@@ -132,7 +127,15 @@ World::InUse World::in_use(const Device& at) const {
     for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
       cut_pages.insert(to_integer(byte) / page());
   }
-  used.cut_pages = cut_pages.size() * page();
+  std::vector<AddressRange> ranges;
+  for (const std::uint64_t number : cut_pages) ranges.push_back({DevicePtr{number * page()}, page()});
+  for (const observe::RegionSnapshot& region : at.pool->snapshot().regions)
+    if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
+  for (const AddressRange& chunk : at.pool->layout().chunks) {
+    used.largest = std::max(used.largest, chunk.size);
+    if (std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& range) { return range.overlaps(chunk); }))
+      used.chunks += chunk.size;
+  }
   return used;
 }
 

@@ -158,15 +158,14 @@ class World {
   void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes);
   struct Refused {
     Bytes whole_pages = 0;
-    Bytes slack = 0;  // that what came before it, and was taken back, may have had
+    Bytes made_before = 0;  // so many others in the same call, which were freed
   };
   struct InUse {
-    Bytes whole_pages = 0;
-    Bytes asked_for = 0;  // of them, by what lives
-    Bytes cut_pages = 0;
+    Bytes chunks = 0;     // that are used, at least in part
+    Bytes asked_for = 0;  // by what lives, in whole pages
+    Bytes largest = 0;    // chunk
   };
   void judge_shortage(const Device& device, const Error& error, const Refused& refused);
-  Bytes most_slack() const;
   InUse in_use(const Device& device) const;
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
