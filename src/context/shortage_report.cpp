@@ -154,7 +154,7 @@ std::vector<std::string> advice(const Shortage& shortage) {
   if (shortage.trapped >= lacking && shortage.prefer != pool::Prefer::footprint)
     say(fmt::format("VPMM_PREFER=footprint: {} are trapped in large chunks", readable_bytes(shortage.trapped)));
   if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes); rounding >= lacking)
-    say(fmt::format("choose sizes that fill whole pages: rounding takes {} beside what lives",
+    say(fmt::format("choose other sizes, or fewer and larger allocations: rounding takes {} beside what lives",
                     readable_bytes(rounding)));
   if (shortage.small_free >= lacking) say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");
   if (shortage.mappings >= shortage.max_mappings)

@@ -74,7 +74,7 @@ Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
 std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   Region* best = nullptr;
   AddressRange smallest;
-  view.index.for_each_run([&](const Vector<Region*>& run) VPMM_REQUIRES(pool_lock) {
+  const auto consider = [&](const Vector<Region*>& run) VPMM_REQUIRES(pool_lock) {
     for (std::size_t i = 0; i < run.size(); ++i) {
       if (!view.admits(run[i], ask)) continue;
       Region* const first = run[i];
@@ -86,7 +86,11 @@ std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(poo
       smallest = stretch;
     }
     return true;
-  });
+  };
+  if (ask.takes_waiting)
+    view.index.for_each_run(consider);
+  else if (ask.own)
+    view.index.for_each_run_with(*ask.own, consider);
   if (best == nullptr) return std::nullopt;
   return hit(view, ask, best, *cut(view, ask, smallest));
 }

@@ -238,6 +238,7 @@ void Catalogue::add_junction(Region* behind) {
   if (table.is_junction(first_page(*behind))) return;
   if (!table.has_junctions()) joined_.insert(behind->reservation);
   table.add_junction(first_page(*behind), behind);
+  ++junctions_;
 }
 
 void Catalogue::remove_junction(Reservation& reservation, DevicePtr border) {
@@ -245,7 +246,13 @@ void Catalogue::remove_junction(Reservation& reservation, DevicePtr border) {
   const std::uint64_t page = unit_.pages(border - reservation.range.begin);
   if (!reservation.table.is_junction(page)) return;
   reservation.table.remove_junction(page);
+  --junctions_;
   if (!reservation.table.has_junctions()) joined_.erase(&reservation);
+}
+
+const SizeIndex& Catalogue::single_on(time::TimelineId timeline) const {
+  const TimelineFile* const file = find(timeline);
+  return file == nullptr ? no_sizes_ : file->single_by_size;
 }
 
 void Catalogue::visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const {

@@ -95,6 +95,9 @@ class Catalogue {
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
   // Calls `visit` for the regions behind junctions, by address; it returns the address to go on from, or none to stop.
   void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
+  std::uint64_t junctions() const { return junctions_; }
+  // Free regions whose only part is on the timeline.
+  const SizeIndex& single_on(time::TimelineId timeline) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
   std::uint64_t count(RegionState state) const { return sums_[static_cast<std::size_t>(state)].count; }
@@ -146,6 +149,7 @@ class Catalogue {
   // are dropped when the table has doubled since, so that streams that are gone do not pile up.
   HashMap<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
+  std::uint64_t junctions_ = 0;
   TimelineFile* last_file_ = nullptr;  // the one asked for last, mostly the one asked for next
   std::array<Sum, 5> sums_{};
   Bytes pending_bytes_ = 0;

@@ -225,6 +225,20 @@ void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> vis
   });
 }
 
+void RegionIndex::for_each_run_with(time::TimelineId own, FunctionRef<bool(const Vector<Region*>& run)> visit) const {
+  const SizeIndex& pending = private_->catalogue.single_on(own);
+  if (private_->catalogue.junctions() <= pending.count()) return for_each_run(visit);
+  Vector<Region*> run;
+  for (SizeIndex::Ascent own_regions(pending, 0); own_regions.region() != nullptr; own_regions.next()) {
+    Region* first = own_regions.region();
+    if (!is_free(first->previous) && !is_free(first->next)) continue;
+    while (is_free(first->previous)) first = first->previous;
+    run.clear();
+    for (Region* region = first; is_free(region); region = region->next) run.push_back(region);
+    if (!visit(run)) return;
+  }
+}
+
 void RegionIndex::for_each_free_by_age(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.free_by_age().visit_in_order(visit);
 }

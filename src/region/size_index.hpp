@@ -44,7 +44,10 @@ class SizeIndex {
   SizeIndex(const SizeIndex&) = delete;
   SizeIndex& operator=(const SizeIndex&) = delete;
 
+  std::uint64_t count() const { return count_; }
+
   void add(Region* region) {
+    ++count_;
     const std::uint64_t pages = unit_.pages(region->range.size);
     if (pages >= kHeaps) return add_large(region);
     std::unique_ptr<Block>& block = blocks_[pages / 64];
@@ -55,6 +58,7 @@ class SizeIndex {
   }
 
   void remove(const Region* region) {
+    --count_;
     const std::uint64_t pages = unit_.pages(region->range.size);
     if (pages >= kHeaps) return remove_large(region);
     AddressHeap& all = heap(pages);
@@ -136,6 +140,7 @@ class SizeIndex {
   void remove_large(const Region* region);
 
   PageUnit unit_;
+  std::uint64_t count_ = 0;
   std::uint64_t occupied_blocks_ = 0;                       // bit n: occupied_[n] is not zero
   std::array<std::uint64_t, kHeaps / 64> occupied_{};       // bit n: the heap of regions of n pages has something
   std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;  // made when first needed

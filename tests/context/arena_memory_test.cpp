@@ -55,10 +55,11 @@ TEST_F(ArenaMemory, what_is_trimmed_has_the_stamp_that_it_had) {
 
 TEST_F(ArenaMemory, a_trim_of_the_pool_takes_idle_stretches_along) {
   const DevicePtr live = allocate_in(world, arena, 1000, a);
-  world.deallocate(allocate_in(world, arena, 3 * kPage, a), a);
+  world.deallocate(allocate_in(world, arena, 30 * kPage, a), a);
   settle();
+  const Bytes mapped = world.statistics().mapped_bytes;
   EXPECT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+  EXPECT_LT(world.statistics().mapped_bytes, mapped);
   world.use(live, 1000, a);
 }
 

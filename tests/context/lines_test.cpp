@@ -134,7 +134,7 @@ struct Burst {
 // Blocks of one unit, of several, of slabs that grow; runs; pages, and what leaves a rest of them.
 constexpr std::array kBursts{Burst{100, 500},       Burst{5000, 70},      Burst{20 * kKiB, 30}, Burst{64 * kKiB, 600},
                              Burst{100 * kKiB, 20}, Burst{150 * kKiB, 9}, Burst{300 * kKiB, 9}, Burst{kMiB, 9},
-                             Burst{2 * kMiB, 5},    Burst{5 * kMiB, 3},   Burst{8 * kMiB, 1},   Burst{12 * kMiB, 1}};
+                             Burst{2 * kMiB, 5},    Burst{5 * kMiB, 3},   Burst{7 * kMiB, 1},   Burst{8 * kMiB, 1}};
 
 class User {
  public:

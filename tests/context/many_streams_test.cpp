@@ -22,7 +22,7 @@ using driver::CuResult;
 
 WorldOptions large_gpu(pool::Prefer prefer = pool::Prefer::balanced, bool has_page_chunks = false) {
   WorldOptions options = has_page_chunks ? page_world() : adaptive_world();
-  options.sim.capacity = 512 * kGiB;
+  options.sim.capacity = 2 * kTiB;
   options.config.va_size = 2048 * kGiB;
   options.config.prefer = prefer;
   return options;
@@ -80,7 +80,7 @@ class StreamsInTurn : public ::testing::TestWithParam<Turns> {};
 TEST_P(StreamsInTurn, stay_warm) {
   const Turns& turns = GetParam();
   Crowd crowd(turns.streams);
-  const DevicePtr rest = crowd.take(std::max(8 * kGiB, 32 * turns.streams * turns.bytes), crowd.streams[0]);
+  const DevicePtr rest = crowd.take(std::max(8 * kGiB, 48 * turns.streams * turns.bytes), crowd.streams[0]);
   std::mt19937_64 random(turns.streams + turns.bytes);
   const auto run = [&](std::size_t rounds) {
     for (std::size_t i = 0; i < rounds * turns.streams; ++i) {

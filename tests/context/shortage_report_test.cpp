@@ -27,7 +27,7 @@ Shortage usual() {
   shortage.reason = "4 MiB are missing";
   shortage.live = {"live", 40 * kMiB, 3};
   shortage.live_taken = 40 * kMiB;
-  shortage.free = shortage.largest_free = 8 * kMiB;
+  shortage.free = shortage.movable = shortage.largest_free = 8 * kMiB;
   shortage.mapped = 48 * kMiB;
   shortage.mappings = 7;
   shortage.max_mappings = 60'000;
@@ -51,7 +51,7 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
             "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, limit 52 MiB\n"
             "  asked for  20 MiB (20971520 bytes) on stream 3, tag weights\n"
             "  live       40 MiB in 3 allocations, which take 40 MiB\n"
-            "  free       8 MiB in whole pages, the largest range 8 MiB\n"
+            "  free       8 MiB, the largest range 8 MiB\n"
             "  mapped     48 MiB; the limit is 52 MiB; 4 MiB more may be mapped\n"
             "  GPU        68 MiB, of which 12 MiB free, 8 MiB held by others\n"
             "  by tag     weights (40 MiB)\n"
@@ -117,7 +117,7 @@ TEST(ShortageAdvice, does_not_count_idle_memory_above_a_limit_that_was_lowered) 
   shortage.requested = shortage.taken = 100 * kMiB;
   shortage.live = {};
   shortage.live_taken = 0;
-  shortage.free = shortage.largest_free = shortage.mapped;
+  shortage.free = shortage.movable = shortage.largest_free = shortage.mapped;
   shortage.capacity = 32 * kMiB;
   shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
   EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
@@ -127,7 +127,7 @@ TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
   Shortage shortage = usual();
   shortage.taken = shortage.requested = 10 * kMiB;
   shortage.mapped = 600 * kMiB;
-  shortage.free = shortage.pending = 0;
+  shortage.free = shortage.movable = shortage.pending = 0;
   shortage.capacity = 100 * kMiB;
   shortage.gpu = driver::MemInfo{20 * kMiB, kGiB};
   EXPECT_THAT(shortage_report(shortage), HasSubstr("; 510 MiB are missing; "));
@@ -187,7 +187,7 @@ TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   shortage.live.bytes = 37 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
   shortage.live.bytes = 34 * kMiB;
-  EXPECT_THAT(advice(shortage), Contains("choose sizes that fill whole pages: rounding takes 6 MiB beside what lives"));
+  EXPECT_THAT(advice(shortage), Contains("choose other sizes, or fewer and larger allocations: rounding takes 6 MiB beside what lives"));
 }
 
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {

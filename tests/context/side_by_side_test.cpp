@@ -44,7 +44,7 @@ struct SideBySide {
 TEST(StreamsSideBySide, take_nothing_from_each_other_while_the_pool_may_grow_a_little) {
   SideBySide streams(10);
   pairs(streams.world, 5, streams.other);
-  EXPECT_EQ(streams.world.statistics().mapped_bytes, streams.mapped + 5 * kPair);
+  EXPECT_GE(streams.world.statistics().mapped_bytes, streams.mapped + 5 * kPair);
   // So the one finds without a call of the driver what it kept.
   const std::uint64_t calls = streams.world.statistics().driver_calls;
   pairs(streams.world, 10, streams.one);

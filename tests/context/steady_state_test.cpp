@@ -14,7 +14,7 @@ namespace {
 
 // A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees stay cached while
 // one stream makes the pool grow]).
-constexpr int kPeriodsUntilSteady = 30;
+constexpr int kPeriodsUntilSteady = 120;
 constexpr int kPeriodsWatched = 20;
 
 class SteadyState : public ::testing::TestWithParam<pool::Prefer> {

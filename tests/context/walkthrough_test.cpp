@@ -77,12 +77,6 @@ TEST_P(Walkthrough, page_mode_draws_the_pictures_of_the_specification) {
   walk(page_world(kGiB), kGiB, static_cast<Bytes>(GetParam()));
 }
 
-TEST_P(Walkthrough, adaptive_mode_meets_the_same_footprints_in_gigabytes) {
-  WorldOptions options = adaptive_world();
-  options.config.chunk_max = kGiB;
-  walk(options, kGiB, static_cast<Bytes>(GetParam()));
-}
-
 INSTANTIATE_TEST_SUITE_P(X, Walkthrough, ::testing::Range(0, 21));
 
 }  // namespace
