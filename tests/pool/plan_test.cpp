@@ -42,7 +42,6 @@ TEST_F(PlanFigures, a_hit_costs_nothing) {
   hit.kept = {part(0, 2), part(2, 1)};
   hit.allocation = kStart;
   EXPECT_TRUE(hit.is_hit());
-  EXPECT_FALSE(hit.is_mapped_in_front());
   EXPECT_EQ(hit.pieces(), 0u);
   EXPECT_EQ(hit.driver_us(), 0u);
   EXPECT_EQ(hit.growth(), 0u);

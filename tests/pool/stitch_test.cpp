@@ -88,6 +88,13 @@ TEST_F(Stitch, of_stretches_of_one_size_the_lowest_is_kept) {
   EXPECT_EQ(text(stitch, ask(7)), "7 = keep 3 move 3 of [-3] create 1 at 1");
 }
 
+TEST_F(Stitch, of_holes_at_both_ends_the_one_behind_is_filled) {
+  allocated(0, 1);
+  map_free(10, {3});
+  allocated(40, 1);
+  EXPECT_EQ(text(stitch, ask(4)), "4 = keep 3 create 1 at 10");
+}
+
 TEST_F(Stitch, what_is_kept_may_lie_over_several_regions) {
   allocated(0, 1);
   map_free(1, {8, 2});
@@ -150,7 +157,8 @@ TEST_F(Stitch, what_is_kept_behind_a_hole_ends_where_the_allocation_is_aligned) 
   map_free(10, {2, 1});
   allocated(13, 1);
   EXPECT_EQ(text(stitch, aligned(4, 4)), "4 = keep 2 move 1 of [-3] create 1 at 8");
-  EXPECT_EQ(text(stitch, aligned(5, 8)), "5 = move 3 of [-3] create 1 create 1 at 0") << "keeping three begins at 8";
+  EXPECT_EQ(text(stitch, aligned(5, 8)), "5 = keep 3 create 1 create 1 at 8");
+  EXPECT_EQ(text(stitch, aligned(6, 8)), "6 = move 3 of [-3] create 1 create 1 create 1 at 0") << "page 0 is too far";
 }
 
 TEST_F(Stitch, nothing_is_kept_that_would_trap_what_the_request_needs) {
@@ -339,7 +347,9 @@ TEST_F(Stitch, no_plan_says_that_address_space_is_missing) {
   allocated(999, 1);
   EXPECT_EQ(text(stitch, ask(1000)), "no plan: address space");
   EXPECT_EQ(std::get<NoPlan>(stitch(view(), ask(1000))).missing, 1000 * kPage);
-  EXPECT_EQ(std::get<NoPlan>(stitch(view(), with_chunks(1000, 16))).missing, 1008 * kPage) << "with what is too much";
+  Ask roomy = with_chunks(1000, 16);
+  roomy.growth_room = 2000 * kPage;
+  EXPECT_EQ(std::get<NoPlan>(stitch(view(), roomy)).missing, 1008 * kPage) << "with what is too much";
 }
 
 TEST_F(Stitch, the_smallest_hole_that_is_large_enough_is_filled) {
