@@ -145,18 +145,20 @@ Bytes largest_stretch(const View& view) VPMM_REQUIRES(pool_lock) {
 }
 
 // The largest there is: it moves and creates least. The hole is large enough for what lacks, in whole pages. Of holes
-// at both ends the one behind is filled.
+// at both ends the one behind is filled, unless only the other has room for whole new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
   const Bytes most = std::min(largest_stretch(view), ask.size);
-  const auto rank = [](const Kept& kept) {
-    return std::tuple(kept.range.size, ~to_integer(kept.range.begin), kept.is_front);
+  const auto rank = [&](const Kept& kept) {
+    const Bytes left = ask.size - kept.range.size;
+    const bool has_room = kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);
+    return std::tuple(kept.range.size, has_room, ~to_integer(kept.range.begin), kept.is_front);
   };
   Kept best;
   const auto consider = [&](const Kept& kept) {
     if (kept.first == nullptr || kept.range.size >= ask.size) return;
-    const bool has_room = kept.hole->range.size >= round_up(ask.size - kept.range.size, page);
-    if (has_room && rank(kept) > rank(best)) best = kept;
+    const bool is_enough = kept.hole->range.size >= round_up(ask.size - kept.range.size, page);
+    if (is_enough && rank(kept) > rank(best)) best = kept;
   };
   view.index.for_each_hole(std::max(ask.size - most, page), [&](Region* hole) VPMM_REQUIRES(pool_lock) {
     consider(kept_before(view, ask, hole));
