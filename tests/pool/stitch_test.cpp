@@ -95,6 +95,14 @@ TEST_F(Stitch, of_holes_at_both_ends_the_one_behind_is_filled) {
   EXPECT_EQ(text(stitch, ask(4)), "4 = keep 3 create 1 at 10");
 }
 
+TEST_F(Stitch, of_holes_at_both_ends_one_that_has_room_for_whole_chunks_is_filled) {
+  allocated(0, 1);
+  map_free(10, {3});
+  allocated(15, 1);  // two pages of hole before it
+  EXPECT_EQ(text(stitch, with_chunks(5, 2)), "5 = keep 3 create 2 at 10");
+  EXPECT_EQ(text(stitch, with_chunks(5, 4)), "5 = keep 3 create 4 at 8");
+}
+
 TEST_F(Stitch, what_is_kept_may_lie_over_several_regions) {
   allocated(0, 1);
   map_free(1, {8, 2});
