@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace vpmm::pool {
@@ -137,20 +138,35 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   return {hole->next, {begin, end - begin}, hole, false};
 }
 
-// The largest there is: it moves and creates least. The hole is large enough for what lacks, in whole pages.
+// The largest of what is free side by side, whoever may use it.
+Bytes largest_stretch(const View& view) VPMM_REQUIRES(pool_lock) {
+  Bytes largest = view.index.largest_free();
+  view.index.for_each_run([&](const Vector<Region*>& run) {
+    largest = std::max(largest, run.back()->range.end() - run.front()->range.begin);
+    return true;
+  });
+  return largest;
+}
+
+// The largest there is: it moves and creates least. The hole is large enough for what lacks, in whole pages. Of holes
+// at both ends the one behind is filled, unless only the other has room for whole new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  const Bytes page = view.tuning.page_size;
+  const Bytes most = std::min(largest_stretch(view), ask.size);
+  const auto rank = [&](const Kept& kept) {
+    const Bytes left = ask.size - kept.range.size;
+    const bool has_room = kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);
+    return std::tuple(kept.range.size, has_room, ~to_integer(kept.range.begin), kept.is_front);
+  };
   Kept best;
-  const Bytes most = std::min(view.index.largest_free(), ask.size);
-  view.index.for_each_hole(std::max(ask.size - most, view.tuning.page_size), [&](Region* hole)
-                                                                                 VPMM_REQUIRES(pool_lock) {
-    for (const auto& find : {kept_before, kept_behind}) {
-      const Kept kept = find(view, ask, hole);
-      if (kept.first == nullptr || kept.range.size >= ask.size) continue;
-      if (hole->range.size < round_up(ask.size - kept.range.size, view.tuning.page_size)) continue;
-      const bool is_better = kept.range.size > best.range.size ||
-                             (kept.range.size == best.range.size && kept.range.begin < best.range.begin);
-      if (is_better) best = kept;
-    }
+  const auto consider = [&](const Kept& kept) {
+    if (kept.first == nullptr || kept.range.size >= ask.size) return;
+    const bool is_enough = kept.hole->range.size >= round_up(ask.size - kept.range.size, page);
+    if (is_enough && rank(kept) > rank(best)) best = kept;
+  };
+  view.index.for_each_hole(std::max(ask.size - most, page), [&](Region* hole) VPMM_REQUIRES(pool_lock) {
+    consider(kept_before(view, ask, hole));
+    consider(kept_behind(view, ask, hole));
     return true;
   });
   return best;
@@ -220,8 +236,13 @@ Decision stitch(const View& view, const Ask& ask) {
   const Kept kept = best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
-  const bool is_hole_too_small = none != nullptr && none->reason == NoPlan::Reason::address_space;
-  return is_hole_too_small && kept.first != nullptr ? stitched(view, ask, Kept{}) : decision;
+  if (none == nullptr || kept.first == nullptr) return decision;
+  // The last chunk is too large for the hole, or what is kept is part of a chunk that the rest needs.
+  Decision without = stitched(view, ask, Kept{});
+  const NoPlan* const neither = std::get_if<NoPlan>(&without);
+  const bool lack_memory =
+      neither != nullptr && none->reason == NoPlan::Reason::memory && neither->reason == NoPlan::Reason::memory;
+  return lack_memory && none->missing < neither->missing ? decision : without;
 }
 
 Decision fit_one_chunk(const View& view, const Ask& ask) {

@@ -1,14 +1,16 @@
-// pool: each driver call of a plan fails in turn, with every error that matters, once and from then on.
+// pool: each driver call of a plan fails in turn, with every error that matters, once and from then on; and each
+// allocation of host memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/host_memory.hpp"
+#include "fault/host_faults.hpp"
 #include "pool/mover_world.hpp"
 
 namespace vpmm::pool {
@@ -23,6 +25,7 @@ struct PlanCase {
   std::function<void(MoverWorld&)> build;
   Bytes pages;
   const char* plan;
+  Bytes alignment = 0;  // in pages; 0: none
 };
 std::ostream& operator<<(std::ostream& out, const PlanCase& c) { return out << c.name; }
 
@@ -33,7 +36,7 @@ std::vector<PlanCase> plan_cases() {
          world.allocated(0, 1);
          world.map_free(1, {1});
        },
-       12, "12 = keep 1 create 8 create 3"},
+       12, "12 = keep 1 create 8 create 8"},
       {"moves_and_creates",
        [](MoverWorld& world) {
          world.map_free(0, {2, 8});
@@ -41,8 +44,8 @@ std::vector<PlanCase> plan_cases() {
          world.map_pending(11, {4});
          world.allocated(15, 1);
        },
-       17, "17 = move 10 of [-10] move 4 of [-4] create 3"},
-      {"keeps_moves_and_splits",
+       17, "17 = move 4 of [-4] move 10 of [-10] create 8"},
+      {"keeps_and_moves_and_leaves_what_is_complete",
        [](MoverWorld& world) {
          world.map_free(0, {8});
          world.allocated(8, 1);
@@ -50,30 +53,40 @@ std::vector<PlanCase> plan_cases() {
          world.allocated(11, 1);
          world.map_pending(12, {1});
        },
-       6, "6 = keep 1 move 2 of [-2] split 8 create 3"},
-      {"keeps_several_regions_before_a_hole",
+       6, "6 = keep 1 move 2 of [-2] move 8 of [-8]"},
+      {"moves_and_leaves_what_is_pending",
+       [](MoverWorld& world) {
+         world.map_free(0, {2});
+         world.allocated(2, 1);
+         world.map_pending(3, {8});
+         world.allocated(11, 1);
+       },
+       5, "5 = move 2 of [-2] move 8 of [-8]"},
+      {"keeps_several_regions_behind_a_hole",
        [](MoverWorld& world) {
          world.allocated(0, 1);
          world.map_free(1, {2});
          world.allocated(3, 1);
          world.map_pending(20, {1});
-         world.map_free(21, {2, 32});
-         world.allocated(55, 1);
+         world.map_free(21, {2});
+         world.allocated(23, 1);
        },
-       10, "10 = keep 3 move 2 of [-2] split 32 create 5"},
-      {"splits_within_what_it_keeps_and_moves",
+       6, "6 = keep 3 move 2 of [-2] create 8"},
+      {"keeps_what_is_idle_of_a_chunk_and_leaves_a_part_of_another",
+       [](MoverWorld& world) {
+         world.map_free(0, {8});
+         world.used(0, 3);
+         world.allocated(30, 1);
+         world.map_pending(31, {8, 4});
+         world.used(39, 4);
+       },
+       9, "9 = keep 5 move 8 of [-8]"},
+      {"moves_beside_what_it_keeps_of_one_region",
        [](MoverWorld& world) {
          world.allocated(0, 1);
-         world.map_free(1, {2, 64, 4, 1});
+         world.map_free(1, {1, 1, 1, 1, 1});
        },
-       17, "17 = keep 5 move 2 of [-71] split 64 create 8 create 2"},
-      {"splits_and_leaves_the_back",
-       [](MoverWorld& world) {
-         world.allocated(0, 1);
-         world.map_free(1, {16, 64});
-         world.allocated(81, 1);
-       },
-       12, "12 = split 16 create 8 create 4"},
+       4, "4 = keep 2 move 2 of [-5]", 4},
   };
 }
 
@@ -85,24 +98,31 @@ struct Idle {
     std::uint64_t age;
     friend bool operator==(const Piece&, const Piece&) = default;
   };
-  std::vector<Piece> regions;                               // without the one in which a chunk is split
+  std::vector<Piece> regions;
   std::vector<std::pair<DevicePtr, std::uint64_t>> chunks;  // at which address, whose handle
   Bytes bytes = 0;
   Bytes held = 0;
+  Bytes trapped = 0;
 
-  Idle(MoverWorld& world, const std::optional<AddressRange>& region_of_split, const AddressRange& split) {
+  explicit Idle(MoverWorld& world) {
     world.memory.index.for_each([&](const region::Region& region) {
       if (region.state != region::RegionState::free) return;
-      if (!region_of_split || !region_of_split->overlaps(region.range))
-        regions.push_back({region.range, region.stamp, region.age});
-      for (const vm::Mapping& mapping : world.memory.chunks.inside(region.range))
-        if (!split.contains(mapping.at))
-          chunks.emplace_back(mapping.at, static_cast<std::uint64_t>(mapping.chunk->handle));
+      regions.push_back({region.range, region.stamp, region.age});
+      world.memory.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+        chunks.emplace_back(mapping.at, static_cast<std::uint64_t>(mapping.chunk->handle));
+      });
     });
     bytes = world.memory.index.bytes(region::RegionState::free);
     held = world.memory.held_bytes();
+    trapped = world.memory.chunks.trapped_bytes();
   }
 };
+
+Plan plan_of(MoverWorld& world, const PlanCase& c) {
+  Ask ask = world.ask(c.pages);
+  if (c.alignment != 0) ask.alignment = c.alignment * kPage;
+  return world.plan(ask);
+}
 
 class MoverFault : public testing::TestWithParam<PlanCase> {
  protected:
@@ -110,41 +130,36 @@ class MoverFault : public testing::TestWithParam<PlanCase> {
   std::string run(const FaultPlan& fault, bool& fired) {
     MoverWorld world;
     GetParam().build(world);
-    const Plan plan = world.plan(world.ask(GetParam().pages));
+    const Plan plan = plan_of(world, GetParam());
     if (to_string(plan, kPage) != GetParam().plan) return "another plan: " + to_string(plan, kPage);
-    const AddressRange split = plan.split ? plan.split->part.range : AddressRange{};
-    std::optional<AddressRange> region_of_split;
-    if (plan.split) region_of_split = plan.split->part.from->range;
-    const Idle before(world, region_of_split, split);
+    const Idle before(world);
     world.faults.set_plan(fault);
     const Result<region::Region*> result = world.carry_out(plan);
     fired = world.faults.fired() > 0;
     world.faults.clear_plan();
     if (std::string broken = world.broken(); !broken.empty()) return broken;
-    const Idle after(world, region_of_split, split);
-    std::string broken = result ? broken_success(world, plan, result.value(), before, after)
-                                : broken_failure(world, plan, before, after);
+    std::string broken = result ? broken_success(world, plan, result.value(), before) : broken_failure(world, before);
     return broken.empty() ? broken_afterwards(world, result.ok()) : broken;
   }
 
  private:
-  static std::string broken_success(MoverWorld& world, const Plan& plan, region::Region* region, const Idle& before,
-                                    const Idle& after) {
-    if (region->range != AddressRange{plan.allocation, plan.request}) return "another allocation";
+  static std::string broken_success(MoverWorld& world, const Plan& plan, region::Region* region, const Idle& before) {
+    if (region->range != plan.range()) return "another allocation";
     world.use(region);
-    Bytes taken = plan.kept_bytes() + plan.moved_bytes();
-    if (plan.split) taken += plan.split->part.range.size;
-    const Bytes left = plan.split ? plan.split->left.size : 0;
-    if (after.bytes + taken != before.bytes && after.bytes + taken != before.bytes + left) return "other idle memory";
-    return {};
+    const Bytes excess = plan.kept_bytes() + plan.mapped.size - plan.request;
+    if (Idle(world).bytes + plan.request != before.bytes + plan.growth()) return "other idle memory";
+    if (excess == 0) return {};
+    const region::Region* const beside = plan.is_mapped_in_front() ? region->previous : region->next;
+    if (beside->state != region::RegionState::free || beside->range.size != excess) return "what is too much is lost";
+    const time::Stamp stamp = plan.creates.empty() ? plan.moves.back().part.stamp : time::Stamp();
+    return beside->stamp == stamp ? "" : "what is too much has another stamp";
   }
-  // Everything is where it was, but for a chunk that was split.
-  static std::string broken_failure(MoverWorld& world, const Plan& plan, const Idle& before, const Idle& after) {
+  // Everything is where it was.
+  static std::string broken_failure(MoverWorld& world, const Idle& before) {
+    const Idle after(world);
     if (after.regions != before.regions) return "another state of idle regions: " + world.memory.index.picture();
-    if (!std::includes(after.chunks.begin(), after.chunks.end(), before.chunks.begin(), before.chunks.end()))
-      return "an idle chunk is lost: " + world.memory.index.picture();
-    const Bytes split = plan.split ? plan.split->part.range.size : 0;
-    if (after.bytes + split < before.bytes) return "more than the chunk that was split is lost";
+    if (after.chunks != before.chunks) return "other idle chunks: " + world.memory.index.picture();
+    if (after.trapped != before.trapped) return "more or less is trapped";
     if (after.held - world.memory.quarantine.bytes() > before.held) return "more is held";
     if (world.memory.counters.failed_plans != 1) return "the failure is not counted";
     return {};
@@ -158,10 +173,7 @@ class MoverFault : public testing::TestWithParam<PlanCase> {
     if (world.memory.index.bytes(region::RegionState::zombie) > 0) return "a zombie is left";
     if (std::string broken = world.broken(); !broken.empty()) return broken + " after a sweep";
     if (is_served) return {};
-    const Bytes idle = world.memory.index.bytes(region::RegionState::free);
-    const Plan again = world.plan(world.ask(GetParam().pages));
-    if (again.growth() != again.request - std::min(again.request, idle)) return "growth is not what is lacking";
-    const Result<region::Region*> taken = world.carry_out(again);
+    const Result<region::Region*> taken = world.carry_out(plan_of(world, GetParam()));
     if (!taken) return "the request fails although the driver works";
     world.use(taken.value());
     return world.broken();
@@ -199,55 +211,47 @@ TEST_P(MoverFault, loses_nothing_when_every_call_fails_from_one_on) {
 INSTANTIATE_TEST_SUITE_P(Plans, MoverFault, testing::ValuesIn(plan_cases()),
                          [](const auto& c) { return std::string(c.param.name); });
 
-// --- what a split leaves --------------------------------------------------------------------------------------------
+// --- host memory ----------------------------------------------------------------------------------------------------
 
-class SplitFault : public testing::Test, protected MoverWorld {
+class MoverHostFault : public testing::TestWithParam<PlanCase> {
  protected:
-  SplitFault() {
-    map_free(0, {64});
-    allocated(64, 1);
-  }
-  // Of the calls so far, one of `call` fails.
-  Result<region::Region*> take(Call call, std::uint64_t nth) {
-    const Plan splitting = plan(ask(10));
-    EXPECT_EQ(to_string(splitting, kPage), "10 = split 64 create 8 create 2");
-    faults.set_plan({{call}, nth, CuResult::out_of_memory, FaultPlan::Repeat::once});
-    Result<region::Region*> taken = carry_out(splitting);
-    EXPECT_EQ(faults.fired(), 1u);
-    faults.clear_plan();
-    EXPECT_EQ(broken(), "");
-    if (taken) use(taken.value());
-    return taken;
+  void TearDown() override { fault::HostFaults::disarm(); }
+  // What is wrong where the `n`-th allocation of host memory fails, and those behind it, too, or not.
+  std::string run(std::uint64_t n, fault::HostFaults::Repeat repeat, std::uint64_t& counted) {
+    MoverWorld world;
+    GetParam().build(world);
+    const Plan plan = plan_of(world, GetParam());
+    const region::Owner owner{plan.request, world.own->id, {}, 0};
+    Result<region::Region*> taken = nullptr;
+    {
+      fault::HostFaults::arm(n, repeat);
+      const fault::InsidePool inside;
+      taken = world.mover.carry_out(world.lock, plan, owner);
+    }
+    counted = fault::HostFaults::counted();
+    fault::HostFaults::disarm();
+    if (!taken) return "the plan fails although there is a reserve";
+    if (taken.value()->range != plan.range()) return "another allocation";
+    world.use(taken.value());
+    return world.broken();
   }
 };
 
-TEST_F(SplitFault, the_chunk_stays_where_it_cannot_be_unmapped) {
-  EXPECT_FALSE(take(Call::mem_unmap, 1).ok());
-  EXPECT_EQ(memory.index.picture(), "[-64][1]");
+TEST_P(MoverHostFault, a_plan_is_carried_out_whichever_allocation_of_host_memory_fails) {
+  std::uint64_t all = 0;
+  std::uint64_t counted = 0;
+  ASSERT_EQ(run(0, fault::HostFaults::Repeat::once, all), "") << "without any fault";
+  ASSERT_GT(all, 0u);
+  for (std::uint64_t n = 1; n <= all; ++n)
+    for (const auto repeat : {fault::HostFaults::Repeat::once, fault::HostFaults::Repeat::from_then_on}) {
+      ASSERT_EQ(run(n, repeat, counted), "") << "allocation " << n << " of " << all;
+      ASSERT_GE(counted, n);
+    }
+  EXPECT_EQ(host_reserve::used(), 0u) << "what the reserve gave came back";
 }
 
-TEST_F(SplitFault, a_chunk_that_cannot_be_released_is_quarantined) {
-  EXPECT_FALSE(take(Call::mem_release, 1).ok());
-  EXPECT_EQ(memory.index.picture(), "[*64][1]");
-  EXPECT_EQ(memory.quarantine.bytes(), 64 * kPage);
-}
-
-TEST_F(SplitFault, the_chunk_is_gone_where_none_can_be_created_in_its_place) {
-  EXPECT_FALSE(take(Call::mem_create, 3).ok());
-  EXPECT_EQ(memory.index.picture(), "[*64][1]");
-  EXPECT_EQ(memory.held_bytes(), kPage);
-}
-
-TEST_F(SplitFault, the_request_succeeds_without_what_would_be_left) {
-  EXPECT_TRUE(take(Call::mem_map, 1).ok());
-  EXPECT_EQ(memory.index.picture(), "[*64][1][10]");
-  EXPECT_EQ(memory.held_bytes(), 11 * kPage);
-}
-
-TEST_F(SplitFault, what_is_left_is_free_where_the_request_cannot_be_mapped) {
-  EXPECT_FALSE(take(Call::mem_map, 4).ok());
-  EXPECT_EQ(memory.index.picture(), "[-54][*10][1]");
-}
+INSTANTIATE_TEST_SUITE_P(Plans, MoverHostFault, testing::ValuesIn(plan_cases()),
+                         [](const auto& c) { return std::string(c.param.name); });
 
 }  // namespace
 }  // namespace vpmm::pool

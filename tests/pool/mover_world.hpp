@@ -14,6 +14,7 @@
 #include "base/message.hpp"
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "fault/host_faults.hpp"
 #include "observe/log.hpp"
 #include "pool/address_space.hpp"
 #include "pool/mover.hpp"
@@ -23,6 +24,8 @@
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::pool {
+
+using Strategy = Decision (*)(const View& view, const Ask& ask);
 
 // Pages of one reservation. A test maps them in so many words, has a plan made and carried out, and looks at what
 // became of everything. Whatever happened, in the end all of it goes back to the driver.
@@ -41,7 +44,8 @@ class MoverWorld {
     EXPECT_EQ(memory.validate(), "");
     EXPECT_EQ(broken_live(), "");
     EXPECT_EQ(sim.hazard_count(), 0u) << sim.hazards().front().describe();
-    for (const Live& live : lives) memory.index.release(memory.index.allocated_around(live.range.begin), {});
+    while (!lives.empty()) give_back(0, {});
+    EXPECT_EQ(memory.chunks.trapped_bytes(), 0u);
     for (int round = 0; round < 2; ++round) EXPECT_TRUE(reclaimer.trim(lock, 0).ok());  // what a sweep left an orphan
     EXPECT_EQ(memory.held_bytes(), 0u) << memory.index.picture();
     EXPECT_EQ(memory.quarantine.bytes(), 0u);
@@ -78,10 +82,23 @@ class MoverWorld {
   // In use, with contents that must stay.
   void allocated(Bytes first, Bytes count) {
     map_free(first, {count});
-    use(memory.index.allocate(at(first), {page(first), count * kPage}, region::Owner{count * kPage, own->id, {}, 0}));
+    used(first, count);
+  }
+  // Likewise, of chunks that are mapped there, whole or not.
+  void used(Bytes first, Bytes count) {
+    const AddressRange range{page(first), count * kPage};
+    memory.chunks.begin_use(range);
+    use(memory.index.allocate(at(first), range, region::Owner{range.size, own->id, {}, 0}));
+  }
+  // One of `lives`.
+  void give_back(std::size_t number, const time::Stamp& stamp) {
+    const AddressRange range = lives[number].range;
+    lives.erase(lives.begin() + static_cast<std::ptrdiff_t>(number));
+    memory.chunks.end_use(range);
+    memory.index.release(memory.index.allocated_around(range.begin), stamp);
   }
   void use(const region::Region* region) {
-    lives.push_back({region->range, static_cast<std::uint8_t>(lives.size() + 1)});
+    lives.push_back({region->range, ++last_content});
     lives.back().for_each_page([&](DevicePtr at) {
       EXPECT_EQ(sim.memset_d8_async(at, lives.back().content, 16, stream), driver::CuResult::success);
     });
@@ -97,12 +114,14 @@ class MoverWorld {
     EXPECT_TRUE(timelines.close(*own, stream).ok());
     return time::Stamp(part);
   }
+  // New chunks of eight pages.
   Ask ask(Bytes pages) const {
     Ask ask;
     ask.size = pages * kPage;
-    ask.alignment = kPage;
+    ask.alignment = memory.tuning.grain;
     ask.own = own->id;
     ask.growth_room = kGiB;
+    ask.chunk = 8 * kPage;
     return ask;
   }
   Plan plan(const Ask& ask, Strategy strategy = stitch) const { return std::get<Plan>(strategy(memory.view(), ask)); }
@@ -147,8 +166,10 @@ class MoverWorld {
   struct Live {
     AddressRange range;
     std::uint8_t content = 0;
+    // The first bytes of each, and the last.
     void for_each_page(FunctionRef<void(DevicePtr at)> visit) const {
       for (DevicePtr at = range.begin; at < range.end(); at = at + kPage) visit(at);
+      visit(range.end() - 16);
     }
   };
   static Config config() {
@@ -159,7 +180,8 @@ class MoverWorld {
   driver::sim::SimDriver sim;
   driver::FaultingDriver faults{sim};
   time::Timelines timelines{sim, {}};
-  Memory memory{faults, driver::ChunkProperties{}, config(), kPage, timelines};
+  fault::ExemptDriver driver{faults};
+  Memory memory{driver, driver::ChunkProperties{}, config(), kPage, timelines};
   Mover mover{memory};
   Reclaimer reclaimer{memory};
   Mutex mutex;
@@ -167,6 +189,7 @@ class MoverWorld {
   driver::StreamHandle stream{};
   time::Timeline* own = nullptr;
   std::vector<Live> lives;
+  std::uint8_t last_content = 0;
 };
 
 }  // namespace vpmm::pool

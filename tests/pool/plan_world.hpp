@@ -1,4 +1,4 @@
-// pool tests: address space, chunks and stamps set up by hand, for plans as pure data.
+// pool tests: address space, chunks, stamps and what is used of them set up by hand, for plans as pure data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +13,13 @@
 
 namespace vpmm::pool {
 
+using Strategy = Decision (*)(const View& view, const Ask& ask);
+
 // A thousand pages of address space; every region is put there in so many words. Plans are printed in pages.
 class PlanWorld {
  public:
   explicit PlanWorld(const Config& config = {}) : tuning(tuning_of(config, kPage)) {
-    index.add_reservation({kStart, 1000 * kPage});
+    cover({kStart, 1000 * kPage});
     time::enter_primary(sim, timelines);
     for (Lane* lane : {&own, &other, &third}) {
       EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, lane->stream), driver::CuResult::success);
@@ -48,6 +50,12 @@ class PlanWorld {
   }
 
   static DevicePtr page(Bytes number) { return kStart + number * kPage; }
+  static AddressRange pages(Bytes first, Bytes count) { return {page(first), count * kPage}; }
+  AddressRange grains(Bytes first, Bytes count) const { return {kStart + first * tuning.grain, count * tuning.grain}; }
+  void cover(AddressRange reservation) {
+    index.add_reservation(reservation);
+    chunks.cover(reservation);
+  }
   // Maps chunks of so many pages each, one behind the other, from page `first` on; the whole is free.
   region::Region* map_free(Bytes first, const Vector<Bytes>& sizes, const time::Stamp& stamp = {}) {
     Bytes count = 0;
@@ -55,14 +63,24 @@ class PlanWorld {
       chunks.map(chunks.add(driver::ChunkHandle{next_chunk_++}, size * kPage), page(first + count));
       count += size;
     }
-    return index.attach_free(index.detach(at(first), {page(first), count * kPage}), stamp);
+    return index.attach_free(index.detach(at(first), pages(first, count)), stamp);
   }
   region::Region* free(Bytes first, Bytes count, const time::Stamp& stamp = {}) {
     return map_free(first, Vector<Bytes>(count, 1), stamp);
   }
+  // One allocation, wherever it begins and ends in the chunks that are mapped there.
+  void used(AddressRange range) {
+    index.allocate(around(range.begin), range, region::Owner{range.size, own.timeline->id, {}, 0});
+    chunks.begin_use(range);
+  }
+  void freed(DevicePtr begin, const time::Stamp& stamp = {}) {
+    region::Region* const region = index.allocated_around(begin);
+    chunks.end_use(region->range);
+    index.release(region, stamp);
+  }
   void allocated(Bytes first, Bytes count) {
-    region::Region* region = free(first, count);
-    index.allocate(region, {page(first), count * kPage}, region::Owner{count * kPage, own.timeline->id, {}, 0});
+    free(first, count);
+    used(pages(first, count));
   }
   // The chunk at page `first` came from page `old`, where work may still use it.
   void moved_from(Bytes old, Bytes first) {
@@ -70,28 +88,30 @@ class PlanWorld {
     chunks.map(chunk, page(old));
     index.attach_zombie(index.detach(at(old), {page(old), chunk->size}), pending(other));
   }
-  region::Region* at(Bytes number) {
+  region::Region* at(Bytes number) { return around(page(number)); }
+  region::Region* around(DevicePtr p) {
     const region::Region* found = nullptr;
     index.for_each([&](const region::Region& region) {
-      if (region.range.contains(page(number))) found = &region;
+      if (region.range.contains(p)) found = &region;
     });
     return const_cast<region::Region*>(found);  // the index shows them const, but they are its own nodes
   }
 
   View view() const { return {index, chunks, timelines, tuning}; }
-  // Without slack and early growth, on stream `own`.
+  // Without early growth, new chunks of a page, on stream `own`.
   Ask ask(Bytes pages) const {
     Ask ask;
     ask.size = pages * kPage;
-    ask.alignment = kPage;
+    ask.alignment = tuning.grain;
     ask.own = own.timeline->id;
     ask.growth_room = 1000 * kPage;
+    ask.chunk = kPage;
     return ask;
   }
-  Ask with_slack(Bytes pages, Bytes slack) const {
-    Ask loose = ask(pages);
-    loose.slack = slack * kPage;
-    return loose;
+  Ask with_chunks(Bytes pages, Bytes chunk) const {
+    Ask large = ask(pages);
+    large.chunk = chunk * kPage;
+    return large;
   }
   Ask aligned(Bytes pages, Bytes alignment) const {
     Ask aligned = ask(pages);
@@ -117,9 +137,9 @@ class PlanWorld {
   static constexpr DevicePtr kStart{0x7000'0000'0000};
   driver::sim::SimDriver sim;
   time::Timelines timelines{sim, {}};
-  region::RegionIndex index{kPage};
-  vm::ChunkTable chunks;
   Tuning tuning;
+  region::RegionIndex index{tuning.grain};
+  vm::ChunkTable chunks{kPage};
   Lane own;  // the caller's
   Lane other;
   Lane third;

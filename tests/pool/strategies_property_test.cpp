@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,9 @@
 
 namespace vpmm::pool {
 namespace {
+
+using region::Region;
+using region::RegionState;
 
 // Draws a state, which it prints as the calls that make it, and asks.
 class Dice {
@@ -25,12 +30,6 @@ class Dice {
     Bytes first = below(4);
     for (std::uint64_t regions = 1 + below(8); regions > 0; --regions) {
       if (one_in(3)) first += one_in(3) ? 60 : below(5);  // a hole
-      if (one_in(5)) {
-        world_.allocated(first, 1);
-        say("allocated({}, 1);", first);
-        ++first;
-        continue;
-      }
       const Vector<Bytes> sizes = draw_chunks();
       Bytes pages = 0;
       std::string text;
@@ -38,24 +37,32 @@ class Dice {
         pages += size;
         text += (text.empty() ? "" : ", ") + std::to_string(size);
       }
-      if (first + pages > 500) return;  // 400 stay a hole, so no address space is short
+      if (first + pages > 450) break;  // 450 stay a hole, so no address space is short
       const auto [stamp, stamp_text] = draw_stamp();
       world_.map_free(first, sizes, stamp);
       say("map_free({}, {{{}}}{});", first, text, stamp_text);
+      mapped_.push_back(PlanWorld::pages(first, pages));
       if (one_in(8)) move_from(first);
       first += pages;
     }
+    for (const AddressRange& range : mapped_)
+      if (!one_in(3)) draw_use(range);
   }
 
   Ask draw_ask() {
-    static constexpr Bytes kAlignments[] = {1, 1, 1, 2, 8};
+    static constexpr Bytes kAlignments[] = {1, 1, 2, 4, 8};
+    const Bytes grain = world_.tuning.grain;
+    const bool has_grains = grain < kPage;
     Ask ask = world_.ask(log_uniform(one_in(2) ? 250 : 20));
-    ask.alignment = kAlignments[below(5)] * kPage;
+    if (has_grains && one_in(2)) ask.size += below(kPage / grain) * grain;
+    ask.alignment = one_in(3) ? kAlignments[below(5)] * kPage : kAlignments[below(5)] * grain;
     if (one_in(4)) ask.own.reset();
     ask.takes_waiting = ask.own && one_in(3);
-    if (one_in(2)) ask.slack = below(ask.size / kPage / 2 + 1) * kPage;
+    ask.own_first = ask.own && one_in(4);
     if (one_in(3)) ask.growth_room = below(200) * kPage;
-    ask.early_growth = below(100) * kPage;
+    if (one_in(2)) ask.early_growth = below(100) * kPage;
+    if (has_grains) ask.chunk = kPage << below(7);
+    ask.goes_low = one_in(5);
     return ask;
   }
   const std::string& code() const { return code_; }
@@ -73,8 +80,9 @@ class Dice {
   }
 
   Vector<Bytes> draw_chunks() {
-    const Bytes most = one_in(3) ? 128 : 8;
-    Vector<Bytes> sizes(1 + below(4));
+    Vector<Bytes> sizes(1 + below(4), 1);
+    if (world_.tuning.chunk_max == kPage) return sizes;
+    const Bytes most = one_in(3) ? 64 : 8;
     for (Bytes& size : sizes) size = log_uniform(most);
     return sizes;
   }
@@ -92,64 +100,149 @@ class Dice {
   }
   void move_from(Bytes first) {
     const Bytes old = 900 + moved_;
-    const Bytes pages = world_.chunks.inside({PlanWorld::page(first), 1000 * kPage}).front().chunk->size / kPage;
+    const Bytes pages = world_.chunks.around(PlanWorld::page(first)).chunk->size / kPage;
     if (old + pages > 1000) return;
     world_.moved_from(old, first);
     say("moved_from({}, {});", old, first);
     moved_ += pages;
   }
+  // Allocations that begin and end anywhere, of which some are free again.
+  void draw_use(AddressRange range) {
+    const Bytes grain = world_.tuning.grain;
+    const Bytes base = (range.begin - PlanWorld::kStart) / grain;
+    const Bytes all = range.size / grain;
+    for (Bytes first = one_in(2) ? 0 : below(all), count = 0; first < all; first += count) {
+      count = std::min(all - first, one_in(2) ? kPage / grain * (1 + below(8)) : 1 + below(200));
+      if (one_in(3)) continue;  // free as it was
+      const AddressRange part = world_.grains(base + first, count);
+      if (!world_.around(part.begin)->range.contains(part)) continue;
+      world_.used(part);
+      say("used(grains({}, {}));", base + first, count);
+      if (!one_in(3)) continue;
+      const auto [stamp, stamp_text] = draw_stamp();
+      world_.freed(part.begin, stamp);
+      say("freed(grains({}, {}).begin{});", base + first, count, stamp_text);
+    }
+  }
 
   std::mt19937_64 random_;
   PlanWorld& world_;
   std::string code_;
+  std::vector<AddressRange> mapped_;
   Bytes moved_ = 0;
 };
 
-std::string text_of(const Ask& ask) {
-  return message_of("size {}, alignment {}, {}{}slack {}, growth_room {}, early_growth {}", ask.size / kPage,
-                    ask.alignment / kPage, ask.own ? "own stream, " : "any stream, ",
-                    ask.takes_waiting ? "takes waiting, " : "", ask.slack / kPage, ask.growth_room / kPage,
-                    ask.early_growth / kPage);
+std::string text_of(const Ask& ask, Bytes grain) {
+  return message_of("size {}, alignment {} grains, {}{}{}{}growth_room {}, early_growth {}, chunk {}", ask.size / grain,
+                    ask.alignment / grain, ask.own ? "own stream, " : "any stream, ",
+                    ask.takes_waiting ? "takes waiting, " : "", ask.own_first ? "own first, " : "",
+                    ask.goes_low ? "goes low, " : "", ask.growth_room / kPage, ask.early_growth / kPage,
+                    ask.chunk / kPage);
 }
 
-// What may be used, seen without the code under test.
-struct Usable {
-  Usable(PlanWorld& world, const Ask& ask) {
-    world.index.for_each([&](const region::Region& region) {
-      const bool is_usable = region.state == region::RegionState::free && may_use(world, region.stamp, ask);
+// --- what there is, seen without the code under test ----------------------------------------------------------------
+
+bool may_use(const PlanWorld& world, const time::Stamp& stamp, const Ask& ask) {
+  const auto parts = stamp.parts();
+  const auto is_own = [&](const time::StampPart& part) { return ask.own && part.timeline == *ask.own; };
+  return std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
+    return is_own(part) || (ask.takes_waiting && world.timelines.is_waitable(part));
+  });
+}
+
+// Neighbours that the caller may use, or a hole.
+struct Stretch {
+  AddressRange range;
+  std::size_t regions = 0;
+  bool is_hole = false;
+};
+
+struct Seen {
+  std::vector<Stretch> all;  // by address
+  std::vector<const Region*> usable;
+  std::vector<vm::Mapping> movable;  // chunks that are wholly idle in one region
+
+  Seen(PlanWorld& world, const Ask& ask) {
+    world.index.for_each([&](const Region& region) {
+      const bool is_hole = region.state == RegionState::hole;
+      const bool is_usable = region.state == RegionState::free && may_use(world, region.stamp, ask);
+      if (!is_hole && !is_usable) return;
+      const bool goes_on =
+          is_usable && !all.empty() && !all.back().is_hole && all.back().range.end() == region.range.begin;
+      if (!goes_on) all.push_back({{region.range.begin, 0}, 0, is_hole});
+      all.back().range.size += region.range.size;
+      ++all.back().regions;
       if (!is_usable) return;
-      bytes += region.range.size;
-      if (stretches.empty() || stretches.back().range.end() != region.range.begin) stretches.push_back({});
-      Stretch& last = stretches.back();
-      if (last.chunks.empty()) last.range = {region.range.begin, 0};
-      last.range.size += region.range.size;
-      ++last.regions;
-      for (const vm::Mapping& mapping : world.chunks.inside(region.range)) {
-        last.chunks.push_back(mapping);
-        if (!region.stamp.is_complete() || mapping.chunk->mappings > 1)
-          largest_unsplittable = std::max(largest_unsplittable, mapping.chunk->size);
+      usable.push_back(&region);
+      for (DevicePtr p = region.range.begin; p < region.range.end(); p = p + world.tuning.grain) {
+        const vm::Mapping mapping = world.chunks.around(p);
+        if (mapping.at == p && mapping.end() <= region.range.end()) movable.push_back(mapping);
       }
     });
   }
-  static bool may_use(const PlanWorld& world, const time::Stamp& stamp, const Ask& ask) {
-    const auto parts = stamp.parts();
-    const bool is_own = std::all_of(parts.begin(), parts.end(),
-                                    [&](const time::StampPart& part) { return ask.own && part.timeline == *ask.own; });
-    const bool has_events = std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
-      return (ask.own && part.timeline == *ask.own) || world.timelines.is_waitable(part);
-    });
-    return is_own || (ask.takes_waiting && has_events);
+  Bytes movable_bytes(AddressRange except) const {
+    Bytes bytes = 0;
+    for (const vm::Mapping& mapping : movable)
+      if (!except.overlaps(mapping.range())) bytes += mapping.chunk->size;
+    return bytes;
   }
-
-  struct Stretch {
-    AddressRange range;
-    std::size_t regions = 0;
-    std::vector<vm::Mapping> chunks;
-  };
-  std::vector<Stretch> stretches;
-  Bytes bytes = 0;
-  Bytes largest_unsplittable = 0;  // of the chunks that are pending, or still have an old address
+  Bytes largest_movable() const {
+    Bytes largest = 0;
+    for (const vm::Mapping& mapping : movable) largest = std::max(largest, mapping.chunk->size);
+    return largest;
+  }
 };
+
+// Where `ask` may begin at `alignment` in `range`; none: it does not fit.
+std::optional<DevicePtr> first_place(AddressRange range, const Ask& ask, Bytes grain) {
+  for (DevicePtr p = range.begin; p + ask.size <= range.end(); p = p + grain)
+    if (is_aligned(p, ask.alignment)) return p;
+  return std::nullopt;
+}
+DevicePtr last_place(AddressRange range, const Ask& ask, Bytes grain) {
+  DevicePtr p = range.end() - ask.size;
+  while (!is_aligned(p, ask.alignment)) p = p - grain;
+  return p;
+}
+
+struct Beside {
+  AddressRange kept;
+  Bytes hole = 0;
+};
+
+// The largest end of a stretch beside a hole that is large enough for the rest, in whole pages; of several the one
+// whose hole is the smallest that has room for whole chunks.
+Beside largest_beside_hole(const Seen& seen, const Ask& ask, Bytes grain) {
+  Beside best;
+  const auto consider = [&](AddressRange kept, Bytes hole) {
+    if (kept.size >= ask.size || hole < round_up(ask.size - kept.size, kPage)) return;
+    const auto rank = [&](const Beside& each) {
+      const bool has_room = each.hole >= round_up(ask.size - each.kept.size, ask.chunk);
+      return std::tuple(each.kept.size, has_room, ~each.hole);
+    };
+    if (const Beside beside{kept, hole}; rank(beside) > rank(best)) best = beside;
+  };
+  for (std::size_t i = 0; i < seen.all.size(); ++i) {
+    if (!seen.all[i].is_hole) continue;
+    const AddressRange hole = seen.all[i].range;
+    if (i > 0 && !seen.all[i - 1].is_hole && seen.all[i - 1].range.end() == hole.begin) {
+      DevicePtr begin = seen.all[i - 1].range.begin;
+      while (begin < hole.begin && !is_aligned(begin, ask.alignment)) begin = begin + grain;
+      if (begin < hole.begin) consider({begin, hole.begin - begin}, hole.size);
+    }
+    if (i + 1 < seen.all.size() && !seen.all[i + 1].is_hole && seen.all[i + 1].range.begin == hole.end()) {
+      const AddressRange stretch = seen.all[i + 1].range;
+      if (stretch.size >= ask.size) continue;
+      DevicePtr begin = stretch.end() - ask.size;
+      while (!is_aligned(begin, ask.alignment)) begin = begin - grain;
+      if (begin >= hole.begin && begin + ask.size > hole.end())
+        consider({hole.end(), begin + ask.size - hole.end()}, hole.size);
+    }
+  }
+  return best;
+}
+
+// --- what every plan keeps ------------------------------------------------------------------------------------------
 
 // The first promise that `plan` breaks; empty: none.
 class PlanCheck {
@@ -159,7 +252,6 @@ class PlanCheck {
   std::string broken() {
     check_memory();
     check_layout();
-    check_sums();
     check_waits();
     return broken_;
   }
@@ -169,13 +261,10 @@ class PlanCheck {
     if (!holds && broken_.empty()) broken_ = what;
   }
   void take(const Part& part, const char* what) {
-    expect(part.from->state == region::RegionState::free, what);
+    expect(part.from->state == RegionState::free, what);
     expect(part.from->range.contains(part.range) && !part.range.empty(), "a part lies in its region");
     expect(part.stamp == part.from->stamp, "a part has the stamp of its region");
-    expect(Usable::may_use(world_, part.stamp, ask_), "only memory that the caller may use");
-    Bytes whole = 0;
-    for (const vm::Mapping& mapping : world_.chunks.inside(part.range)) whole += mapping.chunk->size;
-    expect(whole == part.range.size, "whole chunks");
+    expect(may_use(world_, part.stamp, ask_), "only memory that the caller may use");
     for (const AddressRange& other : taken_) expect(!other.overlaps(part.range), "nothing twice");
     taken_.push_back(part.range);
   }
@@ -185,49 +274,51 @@ class PlanCheck {
     for (const Move& move : plan_.moves) {
       take(move.part, "what moves is free");
       DevicePtr reached = move.part.range.begin;
-      for (const vm::Mapping& chunk : move.chunks) {
-        expect(chunk.at == reached, "the chunks of a move tile it");
-        reached = chunk.range().end();
+      for (const vm::Mapping& mapping : move.chunks) {
+        expect(mapping.at == reached, "the chunks of a move tile it");
+        expect(mapping.chunk->partly_used == 0, "only wholly idle chunks move");
+        const vm::Mapping there = world_.chunks.around(mapping.at);
+        expect(there.at == mapping.at && there.chunk == mapping.chunk, "a chunk moves from where it is");
+        reached = mapping.end();
       }
       expect(reached == move.part.range.end(), "the chunks of a move tile it");
     }
-    if (!plan_.split) return;
-    const Split& split = *plan_.split;
-    take(split.part, "what is split is free");
-    expect(split.part.range == split.chunk.range(), "a split is of one chunk");
-    expect(split.part.stamp.is_complete() && split.chunk.chunk->mappings == 1, "only a complete chunk is split");
-    expect(!split.left.empty() && split.left.size < split.part.range.size, "a split leaves something, and not all");
-    expect(split.left.begin == split.part.range.begin || split.left.end() == split.part.range.end(),
-           "a split leaves the front or the back of the chunk");
-    expect(split.part.range.contains(split.left), "a split leaves part of the chunk");
-    expect(sum(split.left_chunks) == split.left.size, "new chunks tile what a split leaves");
   }
 
   void check_layout() {
+    expect(plan_.request == ask_.size && plan_.range().size == ask_.size, "the request is what was asked for");
+    expect(is_aligned(plan_.allocation, ask_.alignment), "the allocation is aligned");
+    expect(plan_.growth() <= ask_.growth_room, "growth is within its room");
     DevicePtr reached = plan_.kept.empty() ? DevicePtr{} : plan_.kept.front().range.begin;
     const DevicePtr kept_begin = reached;
     for (const Part& part : plan_.kept) {
       expect(part.range.begin == reached, "what is kept stands side by side");
       reached = part.range.end();
     }
-    expect(is_aligned(plan_.allocation, ask_.alignment), "the allocation is aligned");
-    if (plan_.is_hit()) return expect(plan_.allocation == kept_begin, "a hit begins where it is");
-    expect(plan_.hole->state == region::RegionState::hole && plan_.hole->range.contains(plan_.mapped),
+    if (plan_.is_hit()) {
+      expect(plan_.moves.empty() && plan_.creates.empty(), "a hit needs no call");
+      return expect(plan_.range() == AddressRange{kept_begin, reached - kept_begin}, "a hit is what it keeps");
+    }
+    expect(plan_.hole->state == RegionState::hole && plan_.hole->range.contains(plan_.mapped),
            "what is mapped lies in a hole");
-    const bool is_behind = plan_.mapped.begin == reached;
-    const bool is_before = plan_.mapped.end() == kept_begin;
-    expect(plan_.kept.empty() || is_behind || is_before, "what is mapped stands beside what is kept");
-    expect(plan_.allocation == (plan_.kept.empty() || is_before ? plan_.mapped.begin : kept_begin),
-           "the allocation begins with the first of the two");
+    expect(is_multiple(plan_.mapped.begin - PlanWorld::kStart, kPage), "whole pages are mapped");
+    expect(plan_.mapped.size == plan_.moved_bytes() + plan_.growth(), "pieces tile what is mapped");
+    for (const Bytes size : plan_.creates) expect(size > 0 && size % kPage == 0, "new chunks are whole pages");
+    check_excess(kept_begin, reached);
   }
 
-  void check_sums() {
-    expect(plan_.request == ask_.size, "the request is what was asked for");
-    expect(plan_.mapped.size == plan_.moved_bytes() + plan_.created_bytes(), "what is mapped is moved or created");
-    expect(plan_.kept_bytes() + plan_.mapped.size == plan_.request + plan_.slack, "kept, moved and created are all");
-    expect(plan_.slack <= ask_.slack, "slack is within its bound");
-    expect(plan_.growth() <= ask_.growth_room, "growth is within its room");
-    expect(std::is_sorted(plan_.creates.rbegin(), plan_.creates.rend()), "large chunks first");
+  // What is too much is less than the last piece, at the end that nothing is kept beside.
+  void check_excess(DevicePtr kept_begin, DevicePtr kept_end) {
+    const Bytes last = plan_.creates.empty() ? plan_.moves.back().chunks.back().chunk->size : plan_.creates.back();
+    const Bytes excess = plan_.kept_bytes() + plan_.mapped.size - plan_.request;
+    expect(plan_.kept_bytes() + plan_.mapped.size >= plan_.request && excess < last, "less than a piece is too much");
+    if (plan_.kept.empty()) return expect(plan_.allocation == plan_.mapped.begin, "it begins with what is mapped");
+    if (plan_.is_mapped_in_front()) {
+      expect(plan_.mapped.end() == kept_begin, "what is mapped stands beside what is kept");
+      return expect(plan_.range().end() == kept_end, "it ends with what is kept");
+    }
+    expect(plan_.mapped.begin == kept_end, "what is mapped stands beside what is kept");
+    expect(plan_.allocation == kept_begin, "it begins with what is kept");
   }
 
   // Of each foreign timeline the latest number, once.
@@ -244,12 +335,6 @@ class PlanCheck {
       expect(wanted.contains(part.timeline) && wanted[part.timeline] == part.sequence, "waits for the latest");
   }
 
-  static Bytes sum(const Vector<Bytes>& sizes) {
-    Bytes bytes = 0;
-    for (const Bytes size : sizes) bytes += size;
-    return bytes;
-  }
-
   PlanWorld& world_;
   const Ask& ask_;
   const Plan& plan_;
@@ -257,81 +342,133 @@ class PlanCheck {
   std::string broken_;
 };
 
-bool has_window(const Usable::Stretch& stretch, const Ask& ask) {
-  for (std::size_t first = 0; first < stretch.chunks.size(); ++first) {
-    Bytes sum = 0;
-    for (std::size_t last = first; last < stretch.chunks.size(); ++last) {
-      sum += stretch.chunks[last].chunk->size;
-      if (sum >= ask.size && sum <= ask.size + ask.slack) return true;
-    }
-  }
-  return false;
-}
+// --- what each strategy promises ------------------------------------------------------------------------------------
 
-// Windows at either end of a region, wherever in a stretch of several.
-bool has_window_to_find(PlanWorld& world, const Usable& usable, const Ask& ask) {
-  bool has = false;
-  world.index.for_each([&](const region::Region& region) {
-    if (region.state != region::RegionState::free || !Usable::may_use(world, region.stamp, ask)) return;
-    const Vector<vm::Mapping> chunks = world.chunks.inside(region.range);
-    for (const bool from_back : {false, true}) {
-      Bytes sum = 0;
-      for (std::size_t i = 0; i < chunks.size(); ++i) {
-        sum += chunks[from_back ? chunks.size() - 1 - i : i].chunk->size;
-        has = has || (sum >= ask.size && sum <= ask.size + ask.slack);
-      }
-    }
+// Bytes of whole chunks that a cut at `range` leaves of `free`.
+Bytes left_whole(PlanWorld& world, AddressRange free, AddressRange range) {
+  Bytes bytes = 0;
+  world.chunks.for_each_around(free, [&](const vm::Mapping& mapping) {
+    if (free.contains(mapping.range()) && !range.overlaps(mapping.range())) bytes += mapping.chunk->size;
   });
-  return has || std::any_of(usable.stretches.begin(), usable.stretches.end(), [&](const Usable::Stretch& stretch) {
-           return stretch.regions > 1 && has_window(stretch, ask);
-         });
+  return bytes;
 }
 
-std::string broken_by_fit(PlanWorld& world, const Usable& usable, const Ask& ask, const Decision& decision) {
+std::string broken_cut(PlanWorld& world, const Ask& ask, AddressRange free, DevicePtr allocation) {
+  const Bytes grain = world.tuning.grain;
+  const DevicePtr front = *first_place(free, ask, grain), back = last_place(free, ask, grain);
+  if (allocation != front && allocation != back) return "a cut leaves an end";
+  if (ask.goes_low) return allocation == front ? "" : "what goes low is the front";
+  const DevicePtr other = allocation == front ? back : front;
+  const Bytes left = left_whole(world, free, {allocation, ask.size});
+  const Bytes otherwise = left_whole(world, free, {other, ask.size});
+  if (left < otherwise) return "the other end would leave more chunks whole";
+  return left == otherwise && allocation != front ? "the front goes first among equals" : "";
+}
+
+std::string broken_by_fit(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+  const Bytes grain = world.tuning.grain;
+  const Region* best = nullptr;
+  const auto rank = [&](const Region* region) {
+    const bool is_later = ask.own_first && !ask.takes_waiting && !ask.goes_low && region->stamp.is_complete();
+    const Bytes size = ask.goes_low && !ask.takes_waiting ? 0 : region->range.size;
+    return std::tuple(is_later, size, region->range.begin);
+  };
+  for (const Region* region : seen.usable)
+    if (first_place(region->range, ask, grain) && (best == nullptr || rank(region) < rank(best))) best = region;
+  std::optional<AddressRange> stretch;
+  for (const Stretch& each : seen.all) {
+    if (each.is_hole || each.regions < 2 || !first_place(each.range, ask, grain)) continue;
+    if (!stretch || each.range.size < stretch->size) stretch = each.range;
+  }
   const Plan* const plan = std::get_if<Plan>(&decision);
-  if (plan != nullptr) return plan->is_hit() ? "" : "a window needs no call";
-  // Where alignment is asked for, not every window is looked for.
-  if (ask.alignment == kPage && has_window_to_find(world, usable, ask)) return "there is a window";
+  if (plan == nullptr) return best != nullptr || stretch ? "there is a place" : "";
+  if (!plan->is_hit()) return "a hit needs no call";
+  if (best == nullptr && !stretch) return "there is no place";
+  if (best == nullptr) return broken_cut(world, ask, *stretch, plan->allocation);
+  if (plan->kept.front().from != best) return "another region is the best";
+  return broken_cut(world, ask, best->range, plan->allocation);
+}
+
+// In which order chunks leave their ranges.
+std::string broken_order(const PlanWorld& world, const Ask& ask, const Plan& plan) {
+  const bool by_age = world.tuning.order == Tuning::Order::oldest_first;
+  std::optional<std::tuple<bool, bool, std::uint64_t>> last;
+  for (const Move& move : plan.moves) {
+    const time::Stamp& stamp = move.part.stamp;
+    const bool waits = !stamp.is_complete() && !(ask.own && stamp.is_only_on(*ask.own));
+    const bool is_later = !by_age && !waits && ask.own_first && stamp.is_complete();
+    const std::uint64_t number = by_age || waits ? move.part.from->age : move.part.from->range.size;
+    const std::tuple now(waits, is_later, number);
+    if (last && now < *last) return "chunks leave in another order";
+    last = now;
+  }
   return "";
 }
 
-// Note [Nothing idle is pinned], for one plan.
-std::string broken_by_stitch(const Usable& usable, const Ask& ask, const Decision& decision) {
-  const Bytes lacking = ask.size - std::min(ask.size, usable.bytes);
+std::string broken_by_stitch(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+  const Beside beside = largest_beside_hole(seen, ask, world.tuning.grain);
+  const Bytes left = ask.size - beside.kept.size;
+  const Bytes movable = seen.movable_bytes({});
+  const Bytes movable_beside = seen.movable_bytes(beside.kept);
+  // A piece may be larger than what lacks, and than the hole.
+  const Bytes most_mapped = left + std::max(ask.chunk, seen.largest_movable());
+  const bool has_room = !beside.kept.empty() && most_mapped <= beside.hole;
   if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
     if (none->reason == NoPlan::Reason::address_space) return "there is address space";
-    const bool may_be_blocked = usable.largest_unsplittable > kPage;
-    if (lacking <= ask.growth_room && !may_be_blocked) return "idle memory and growth are enough";
-    if (!may_be_blocked && none->missing != lacking - ask.growth_room) return "what is missing is what all lack";
-    return "";
+    if (none->missing == 0) return "something is missing";
+    if (movable + ask.growth_room >= ask.size) return "what can move and growth are enough";
+    if (has_room && movable_beside + ask.growth_room >= left) return "with what is kept it is enough";
+    return none->missing <= round_up(ask.size, kPage) ? "" : "more is missing than was asked for";
   }
   const Plan& plan = std::get<Plan>(decision);
-  if (plan.blocked == 0) return plan.growth() == lacking ? "" : "growth is what idle memory lacks";
-  if (plan.growth() != plan.blocked) return "a blocked plan creates what the large chunks do not give";
-  if (plan.split || usable.largest_unsplittable <= plan.blocked) return "nothing blocks it";
-  return "";
+  const Bytes kept = plan.kept_bytes();
+  if (kept != beside.kept.size && kept != 0) return "the largest end is kept";
+  if (kept == 0 && has_room && movable_beside + ask.growth_room >= left) return "an end could be kept";
+  const AddressRange except = plan.kept.empty() ? AddressRange{} : AddressRange{plan.kept.front().range.begin, kept};
+  const Bytes lacking = ask.size - kept;
+  const bool is_early = round_up(lacking, ask.chunk) <= std::min(ask.early_growth, ask.growth_room);
+  if (is_early != (plan.moves.empty() && plan.growth() >= lacking && plan.growth() <= ask.early_growth) &&
+      seen.movable_bytes(except) > 0)
+    return "early growth goes first, as far as it goes";
+  if (is_early) return "";
+  if (!plan.creates.empty() && plan.moved_bytes() != seen.movable_bytes(except))
+    return "every idle chunk moves before anything is created";
+  if (!plan.creates.empty() && plan.growth() >= lacking - plan.moved_bytes() + ask.chunk) return "it grows too much";
+  return broken_order(world, ask, plan);
 }
 
-std::string broken_by_grow(const Ask& ask, const Decision& decision) {
+std::string broken_by_one_chunk(const Seen& seen, const Ask& ask, const Decision& decision) {
+  const bool has_one = std::any_of(seen.movable.begin(), seen.movable.end(), [&](const vm::Mapping& mapping) {
+    return mapping.chunk->size == ask.size && is_aligned(mapping.at, ask.alignment);
+  });
   const Plan* const plan = std::get_if<Plan>(&decision);
-  if (plan == nullptr) return "";
-  if (!plan->moves.empty() || plan->split) return "growth moves nothing";
-  return plan->growth() <= ask.early_growth ? "" : "more than early growth";
+  if (plan == nullptr) return has_one ? "there is such a chunk" : "";
+  const bool is_one = std::any_of(seen.movable.begin(), seen.movable.end(),
+                                  [&](const vm::Mapping& mapping) { return mapping.range() == plan->range(); });
+  return is_one && plan->is_hit() ? "" : "the allocation is one idle chunk";
+}
+
+std::string broken_by_new_chunk(const Ask& ask, const Decision& decision) {
+  const Bytes size = round_up(ask.size, kPage);
+  const Plan* const plan = std::get_if<Plan>(&decision);
+  if (plan == nullptr) return size <= ask.growth_room ? "there is room for it" : "";
+  return plan->creates == Vector<Bytes>{size} && plan->moves.empty() && plan->kept.empty() ? "" : "one new chunk";
 }
 
 std::string broken_by(PlanWorld& world, const Ask& ask) {
-  const Usable usable(world, ask);
-  const auto check = [&](const char* name, Strategy strategy, const auto& own_promises) -> std::string {
+  const Seen seen(world, ask);
+  std::string broken;
+  const auto check = [&](const char* name, Strategy strategy, const auto& own_promises) {
+    if (!broken.empty()) return;
     const Decision decision = strategy(world.view(), ask);
-    std::string broken = own_promises(decision);
-    if (const Plan* const plan = std::get_if<Plan>(&decision); plan != nullptr && broken.empty())
-      broken = PlanCheck(world, ask, *plan).broken();
-    return broken.empty() ? "" : message_of("not so: {}\n{}: {}", broken, name, PlanWorld::text(decision));
+    if (const Plan* const plan = std::get_if<Plan>(&decision)) broken = PlanCheck(world, ask, *plan).broken();
+    if (broken.empty()) broken = own_promises(decision);
+    if (!broken.empty()) broken = message_of("not so: {}\n{}: {}", broken, name, PlanWorld::text(decision));
   };
-  std::string broken = check("fit", fit, [&](const Decision& d) { return broken_by_fit(world, usable, ask, d); });
-  if (broken.empty())
-    broken = check("stitch", stitch, [&](const Decision& d) { return broken_by_stitch(usable, ask, d); });
-  if (broken.empty()) broken = check("grow", grow, [&](const Decision& d) { return broken_by_grow(ask, d); });
+  check("fit", fit, [&](const Decision& d) { return broken_by_fit(world, seen, ask, d); });
+  check("stitch", stitch, [&](const Decision& d) { return broken_by_stitch(world, seen, ask, d); });
+  check("fit_one_chunk", fit_one_chunk, [&](const Decision& d) { return broken_by_one_chunk(seen, ask, d); });
+  check("grow_in_one_chunk", grow_in_one_chunk, [&](const Decision& d) { return broken_by_new_chunk(ask, d); });
   return broken;
 }
 
@@ -348,8 +485,8 @@ testing::AssertionResult keeps_promises(std::uint64_t seed) {
     const Ask ask = dice.draw_ask();
     const std::string broken = broken_by(world, ask);
     if (broken.empty()) continue;
-    return testing::AssertionFailure() << broken << "\nasked: " << text_of(ask) << "\nof " << world.index.picture()
-                                       << "\n"
+    return testing::AssertionFailure() << broken << "\nasked: " << text_of(ask, world.tuning.grain) << "\nof "
+                                       << world.index.picture(world.tuning.grain) << "\n"
                                        << dice.code() << "Replay: VPMM_SEED=" << seed << " " << program_invocation_name
                                        << " --gtest_filter=StrategiesProperty.*";
   }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <random>
 
 #include "support/page_size.hpp"
 
@@ -17,77 +19,178 @@ Tuning tuning_for(Prefer prefer) {
   return tuning_of(config, kPage);
 }
 
-Vector<Bytes> in_pages(Vector<Bytes> sizes) {
-  for (Bytes& size : sizes) {
-    EXPECT_EQ(size % kPage, 0u);
-    size /= kPage;
-  }
-  return sizes;
+// Roomy, unless a test says otherwise.
+constexpr Bytes kGpu = 80 * kGiB;
+
+// --- Note [Size of a chunk]: each bound in its turn -----------------------------------------------------------------
+
+class ChunkSize : public testing::Test {
+ protected:
+  const Tuning tuning = tuning_for(Prefer::balanced);
+};
+
+TEST_F(ChunkSize, has_a_least_where_nothing_else_asks_for_more) {
+  EXPECT_EQ(tuning.chunk_size(kPage, 0, kGpu), 8 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(tuning.grain, 0, kGpu), 8 * kMiB);
 }
 
-Vector<Bytes> chunks_of(Bytes pages, Bytes chunk_max = 256 * kMiB) {
+TEST_F(ChunkSize, is_a_share_of_a_large_request) {
+  EXPECT_EQ(tuning.chunk_size(kGiB, 0, kGpu), 32 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(2 * kGiB - kPage, 0, kGpu), 32 * kMiB) << "a power of two";
+  EXPECT_EQ(tuning.chunk_size(2 * kGiB, 0, kGpu), 64 * kMiB);
+}
+
+TEST_F(ChunkSize, is_a_share_of_what_is_mapped) {
+  EXPECT_EQ(tuning.chunk_size(kPage, 16 * kGiB, kGpu), 64 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(4 * kGiB, 16 * kGiB, kGpu), 128 * kMiB) << "the larger of the two shares";
+}
+
+TEST_F(ChunkSize, becomes_smaller_as_the_gpu_fills) {
+  EXPECT_EQ(tuning.chunk_size(kPage, 70 * kGiB, 16 * kGiB), 32 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(kPage, 79 * kGiB, 2 * kGiB), 4 * kMiB) << "less than the least";
+  EXPECT_EQ(tuning.chunk_size(kPage, kGpu, 0), kPage) << "never less than a page";
+}
+
+TEST_F(ChunkSize, stays_a_smaller_share_of_the_request_however_full_the_gpu_is) {
+  EXPECT_EQ(tuning.chunk_size(kGiB, 79 * kGiB, kGiB), 16 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(64 * kPage, kGpu, 0), kPage);
+  EXPECT_EQ(tuning.chunk_size(128 * kPage, kGpu, 0), 2 * kPage);
+}
+
+TEST_F(ChunkSize, has_a_most_above_everything_else) {
+  EXPECT_EQ(tuning.chunk_size(64 * kGiB, 0, kGpu), tuning.chunk_max);
   Config config;
-  config.chunk_max = chunk_max;
-  return in_pages(tuning_of(config, kPage).chunk_sizes(pages * kPage));
+  config.chunk_max = 4 * kPage;
+  EXPECT_EQ(tuning_of(config, kPage).chunk_size(64 * kGiB, 0, kGpu), 4 * kPage);
+  config.chunk_max = kPage;
+  EXPECT_EQ(tuning_of(config, kPage).chunk_size(kPage, 0, kGpu), kPage) << "above the least, too";
 }
 
-TEST(ChunkSizes, up_to_eight_pages_are_one_chunk) {
-  for (Bytes pages = 1; pages <= 8; ++pages) EXPECT_EQ(chunks_of(pages), Vector<Bytes>{pages});
-}
-
-TEST(ChunkSizes, larger_ones_are_powers_of_two_and_a_rest_of_up_to_eight) {
-  EXPECT_EQ(chunks_of(9), (Vector<Bytes>{8, 1}));
-  EXPECT_EQ(chunks_of(15), (Vector<Bytes>{8, 7}));
-  EXPECT_EQ(chunks_of(16), (Vector<Bytes>{16}));
-  EXPECT_EQ(chunks_of(63), (Vector<Bytes>{32, 16, 8, 7}));
-  EXPECT_EQ(chunks_of(127), (Vector<Bytes>{64, 32, 16, 8, 7}));
-}
-
-TEST(ChunkSizes, none_is_larger_than_the_largest) {
-  EXPECT_EQ(chunks_of(128), (Vector<Bytes>{128}));
-  EXPECT_EQ(chunks_of(300), (Vector<Bytes>{128, 128, 32, 8, 4}));
-  EXPECT_EQ(chunks_of(10, 4 * kPage), (Vector<Bytes>{4, 4, 2}));
-  EXPECT_EQ(chunks_of(7, 4 * kPage), (Vector<Bytes>{4, 3}));
-  EXPECT_EQ(chunks_of(3, kPage), (Vector<Bytes>{1, 1, 1}));
-}
-
-TEST(ChunkSizes, the_largest_is_a_power_of_two_of_pages_and_never_less_than_one) {
-  EXPECT_EQ(chunks_of(16, 15 * kPage), (Vector<Bytes>{8, 8}));
-  EXPECT_EQ(chunks_of(2, kMiB), (Vector<Bytes>{1, 1}));
-  Config config;
-  EXPECT_EQ(tuning_of(config, 6 * kMiB).chunk_max, 32 * 6 * kMiB) << "256 MiB hold 42 pages";
-}
-
-TEST(ChunkSizes, cover_every_request_exactly_largest_first_in_about_a_dozen) {
-  for (Bytes pages = 1; pages < 2000; ++pages) {
-    const Vector<Bytes> sizes = chunks_of(pages);
-    ASSERT_EQ(std::accumulate(sizes.begin(), sizes.end(), Bytes{0}), pages);
-    ASSERT_TRUE(std::is_sorted(sizes.rbegin(), sizes.rend())) << pages;
-    ASSERT_LE(sizes.size(), pages / 128 + 5) << pages;
-  }
-  EXPECT_TRUE(chunks_of(0).empty());
-}
-
-TEST(ChunkSizes, are_pages_in_page_mode_whatever_the_largest) {
+TEST_F(ChunkSize, is_the_page_in_page_mode_whatever_the_largest) {
   Config config;
   config.page_chunks = true;
-  const Tuning tuning = tuning_of(config, kPage);
-  EXPECT_EQ(in_pages(tuning.chunk_sizes(5 * kPage)), (Vector<Bytes>{1, 1, 1, 1, 1}));
+  EXPECT_EQ(tuning_of(config, kPage).chunk_size(64 * kGiB, 16 * kGiB, kGpu), kPage);
 }
+
+TEST_F(ChunkSize, is_a_power_of_two_of_pages_and_few_make_a_request) {
+  std::mt19937_64 random(5);
+  const auto below = [&](Bytes n) { return std::uniform_int_distribution<Bytes>(0, n - 1)(random); };
+  for (const Bytes page : {kPage, 6 * kMiB, 64 * kMiB}) {
+    const Tuning each = tuning_of({}, page);
+    for (int i = 0; i < 3000; ++i) {
+      const Bytes request = 1 + below(Bytes{1} << (20 + below(17)));
+      const Bytes size = each.chunk_size(request, below(kGpu), below(kGpu));
+      ASSERT_EQ(size % page, 0u);
+      ASSERT_TRUE(is_power_of_two(size / page));
+      ASSERT_LE(size, each.chunk_max);
+      ASSERT_TRUE(size == each.chunk_max || request / size <= 256);
+    }
+  }
+}
+
+TEST(LargestChunk, is_a_power_of_two_of_pages_and_never_less_than_one) {
+  Config config;
+  config.chunk_max = 15 * kPage;
+  EXPECT_EQ(tuning_of(config, kPage).chunk_max, 8 * kPage);
+  config.chunk_max = kMiB;
+  EXPECT_EQ(tuning_of(config, kPage).chunk_max, kPage);
+  EXPECT_EQ(tuning_of({}, 6 * kMiB).chunk_max, 32 * 6 * kMiB) << "256 MiB hold 42 pages";
+}
+
+// --- chunks for a request -------------------------------------------------------------------------------------------
+
+class ChunksFor : public testing::Test {
+ protected:
+  std::optional<Vector<Bytes>> pages(Bytes pages, Bytes chunk, Bytes room) const {
+    std::optional<Vector<Bytes>> sizes = tuning.chunks_for(pages * kPage, chunk * kPage, room * kPage);
+    if (sizes)
+      for (Bytes& size : *sizes) size /= kPage;
+    return sizes;
+  }
+  const Tuning tuning = tuning_for(Prefer::balanced);
+};
+
+TEST_F(ChunksFor, nothing_are_none) { EXPECT_EQ(pages(0, 4, 0), Vector<Bytes>{}); }
+
+TEST_F(ChunksFor, a_request_are_of_one_size_and_the_last_is_not_cut) {
+  EXPECT_EQ(pages(8, 4, 100), (Vector<Bytes>{4, 4}));
+  EXPECT_EQ(pages(9, 4, 100), (Vector<Bytes>{4, 4, 4}));
+  EXPECT_EQ(pages(1, 4, 4), (Vector<Bytes>{4}));
+}
+
+TEST_F(ChunksFor, a_request_are_cut_only_where_room_is_short) {
+  EXPECT_EQ(pages(9, 4, 11), (Vector<Bytes>{4, 4, 1}));
+  EXPECT_EQ(pages(3, 8, 7), (Vector<Bytes>{3}));
+  EXPECT_EQ(pages(3, 8, 3), (Vector<Bytes>{3}));
+}
+
+TEST_F(ChunksFor, more_than_the_room_are_none) {
+  EXPECT_EQ(pages(3, 8, 2), std::nullopt);
+  EXPECT_EQ(pages(9, 4, 8), std::nullopt);
+  EXPECT_EQ(pages(1, 1, 0), std::nullopt);
+}
+
+TEST_F(ChunksFor, part_of_a_page_is_a_page) {
+  EXPECT_EQ(tuning.chunks_for(tuning.grain, 4 * kPage, kPage), (Vector<Bytes>{kPage}));
+  EXPECT_EQ(tuning.chunks_for(kPage + 1, kPage, 2 * kPage), (Vector<Bytes>{kPage, kPage}));
+  EXPECT_EQ(tuning.chunks_for(kPage + 1, kPage, 2 * kPage - 1), std::nullopt);
+}
+
+TEST_F(ChunksFor, every_request_are_enough_within_the_room_and_too_much_by_less_than_one) {
+  for (const Bytes chunk : {1, 2, 8, 32})
+    for (Bytes request = 1; request < 70; ++request)
+      for (Bytes room = 0; room < 90; ++room) {
+        const std::optional<Vector<Bytes>> sizes = pages(request, chunk, room);
+        ASSERT_EQ(sizes.has_value(), room >= request);
+        if (!sizes) continue;
+        const Bytes sum = std::accumulate(sizes->begin(), sizes->end(), Bytes{0});
+        ASSERT_GE(sum, request);
+        ASSERT_LE(sum, room);
+        ASSERT_LT(sum - request, sizes->back());
+        ASSERT_TRUE(std::all_of(sizes->begin(), sizes->end() - 1, [&](Bytes size) { return size == chunk; }));
+      }
+}
+
+// --- Note [Grain] ---------------------------------------------------------------------------------------------------
+
+TEST(Grain, is_a_share_of_a_page_that_is_a_power_of_two) {
+  EXPECT_EQ(tuning_of({}, kPage).grain, 64 * kKiB);
+  EXPECT_EQ(tuning_of({}, 32 * kMiB).grain, kMiB);
+  EXPECT_EQ(tuning_of({}, 512 * kKiB).grain, 64 * kKiB) << "so many sizes are told apart, and no more";
+}
+
+TEST(Grain, is_the_page_where_that_is_small_or_no_power_of_two) {
+  EXPECT_EQ(tuning_of({}, 64 * kKiB).grain, 64 * kKiB);
+  EXPECT_EQ(tuning_of({}, 4 * kKiB).grain, 4 * kKiB);
+  EXPECT_EQ(tuning_of({}, 6 * kMiB).grain, 6 * kMiB);
+}
+
+TEST(Grain, is_the_page_in_page_mode) {
+  Config config;
+  config.page_chunks = true;
+  EXPECT_EQ(tuning_of(config, kPage).grain, kPage);
+}
+
+TEST(Grain, leaves_a_page_its_alignment) {
+  EXPECT_EQ(tuning_of({}, kPage).page_alignment(), kPage);
+  EXPECT_EQ(tuning_of({}, 6 * kMiB).page_alignment(), 2 * kMiB);
+}
+
+// --- Note [One knob] ------------------------------------------------------------------------------------------------
 
 TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
   const Tuning footprint = tuning_for(Prefer::footprint);
   const Tuning balanced = tuning_for(Prefer::balanced);
   const Tuning latency = tuning_for(Prefer::latency);
-  EXPECT_GT(footprint.slack_permille, 0u);
-  EXPECT_LT(footprint.slack_permille, balanced.slack_permille);
-  EXPECT_LT(balanced.slack_permille, latency.slack_permille);
-  EXPECT_LE(footprint.growth_permille, balanced.growth_permille);
+  EXPECT_LT(footprint.growth_permille, balanced.growth_permille);
   EXPECT_LT(balanced.growth_permille, latency.growth_permille);
+  EXPECT_LT(footprint.chunk_size(kPage, 0, kGpu), balanced.chunk_size(kPage, 0, kGpu));
+  EXPECT_LT(footprint.chunk_size(kPage, 32 * kGiB, kGpu), balanced.chunk_size(kPage, 32 * kGiB, kGpu));
+  EXPECT_EQ(balanced.chunk_size(kPage, 32 * kGiB, kGpu), latency.chunk_size(kPage, 32 * kGiB, kGpu));
 }
 
 TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
-  EXPECT_EQ(tuning_for(Prefer::footprint).waiting, Tuning::Waiting::after_moves);
+  EXPECT_EQ(tuning_for(Prefer::footprint).waiting, Tuning::Waiting::before_growth);
   EXPECT_EQ(tuning_for(Prefer::balanced).waiting, Tuning::Waiting::never);
   EXPECT_EQ(tuning_for(Prefer::latency).waiting, Tuning::Waiting::never);
 }
@@ -104,7 +207,8 @@ TEST(Prefer, has_no_say_in_page_mode) {
     config.prefer = prefer;
     const Tuning tuning = tuning_of(config, kPage);
     EXPECT_EQ(tuning.chunk_max, kPage);
-    EXPECT_EQ(tuning.slack_permille, 0u);
+    EXPECT_EQ(tuning.chunk_size(kGiB, kGiB, kGpu), kPage);
+    EXPECT_EQ(tuning.grain, kPage);
     EXPECT_EQ(tuning.growth_permille, 0u);
     EXPECT_EQ(tuning.waiting, Tuning::Waiting::before_moves);
     EXPECT_EQ(tuning.order, Tuning::Order::oldest_first);

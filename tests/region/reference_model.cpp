@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace vpmm::region {
 namespace {
 
 // Whether `count` pages fit behind some page of `span` whose number from kStart's zero is a multiple of `alignment`.
-bool fits(PageSpan span, std::uint64_t count, std::uint64_t alignment) {
+bool fits_in(PageSpan span, std::uint64_t count, std::uint64_t alignment) {
   for (std::uint64_t at = span.first; at + count <= span.first + span.count; ++at)
     if (to_integer(page(at)) % (alignment * kPage) == 0) return true;
   return false;
@@ -19,10 +20,25 @@ std::optional<PageSpan> smallest(const Vector<ModelRegion>& regions, std::uint64
                                  const Usable& usable) {
   std::optional<PageSpan> best;
   for (const ModelRegion& region : regions) {
-    if (!usable(region) || !fits(region.span, count, alignment)) continue;
+    if (!usable(region) || !fits_in(region.span, count, alignment)) continue;
     if (!best || region.span.count < best->count) best = region.span;
   }
   return best;
+}
+
+bool is_own(const ModelRegion& region, std::optional<time::TimelineId> own) {
+  return region.state == RegionState::free && own && region.parts.size() == 1 && region.parts.contains(*own);
+}
+bool is_complete(const ModelRegion& region) { return region.state == RegionState::free && region.parts.empty(); }
+bool is_usable(const ModelRegion& region, std::optional<time::TimelineId> own) {
+  return is_complete(region) || is_own(region, own);
+}
+
+Vector<PageSpan> in_order(Vector<PageSpan> spans) {
+  std::sort(spans.begin(), spans.end(), [](const PageSpan& a, const PageSpan& b) {
+    return std::pair(a.count, a.first) < std::pair(b.count, b.first);
+  });
+  return spans;
 }
 
 }  // namespace
@@ -181,10 +197,41 @@ bool ReferenceModel::one_reservation(std::uint64_t a, std::uint64_t b) const {
 
 std::optional<PageSpan> ReferenceModel::best_fit(std::uint64_t count, std::uint64_t alignment,
                                                  std::optional<time::TimelineId> own) const {
-  return smallest(regions(), count, alignment, [&](const ModelRegion& region) {
-    if (region.state != RegionState::free) return false;
-    return region.parts.empty() || (own && region.parts.size() == 1 && region.parts.contains(*own));
-  });
+  return smallest(regions(), count, alignment, [&](const ModelRegion& region) { return is_usable(region, own); });
+}
+
+std::optional<PageSpan> ReferenceModel::best_own_fit(std::uint64_t count, std::uint64_t alignment,
+                                                     std::optional<time::TimelineId> own) const {
+  const std::optional<PageSpan> pending =
+      smallest(regions(), count, alignment, [&](const ModelRegion& region) { return is_own(region, own); });
+  return pending ? pending : smallest(regions(), count, alignment, is_complete);
+}
+
+std::optional<PageSpan> ReferenceModel::lowest_fit(std::uint64_t count, std::uint64_t alignment,
+                                                   std::optional<time::TimelineId> own) const {
+  for (const ModelRegion& region : regions())
+    if (is_usable(region, own) && fits_in(region.span, count, alignment)) return region.span;
+  return std::nullopt;
+}
+
+Vector<PageSpan> ReferenceModel::holes(std::uint64_t count) const {
+  Vector<PageSpan> all;
+  for (const ModelRegion& region : regions())
+    if (region.state == RegionState::hole && region.span.count >= count) all.push_back(region.span);
+  return in_order(std::move(all));
+}
+
+Vector<PageSpan> ReferenceModel::fits(std::uint64_t count, std::optional<time::TimelineId> own, bool own_first) const {
+  Vector<PageSpan> first;
+  Vector<PageSpan> all;
+  for (const ModelRegion& region : regions()) {
+    if (!is_usable(region, own) || region.span.count < count) continue;
+    (own_first && is_own(region, own) ? first : all).push_back(region.span);
+  }
+  first = in_order(std::move(first));
+  all = in_order(std::move(all));
+  first.insert(first.end(), all.begin(), all.end());
+  return first;
 }
 
 std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count, std::uint64_t alignment) const {

@@ -55,7 +55,15 @@ class ReferenceModel {
   bool one_reservation(std::uint64_t a, std::uint64_t b) const;
   std::optional<PageSpan> best_fit(std::uint64_t count, std::uint64_t alignment,
                                    std::optional<time::TimelineId> own) const;
+  // The same, but of those that only `own` may use where there are some.
+  std::optional<PageSpan> best_own_fit(std::uint64_t count, std::uint64_t alignment,
+                                       std::optional<time::TimelineId> own) const;
+  std::optional<PageSpan> lowest_fit(std::uint64_t count, std::uint64_t alignment,
+                                     std::optional<time::TimelineId> own) const;
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
+  Vector<PageSpan> holes(std::uint64_t count) const;  // of at least as many, by size and address
+  // Of at least as many, what `own` may use, by size and address; `own_first`: its pending ones first.
+  Vector<PageSpan> fits(std::uint64_t count, std::optional<time::TimelineId> own, bool own_first) const;
   Vector<Vector<PageSpan>> runs() const;
   Vector<PageSpan> by_age(RegionState state) const;
   std::string picture() const;

@@ -213,6 +213,83 @@ TEST_F(RegionIndexFit, large_alignments_pass_over_regions_they_do_not_fit_in) {
   EXPECT_EQ(index.best_fit(kPage, 4 * kPage, std::nullopt)->range, pages(5, 4));
 }
 
+TEST_F(RegionIndexFit, own_pending_memory_goes_before_complete_memory_where_it_is_asked_for) {
+  constexpr auto kOwn = RegionIndex::First::own;
+  index.add_reservation(pages(0, 40));
+  map(0, 2);
+  map(3, 9, on(A, 1));
+  map(13, 4, on(A, 2));
+  map(18, 12);
+  map(31, 1, on(B, 1));
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, A)->range, pages(0, 2));
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, A, kOwn)->range, pages(13, 4)) << "the smallest of its own";
+  EXPECT_EQ(index.best_fit(5 * kPage, kPage, A, kOwn)->range, pages(3, 9));
+  EXPECT_EQ(index.best_fit(10 * kPage, kPage, A, kOwn)->range, pages(18, 12)) << "its own are too small";
+  EXPECT_EQ(index.best_fit(2 * kPage, 8 * kPage, A, kOwn)->range, pages(3, 9)) << "page 8 lies in it";
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, C, kOwn)->range, pages(0, 2)) << "it has none of its own";
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, std::nullopt, kOwn)->range, pages(0, 2));
+  EXPECT_EQ(index.best_fit(13 * kPage, kPage, A, kOwn), nullptr);
+}
+
+TEST_F(RegionIndexFit, a_visit_of_fits_comes_to_own_pending_memory_first_where_it_is_asked_for) {
+  index.add_reservation(pages(0, 40));
+  map(0, 2);
+  map(3, 9, on(A, 1));
+  map(13, 4, on(A, 2));
+  map(18, 12);
+  map(31, 3, on(B, 1));
+  const auto sizes = [&](RegionIndex::First first, std::size_t most) {
+    Vector<Bytes> seen;
+    index.for_each_fit(3 * kPage, A, first, [&](Region* region) {
+      seen.push_back(region->range.size / kPage);
+      return seen.size() < most;
+    });
+    return seen;
+  };
+  EXPECT_EQ(sizes(RegionIndex::First::smaller, 9), (Vector<Bytes>{4, 9, 12}));
+  EXPECT_EQ(sizes(RegionIndex::First::own, 9), (Vector<Bytes>{4, 9, 12}));
+  map(35, 3);
+  EXPECT_EQ(sizes(RegionIndex::First::smaller, 9), (Vector<Bytes>{3, 4, 9, 12}));
+  EXPECT_EQ(sizes(RegionIndex::First::own, 9), (Vector<Bytes>{4, 9, 3, 12}));
+  EXPECT_EQ(sizes(RegionIndex::First::own, 3), (Vector<Bytes>{4, 9, 3})) << "until it is told to stop";
+}
+
+TEST_F(RegionIndexFit, the_lowest_region_that_fits_is_found_whatever_its_size) {
+  index.add_reservation(pages(0, 40));
+  map(0, 1);
+  map(2, 9, on(A, 1));
+  map(12, 2);
+  map(15, 5, on(B, 1));
+  EXPECT_EQ(index.lowest_fit(kPage, kPage, A)->range, pages(0, 1));
+  EXPECT_EQ(index.lowest_fit(2 * kPage, kPage, A)->range, pages(2, 9));
+  EXPECT_EQ(index.lowest_fit(2 * kPage, kPage, std::nullopt)->range, pages(12, 2)) << "others' is left alone";
+  EXPECT_EQ(index.lowest_fit(3 * kPage, kPage, B)->range, pages(15, 5));
+  EXPECT_EQ(index.lowest_fit(4 * kPage, 16 * kPage, B)->range, pages(15, 5)) << "page 16 lies in it";
+  EXPECT_EQ(index.lowest_fit(3 * kPage, kPage, C), nullptr);
+}
+
+// --- holes ---
+
+TEST_F(RegionIndexFit, holes_are_visited_from_the_smallest_that_is_large_enough) {
+  index.add_reservation(pages(0, 20));
+  index.add_reservation(pages(100, 5));
+  map(3, 1);
+  map(5, 1);
+  map(8, 1);
+  const auto begins = [&](std::uint64_t at_least, std::size_t most) {
+    Vector<std::uint64_t> seen;
+    index.for_each_hole(at_least * kPage, [&](Region* hole) {
+      seen.push_back((hole->range.begin - kStart) / kPage);
+      return seen.size() < most;
+    });
+    return seen;
+  };
+  EXPECT_EQ(begins(1, 9), (Vector<std::uint64_t>{4, 6, 0, 100, 9})) << "1, 2, 3, 5 and 11 pages";
+  EXPECT_EQ(begins(3, 9), (Vector<std::uint64_t>{0, 100, 9}));
+  EXPECT_EQ(begins(3, 2), (Vector<std::uint64_t>{0, 100})) << "until it is told to stop";
+  EXPECT_TRUE(begins(12, 9).empty());
+}
+
 // --- runs ---
 
 TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {

@@ -128,6 +128,20 @@ std::string text(const Vector<PageSpan>& spans) {
   return all;
 }
 
+// How the regions of a visit differ from those expected, whose groups stand by size and address; of a size only the
+// lowest is promised to come first.
+std::string order_difference(Vector<PageSpan> visited, const Vector<PageSpan>& expected) {
+  if (visited.size() != expected.size()) return "are " + text(visited) + " but expected " + text(expected);
+  const auto at = [&](std::size_t place) { return visited.begin() + static_cast<std::ptrdiff_t>(place); };
+  for (std::size_t first = 0, end = 0; first < expected.size(); first = end) {
+    do ++end;
+    while (end < expected.size() && expected[end].count == expected[first].count &&
+           expected[end].first > expected[end - 1].first);
+    std::sort(at(first + 1), at(end), [](const PageSpan& a, const PageSpan& b) { return a.first < b.first; });
+  }
+  return visited == expected ? "" : "are " + text(visited) + " but expected " + text(expected);
+}
+
 }  // namespace
 
 std::string to_code(const Operation& operation) { return fmt::format("run({});", std::visit(Printer{}, operation)); }
@@ -194,6 +208,27 @@ std::string Twins::search_difference(const Question& fit) const {
   const Bytes alignment = fit.alignment * kPage;
   if (span_of(index_.best_fit(size, alignment, fit.own)) != model_.best_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("best fit of {} pages at {} differs", fit.count, fit.alignment);
+  using First = RegionIndex::First;
+  if (span_of(index_.best_fit(size, alignment, fit.own, First::own)) !=
+      model_.best_own_fit(fit.count, fit.alignment, fit.own))
+    return fmt::format("best fit of {} own pages at {} differs", fit.count, fit.alignment);
+  if (span_of(index_.lowest_fit(size, alignment, fit.own)) != model_.lowest_fit(fit.count, fit.alignment, fit.own))
+    return fmt::format("lowest fit of {} pages at {} differs", fit.count, fit.alignment);
+  Vector<PageSpan> visited;
+  const auto visit = [&](Region* region) {
+    visited.push_back(span_of(*region));
+    return true;
+  };
+  for (const First first : {First::smaller, First::own}) {
+    visited.clear();
+    index_.for_each_fit(size, fit.own, first, visit);
+    if (std::string found = order_difference(visited, model_.fits(fit.count, fit.own, first == First::own));
+        !found.empty())
+      return "fits " + found;
+  }
+  visited.clear();
+  index_.for_each_hole(size, visit);
+  if (std::string found = order_difference(visited, model_.holes(fit.count)); !found.empty()) return "holes " + found;
   if (span_of(index_.smallest_hole(size, alignment)) != model_.smallest_hole(fit.count, fit.alignment))
     return fmt::format("smallest hole of {} pages at {} differs", fit.count, fit.alignment);
   Vector<Vector<PageSpan>> runs;

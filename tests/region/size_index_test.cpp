@@ -38,6 +38,13 @@ class SizeIndexTest : public testing::Test {
     }
     return best;
   }
+  const Region* naive_lowest(Bytes size, Bytes alignment) const {
+    const Region* best = nullptr;
+    for (const Region* region : present)
+      if (aligned_start(region->range, size, alignment) && (best == nullptr || region->range.begin < best->range.begin))
+        best = region;
+    return best;
+  }
   Ranking naive_ranking() const {
     Ranking all;
     for (const Region* region : present) all.push_back({region->range.size, region->range.begin, region});
@@ -62,6 +69,7 @@ TEST_F(SizeIndexTest, random_regions_of_few_sizes_are_found_as_by_a_look_at_all)
     const Bytes size = (sizes[random() % std::size(sizes)] + random() % 3) * kPage;
     const Bytes alignment = kPage << random() % 6;
     ASSERT_EQ(index.first_fit(size, alignment).region, naive_fit(size, alignment));
+    ASSERT_EQ(index.lowest_fit(size, alignment).region, naive_lowest(size, alignment));
     ASSERT_EQ(index.at_least(size).region, naive_fit(size, 1));
     ASSERT_EQ(index.largest(), present.empty() ? 0 : naive_ranking().back().number);
     if (i % 50 != 0) continue;
