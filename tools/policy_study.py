@@ -251,7 +251,7 @@ class Study:
         done = subprocess.run([*command, *[str(trace)] * REPEATS], capture_output=True, text=True, check=False)
         least: dict[str, float] = {}
         for cells in (line.split(",") for line in done.stdout.splitlines() if line.startswith("replay,")):
-            what, value = cells[4].removeprefix("allocate "), float(cells[-1])
+            what, value = cells[-4].removeprefix("allocate "), float(cells[-1])
             if what in ("sum", "p50", "p99"):
                 least[what] = min(value, least.get(what, value))
         return least

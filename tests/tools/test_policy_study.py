@@ -35,7 +35,7 @@ echo '{"allocations": 1000, "failed_allocations": 0, "hazards": 0, "corruptions"
 exit $((${CORRUPTIONS:-0} != 0))
 """
 BENCH = """#!/bin/sh
-for ms in 4 2 3; do echo "replay,gnn,vpmm,1,allocate sum,ms,0,$ms"; done
+for ms in 4 2 3; do echo "replay,1,000 of gnn,vpmm,1,allocate sum,ms,0,$ms"; done
 """
 
 
