@@ -44,7 +44,7 @@ class PlainAllocator final : public TraceAllocator {
     return {};
   }
 
-  Result<Footprint> footprint() override { return Footprint{peak_bytes_, 0}; }
+  Result<Footprint> footprint() override { return Footprint{peak_bytes_, 0, 0}; }
 
  private:
   Result<void> ask_footprint() {
@@ -89,7 +89,7 @@ class StreamOrderedAllocator final : public TraceAllocator {
     std::uint64_t bytes = 0;
     VPMM_TRY(checked(Call::mem_pool_get_attribute,
                      driver_.mem_pool_get_attribute(pool_, driver::MemPoolAttribute::reserved_mem_high, bytes)));
-    return Footprint{bytes, 0};
+    return Footprint{bytes, 0, 0};
   }
 
  private:

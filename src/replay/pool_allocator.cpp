@@ -18,7 +18,7 @@ class PoolAllocator final : public TraceAllocator {
   }
   Result<Footprint> footprint() override {
     const observe::Statistics statistics = context_->statistics();
-    return Footprint{statistics.peak_mapped_bytes, statistics.peak_chunks};
+    return Footprint{statistics.peak_mapped_bytes, statistics.peak_chunks, statistics.plans};
   }
 
  private:

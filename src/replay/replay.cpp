@@ -122,6 +122,7 @@ class Replay {
     result_.page_size = live_memory_.page_size();
     result_.peak_mapped_bytes = footprint.peak_mapped_bytes;
     result_.mapped_chunks_peak = footprint.peak_mapped_chunks;
+    result_.plans = footprint.plans;
     result_.driver_calls = recorder_.memory_call_count() - start_calls_;
     result_.driver_ns = driver_ns();
     result_.calls = timing_.times();

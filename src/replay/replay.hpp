@@ -65,6 +65,7 @@ struct ReplayResult {
   std::uint64_t corruptions = 0;         // spots whose contents changed while their allocation lived
   std::optional<std::uint64_t> hazards;  // none: the machine does not check
   std::uint64_t mapped_chunks_peak = 0;
+  std::uint64_t plans = 0;               // of the pool, carried out
   double seconds = 0;                    // wall-clock time that the replay took
   std::vector<driver::CallTimes> calls;  // of the allocator's calls, those that are no memory calls, too
   std::vector<std::string> findings;     // the first corruptions and hazards, and what went unchecked

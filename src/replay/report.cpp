@@ -223,6 +223,7 @@ std::string to_json(const ReplayResult& result) {
   json["corruptions"] = result.corruptions;
   json["hazards"] = result.hazards ? nlohmann::ordered_json(*result.hazards) : nlohmann::ordered_json(nullptr);
   json["mapped_chunks_peak"] = result.mapped_chunks_peak;
+  json["plans"] = result.plans;
   json["seconds"] = result.seconds;
   json["peak_rounded_bytes"] = result.peak_rounded_bytes;
   json["driver_time_first_half_us"] = microseconds(result.driver_first_half_ns);

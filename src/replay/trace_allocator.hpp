@@ -27,6 +27,7 @@ std::optional<AllocatorKind> parse_allocator_kind(std::string_view name);
 struct Footprint {
   Bytes peak_mapped_bytes = 0;
   std::uint64_t peak_mapped_chunks = 0;  // 0 where the allocator has no such notion
+  std::uint64_t plans = 0;               // carried out; the same
 };
 
 // Single-threaded; device 0's primary context is current in every call.

@@ -39,6 +39,7 @@ KEYS = [
     "corruptions",
     "hazards",
     "mapped_chunks_peak",
+    "plans",
     "seconds",
     "peak_rounded_bytes",
     "driver_time_first_half_us",

@@ -152,6 +152,7 @@ TEST_P(ReplayAllocators, give_the_same_figures_in_every_run) {
   EXPECT_EQ(first.worst_allocate_ns, second.worst_allocate_ns);
   EXPECT_EQ(first.p99_allocate_ns, second.p99_allocate_ns);
   EXPECT_EQ(first.mapped_chunks_peak, second.mapped_chunks_peak);
+  EXPECT_EQ(first.plans, second.plans);
 }
 
 TEST_P(ReplayAllocators, count_what_does_not_fit_and_go_on) {
@@ -182,7 +183,7 @@ class OneAddress final : public TraceAllocator {
   ~OneAddress() override { driver_.mem_free(ptr_); }
   Result<DevicePtr> allocate(Bytes, driver::StreamHandle) override { return ptr_; }
   Result<void> deallocate(DevicePtr, driver::StreamHandle) override { return {}; }
-  Result<Footprint> footprint() override { return Footprint{kBytes, 1}; }
+  Result<Footprint> footprint() override { return Footprint{kBytes, 1, 0}; }
 
  private:
   static constexpr Bytes kBytes = 16 * kMiB;

@@ -25,6 +25,7 @@ ReplayResult sample() {
   result.p99_allocate_ns = 40'000;
   result.hazards = 0;
   result.mapped_chunks_peak = 1957;
+  result.plans = 151;
   result.seconds = 1.5;
   result.calls = {{.call = driver::Call::mem_map,
                    .count = 3,
@@ -51,7 +52,7 @@ TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
             R"("failed_allocations":0,"recorded_failures":0,"first_failed_event":null,"first_failed_bytes":null,)"
             R"("peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
             R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
-            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"seconds":1.5,)"
+            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"plans":151,"seconds":1.5,)"
             R"("peak_rounded_bytes":18645000000,)"
             R"("driver_time_first_half_us":50250.5,"driver_time_second_half_us":31750.0,)"
             R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null,"driver_calls_by_kind":{)"
@@ -76,7 +77,7 @@ TEST(ReplayJson, has_null_hazards_where_nobody_checks) {
   result.hazards.reset();
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_TRUE(json["hazards"].is_null());
-  EXPECT_EQ(json.size(), 26u);
+  EXPECT_EQ(json.size(), 27u);
 }
 
 TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
