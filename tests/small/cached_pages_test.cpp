@@ -6,17 +6,40 @@
 namespace vpmm::small {
 namespace {
 
+constexpr std::uint64_t kLargest = PageSizes::kCount - 1;
+
 TEST(CachedPages, find_the_least_size_that_is_large_enough) {
   CachedPages pages;
-  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kMostPages})
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kLargest})
     pages.add(size, {});
   EXPECT_EQ(pages.least_from(0), 1u);
   EXPECT_EQ(pages.least_from(1), 1u);
   EXPECT_EQ(pages.least_from(2), 3u);
   EXPECT_EQ(pages.least_from(4), 4u);
-  EXPECT_EQ(pages.least_from(5), kMostPages);
-  EXPECT_EQ(pages.least_from(kMostPages + 1), std::nullopt);
+  EXPECT_EQ(pages.least_from(5), kLargest);
+  EXPECT_EQ(pages.least_from(kLargest + 1), std::nullopt);
   EXPECT_EQ(pages.least_from(1000), std::nullopt);
+}
+
+// From one page to four, 32 sizes to a doubling, and whole grains beyond.
+TEST(PageSizes, add_at_most_a_32nd_to_a_request) {
+  for (const Bytes grain : {64 * kKiB, 2 * kMiB}) {
+    const PageSizes sizes(2 * kMiB, grain);
+    EXPECT_EQ(sizes.rounded(1), 2 * kMiB);
+    std::uint64_t last = 0;
+    for (Bytes bytes = 2 * kMiB; bytes <= 20 * kMiB; bytes += 12'345) {
+      const Bytes rounded = sizes.rounded(bytes);
+      EXPECT_GE(rounded, bytes);
+      EXPECT_LE(rounded - bytes, std::max(bytes / 32, grain)) << bytes;
+      EXPECT_TRUE(is_multiple(rounded, grain)) << bytes;
+      EXPECT_EQ(sizes.rounded(rounded), rounded) << bytes;
+      EXPECT_EQ(sizes.least_from(bytes).has_value(), bytes <= sizes.most()) << bytes;
+      if (bytes > sizes.most()) continue;
+      EXPECT_LT(sizes.number_of(rounded), PageSizes::kCount);
+      EXPECT_GE(sizes.number_of(rounded), last);
+      last = sizes.number_of(rounded);
+    }
+  }
 }
 
 TEST(CachedPages, forget_a_size_with_its_last) {
@@ -34,10 +57,10 @@ TEST(CachedPages, forget_a_size_with_its_last) {
 TEST(CachedPages, are_none_once_cleared) {
   CachedPages pages;
   pages.add(2, {});
-  pages.add(kMostPages, {});
+  pages.add(kLargest, {});
   pages.clear();
   EXPECT_EQ(pages.least_from(0), std::nullopt);
-  EXPECT_TRUE(pages.of(kMostPages).empty());
+  EXPECT_TRUE(pages.of(kLargest).empty());
 }
 
 }  // namespace

@@ -328,7 +328,7 @@ class SharingParts : public ::testing::Test {
  protected:
   static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
   struct World : PoolWorld {
-    World() : PoolWorld(adaptive_world()) {
+    World() : PoolWorld(page_by_page_world()) {
       allocate_mixed(300, a);
       use_up(a);
     }
@@ -391,7 +391,7 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
     world.allocate_mixed(200, world.b);  // it has much, too, and takes whole pages
     const std::vector<DevicePtr> of_b = world.allocate_runs(kept, world.b);
     world.use_up(world.b);
-    const DevicePtr last = world.allocate(8 * kPage, world.b);
+    const DevicePtr last = world.allocate(4 * kPage, world.b);
     ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok()) << "which makes events worth while";
     world.use_up(world.a);
     world.deallocate_on_b(of_b);

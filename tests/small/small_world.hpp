@@ -19,7 +19,7 @@ using driver::Call;
 using driver::CuResult;
 
 // A size for each way to be served: a block of the first class, of the last, a span, the longest span, whole pages.
-constexpr std::array<Bytes, 7> kSizes{100, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 8 * kPage};
+constexpr std::array<Bytes, 7> kSizes{100, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 4 * kPage};
 
 // Figures that are not the same, as "name before -> after"; mistakes, and streams that became known by one, aside.
 inline std::string changes(const observe::Statistics& before, const observe::Statistics& after) {
@@ -36,7 +36,7 @@ inline std::string changes(const observe::Statistics& before, const observe::Sta
 }
 
 // The policies of chunks there are; requests below a page are served alike under both.
-inline WorldOptions options_of(bool has_page_chunks) { return has_page_chunks ? page_world() : adaptive_world(); }
+inline WorldOptions options_of(bool has_page_chunks) { return has_page_chunks ? page_world() : page_by_page_world(); }
 inline std::string name_of_policy(const ::testing::TestParamInfo<bool>& each) {
   return each.param ? "pages" : "adaptive";
 }

@@ -173,7 +173,7 @@ TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
 }
 
 TEST_P(Figures, the_peak_is_seen_although_it_came_and_went_in_warm_calls) {
-  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 8 * kPage}) {
+  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 4 * kPage}) {
     SCOPED_TRACE(bytes);
     warm(bytes, a);
     world.pool().reset_peaks();
@@ -184,7 +184,7 @@ TEST_P(Figures, the_peak_is_seen_although_it_came_and_went_in_warm_calls) {
 }
 
 TEST_P(Figures, the_peak_is_remembered_when_the_memory_is_recalled_afterwards) {
-  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 8 * kPage}) {
+  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 4 * kPage}) {
     SCOPED_TRACE(bytes);
     warm(bytes, a);
     world.pool().reset_peaks();

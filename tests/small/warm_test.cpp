@@ -9,7 +9,7 @@ namespace {
 // Cached whatever the policy: below a page.
 constexpr std::array<Bytes, 5> kSmall{256, 5000, 100 * kKiB, 200 * kKiB, kMiB};
 // Besides: whole pages, cached where chunks are of many sizes.
-constexpr std::array<Bytes, 2> kPages{kPage, 8 * kPage};
+constexpr std::array<Bytes, 2> kPages{kPage, 4 * kPage};
 
 class Warm : public SmallTest {
  protected:

@@ -42,6 +42,13 @@ inline WorldOptions adaptive_world() {
   return options;
 }
 
+// The same, growing by no more than a request needs, so that figures can be told exactly.
+inline WorldOptions page_by_page_world() {
+  WorldOptions options = adaptive_world();
+  options.config.chunk_max = 2 * kMiB;
+  return options;
+}
+
 class PoolWorld {
  public:
   explicit PoolWorld(const WorldOptions& options) : sim_(options.sim) {
