@@ -62,7 +62,9 @@ Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& requ
 
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
   VPMM_TRY(check_alignment(request.alignment));
-  const Bytes natural = request.one_chunk ? device_.pool->page_alignment() : device_.pool->grain_alignment();
+  // A page that serves less than a page shall not lie over two chunks and keep both from moving.
+  const bool has_whole_pages = request.one_chunk || request.bytes <= device_.pool->page_size();
+  const Bytes natural = has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
   const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
                                        : device_.small->size_of_pages(request.bytes);
   const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,

@@ -31,7 +31,7 @@ TEST_F(Events, come_with_every_field_filled) {
   ASSERT_EQ(heard.events.size(), 2U);
   const vpmm_event& mapped = heard.events[0];
   EXPECT_EQ(mapped.kind, static_cast<std::uint32_t>(VPMM_EVENT_MAP));
-  EXPECT_EQ(mapped.bytes, 4 * kMiB);
+  EXPECT_EQ(mapped.bytes, 8 * kMiB) << "a chunk, which is not cut to size";
   const vpmm_event& allocated = heard.events[1];
   EXPECT_EQ(allocated.size, sizeof(vpmm_event));
   EXPECT_EQ(allocated.kind, static_cast<std::uint32_t>(VPMM_EVENT_ALLOCATE));
@@ -186,7 +186,7 @@ TEST_F(Layouts, say_up_to_what_size_requests_share_pages) {
 }
 
 TEST_F(Layouts, stay_as_they_were_taken) {
-  void* const ptr = allocate(20 * kMiB);
+  void* const ptr = allocate(24 * kMiB);
   vpmm_layout layout = layout_of(pool_);
   ASSERT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK);
   ASSERT_EQ(vpmm_synchronize(pool_), VPMM_OK);

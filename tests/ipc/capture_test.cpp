@@ -76,7 +76,7 @@ class IpcCapture : public testing::Test {
   void open_it() { opened_ = importer_.open(shared_.handle); }
   void expect_open() {
     importer_.expect(opened_, kSize, kSeed);
-    EXPECT_EQ(importer_.belongings().mappings, before_.mappings + 1);
+    EXPECT_GT(importer_.belongings().mappings, before_.mappings) << "as many as it has chunks";
   }
   // Everybody else has let go of it.
   void expect_closed_in_a_later_call() {

@@ -129,7 +129,6 @@ void Reference::settle(std::size_t pool) {
 void Reference::set_capacity(std::size_t pool, std::optional<Bytes> bytes, Bytes mapped) {
   capacity_[pool] = bytes;
   most_mapped_[pool] = mapped;
-  most_capacity_[pool] = std::max(most_capacity_[pool], limit(pool));
 }
 
 void Reference::grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch) {

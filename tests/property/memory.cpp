@@ -46,7 +46,8 @@ void World::operator()(const Allocate& o) {
           ? by_object->allocate(o.bytes, o.alignment)
           : at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
   if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
-  const Bytes expected = std::max(o.alignment, o.bytes >= page() && has_pool() ? page() : kSmallAlignment);
+  const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
+  const Bytes expected = std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : kSmallAlignment);
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
   take_over(number, stream, is_named, result.value(), o.bytes);
