@@ -29,8 +29,10 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
     case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
     case Server::pages: {
       if (bytes > page_sizes_.most() || !serving_.caches_pages) return {};
-      region::Region* const region = cache.take_pages(page_sizes_.number_of(page_sizes_.rounded(bytes)));
-      if (region == nullptr) return {};
+      const std::uint64_t least = page_sizes_.number_of(page_sizes_.rounded(bytes));
+      const std::optional<std::uint64_t> size = cache.pages.least_within(least, page_sizes_.most_for(bytes));
+      if (!size) return {};
+      region::Region* const region = cache.take_pages(*size);
       taken = region->range;
       region->asked = bytes;
       cache.tally.begin(bytes, taken.size);
