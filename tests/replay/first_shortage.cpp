@@ -39,11 +39,11 @@ Result<ShortReplay> replay_to_first_shortage(const observe::Trace& trace, Bytes 
   gpu.capacity = capacity;
   const auto machine = make_sim_machine(gpu);
   ShortReplay found;
-  const AllocatorRecipe recipe{"vpmm", [&](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
-                                 VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, {}));
-                                 return std::unique_ptr<TraceAllocator>(
-                                     std::make_unique<WatchedPool>(std::move(context), found.shortage));
-                               }};
+  const AllocatorRecipe recipe{
+      "vpmm", [&](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
+        VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, {}));
+        return std::unique_ptr<TraceAllocator>(std::make_unique<WatchedPool>(std::move(context), found.shortage));
+      }};
   ReplayOptions options;
   options.on_refusal = OnRefusal::stop;
   VPMM_TRY_ASSIGN(found.result, replay(trace, *machine, recipe, options));
