@@ -14,7 +14,7 @@ class Search {
         page_(roomy.page_size),
         resolution_(std::max(page_, round_down(roomy.peak_rounded_bytes / 1000, page_))),
         largest_(largest),
-        most_failing_(round_down(std::max<Bytes>(roomy.peak_rounded_bytes, 1) - 1, page_)),
+        most_failing_(round_down(std::max<Bytes>(roomy.peak_live_bytes, 1) - 1, page_)),
         least_fitting_(largest) {}
 
   Result<Fit> run(Bytes first_guess) {

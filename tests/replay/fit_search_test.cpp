@@ -31,10 +31,11 @@ TEST(LiveMemory, has_a_peak_of_each_kind_of_its_own) {
   EXPECT_EQ(live.rounded_peak(), 8 * kMiB + 256);
 }
 
-ReplayResult roomy(Bytes rounded, Bytes mapped) {
+ReplayResult roomy(Bytes live, Bytes mapped) {
   ReplayResult result;
   result.page_size = 2 * kMiB;
-  result.peak_rounded_bytes = rounded;
+  result.peak_live_bytes = live;
+  result.peak_rounded_bytes = live;
   result.peak_mapped_bytes = mapped;
   return result;
 }
@@ -83,6 +84,16 @@ TEST(FindFit, never_tries_a_gpu_that_is_smaller_than_what_lives) {
   ASSERT_TRUE(fit.has_value());
   EXPECT_EQ(fit->capacity, kGiB + 2 * kMiB);
   for (const Bytes capacity : allocator.tried) EXPECT_GE(capacity, kGiB + 5);
+}
+
+// An allocator that cuts chunks anywhere may fit on less than what lives takes in whole pages.
+TEST(FindFit, finds_a_gpu_that_is_smaller_than_what_lives_in_pages) {
+  ReplayResult room = roomy(kGiB, 2 * kGiB);
+  room.peak_rounded_bytes = kGiB + 200 * kMiB;
+  Needs allocator{kGiB + 100 * kMiB, {}};
+  const auto fit = allocator.find(room, kGiB * 139);
+  ASSERT_TRUE(fit.has_value());
+  EXPECT_EQ(fit->capacity, allocator.needs);
 }
 
 TEST(FindFit, looks_further_up_when_the_peak_of_a_roomy_run_does_not_do) {

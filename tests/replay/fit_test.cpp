@@ -1,13 +1,18 @@
-// tests: what the project promises about memory: every program runs on a GPU that has a hundredth and 64 MiB more than
-// the program's page-rounded live memory.
+// tests: what the project promises about memory: on which GPUs programs run, and that where memory runs out little is
+// trapped. In page mode every program runs on a GPU of a hundredth and 64 MiB more than its page-rounded live memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "replay/first_shortage.hpp"
 #include "replay/fit.hpp"
 #include "replay/live_memory.hpp"
 #include "replay/random_program.hpp"
@@ -21,27 +26,73 @@ namespace {
 using observe::Trace;
 using observe::TraceEvent;
 
-Bytes rounded_peak(const Trace& trace) {
+LiveMemory live_memory(const Trace& trace) {
   LiveMemory live(kPage);
   for (const TraceEvent& event : trace.events) {
     event.kind == TraceEvent::Kind::allocate ? live.allocate(event.bytes) : live.deallocate(event.bytes);
   }
-  return live.rounded_peak();
+  return live;
 }
 
-void expect_to_fit(const Trace& trace) {
-  const Bytes rounded = rounded_peak(trace);
+Bytes rounded_peak(const Trace& trace) { return live_memory(trace).rounded_peak(); }
+Bytes live_peak(const Trace& trace) { return live_memory(trace).peak(); }
+
+void expect_to_fit(const Trace& trace, AllocatorKind allocator, Bytes capacity) {
   SimMachineOptions gpu;
-  gpu.capacity = rounded + rounded / 100 + kFitAllowance;
+  gpu.capacity = capacity;
   const auto machine = make_sim_machine(gpu);
-  const auto result = replay(trace, *machine, allocator_recipe(AllocatorKind::vpmm, {}), {});
+  const auto result = replay(trace, *machine, allocator_recipe(allocator, {}), {});
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result.value().failed_allocations, 0u)
-      << fmt::format("{} of {} on {} bytes, for {} bytes that live in pages", trace.name, result.value().allocations,
-                     gpu.capacity, rounded);
+      << fmt::format("{} of {} on {} bytes, for {} bytes that live", trace.name, result.value().allocations, capacity,
+                     result.value().peak_live_bytes);
   EXPECT_EQ(result.value().corruptions, 0u);
   EXPECT_EQ(result.value().hazards, 0u);
 }
+
+// The promise of page mode.
+void expect_to_fit_in_pages(const Trace& trace) {
+  const Bytes rounded = rounded_peak(trace);
+  expect_to_fit(trace, AllocatorKind::vpmm_page, rounded + rounded / 100 + kFitAllowance);
+}
+
+// As bytes, not as pages.
+struct Share {
+  Bytes permille_of_live;
+  Bytes of(Bytes live) const { return live / 1000 * permille_of_live; }
+};
+
+Bytes capacity_of(const Trace& trace, Share fit) { return fit.of(live_peak(trace)) + kFitAllowance; }
+
+// Where memory runs out on a GPU that is a little too small, it has run out: no more is trapped than `most_trapped`,
+// and all else that is idle was used. `fit` suffices; the GPU is smaller by so many steps that the program no longer
+// fits.
+void expect_a_shortage_to_be_one(const Trace& trace, Share fit, Share step, Share most_trapped) {
+  Bytes capacity = 0;
+  Bytes request = 0;
+  std::optional<observe::Statistics> at;
+  while (!at) {
+    ASSERT_GT(fit.permille_of_live, step.permille_of_live) << "and still it fits";
+    fit.permille_of_live -= step.permille_of_live;
+    capacity = round_down(capacity_of(trace, fit), kPage);
+    const auto found = replay_to_first_shortage(trace, capacity);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    at = found.value().shortage;
+    if (at) request = found.value().result.first_failure->bytes;
+  }
+  const std::string figures = fmt::format(
+      "{} on {} bytes: request={} live={} allocated={} mapped={} free={} trapped={} pending={} cached={} small_free={}",
+      trace.name, capacity, request, at->live_bytes, at->allocated_bytes, at->mapped_bytes, at->free_bytes,
+      at->trapped_bytes, at->pending_bytes, at->cached_bytes, at->small_free_bytes);
+  EXPECT_LE(at->trapped_bytes, most_trapped.of(at->live_bytes)) << figures;
+  EXPECT_LT(capacity, at->allocated_bytes + at->small_free_bytes + at->trapped_bytes + round_up(request, kPage))
+      << figures;
+}
+
+// --- random programs ------------------------------------------------------------------------------------------------
+
+constexpr Share kRandomFit{1100};
+constexpr Share kRandomTrapped{110};  // the goal is 100; seed 5 on one stream reaches 104
 
 class RandomPrograms : public testing::TestWithParam<RandomProgram> {};
 
@@ -68,11 +119,19 @@ INSTANTIATE_TEST_SUITE_P(, RandomPrograms, testing::ValuesIn(programs()), [](con
 });
 
 // With VPMM_PROGRAMS=FOLDER the programs are written there, for `vpmm replay --fit`.
-TEST_P(RandomPrograms, fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
+TEST_P(RandomPrograms, fit_what_lives_and_a_tenth_and_64_mib) {
   const Trace trace = random_program(GetParam());
   if (const char* const folder = std::getenv("VPMM_PROGRAMS"))
     write_trace(trace, std::string(folder) + "/" + trace.name);
-  expect_to_fit(trace);
+  expect_to_fit(trace, AllocatorKind::vpmm, capacity_of(trace, kRandomFit));
+}
+
+TEST_P(RandomPrograms, run_out_of_memory_with_little_of_it_trapped) {
+  expect_a_shortage_to_be_one(random_program(GetParam()), kRandomFit, {10}, kRandomTrapped);
+}
+
+TEST_P(RandomPrograms, in_page_mode_fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
+  expect_to_fit_in_pages(random_program(GetParam()));
 }
 
 TEST(RandomProgram, is_the_same_every_time_and_reads_as_a_trace) {
@@ -101,15 +160,68 @@ TEST(RandomProgram, fills_the_memory_that_it_may_and_takes_no_more) {
   }
 }
 
-class RecordedPrograms : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, RecordedPrograms,
-                         testing::Values("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"),
-                         [](const auto& parameter) { return std::string(parameter.param); });
+// --- recorded programs ----------------------------------------------------------------------------------------------
 
-TEST_P(RecordedPrograms, fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
-  const auto trace = observe::read_trace(repository_path(std::string("bench/traces/") + GetParam() + ".csv.gz"));
-  ASSERT_TRUE(trace.ok()) << trace.error().message;
-  expect_to_fit(trace.value());
+// The goal, of what lives: the smallest GPU less 64 MiB, of each program and of all on average, and trapped memory
+// where it runs out.
+constexpr Share kGoal{1050};
+constexpr Share kMeanGoal{1030};
+constexpr Share kTrappedGoal{50};
+
+// What each program reaches, as `vpmm replay --fit` finds it, and a thousandth or two.
+struct Reached {
+  const char* trace;
+  Share fit;
+  Share trapped = kTrappedGoal;
+};
+constexpr Reached kReached[] = {
+    {"eval_between", {1043}},  //
+    {"gnn", {1006}},
+    {"gpt_ckpt", {1036}},
+    {"gpt_train", {1030}},
+    {"llama_generate", {1027}},
+    {"moe_train", {1052}, {60}},  // beyond both goals: 1050.5 and 58
+    {"rl_loop", {1035}},
+    {"serve_streams", {1019}, {60}},  // beyond the goal of 50: 58
+    {"unet_diffusion", {1034}},
+    {"vit_multires", {1016}},
+};
+constexpr std::string_view kBeyondTheGoal[] = {"moe_train"};
+
+void PrintTo(const Reached& reached, std::ostream* out) { *out << reached.trace; }
+
+class RecordedPrograms : public testing::TestWithParam<Reached> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(trace_.ok()) << trace_.error().message; }
+  const Trace& trace() const { return trace_.value(); }
+
+ private:
+  const Result<Trace> trace_ =
+      observe::read_trace(repository_path(std::string("bench/traces/") + GetParam().trace + ".csv.gz"));
+};
+INSTANTIATE_TEST_SUITE_P(, RecordedPrograms, testing::ValuesIn(kReached),
+                         [](const auto& parameter) { return std::string(parameter.param.trace); });
+
+TEST_P(RecordedPrograms, fit_what_lives_and_a_few_hundredths_and_64_mib) {
+  expect_to_fit(trace(), AllocatorKind::vpmm, capacity_of(trace(), GetParam().fit));
+}
+
+TEST_P(RecordedPrograms, run_out_of_memory_with_little_of_it_trapped) {
+  expect_a_shortage_to_be_one(trace(), GetParam().fit, {2}, GetParam().trapped);
+}
+
+TEST_P(RecordedPrograms, in_page_mode_fit_what_lives_in_pages_and_a_hundredth_and_64_mib) {
+  expect_to_fit_in_pages(trace());
+}
+
+TEST(FitOfRecordedPrograms, is_five_hundredths_at_most_but_for_one_and_three_on_average) {
+  Bytes sum = 0;
+  for (const Reached& reached : kReached) {
+    sum += reached.fit.permille_of_live;
+    const bool is_beyond = std::ranges::find(kBeyondTheGoal, reached.trace) != std::end(kBeyondTheGoal);
+    EXPECT_EQ(reached.fit.permille_of_live > kGoal.permille_of_live, is_beyond) << reached.trace;
+  }
+  EXPECT_LE(sum, kMeanGoal.permille_of_live * std::size(kReached));
 }
 
 }  // namespace

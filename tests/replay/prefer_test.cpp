@@ -1,11 +1,12 @@
-// tests: VPMM_PREFER does what its values say, on recorded traces, on several streams and in small programs: less
-// memory takes more time in the driver.
+// tests: VPMM_PREFER does what its values say, over all recorded traces, on several streams and in small programs:
+// `footprint` holds less than the default, and `latency` spends less time in the driver.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "replay/random_program.hpp"
 #include "replay/replay.hpp"
@@ -44,49 +45,60 @@ void expect_monotone_in_footprint(const Trace& trace, std::uint64_t lag_us) {
   EXPECT_LE(balanced, with_tolerance(replayed(trace, pool::Prefer::latency, lag_us).peak_mapped_bytes));
 }
 
-Result<Trace> recorded(const std::string& name) {
-  return observe::read_trace(repository_path("bench/traces/" + name + ".csv.gz"));
+Trace recorded(const std::string& name) {
+  auto trace = observe::read_trace(repository_path("bench/traces/" + name + ".csv.gz"));
+  EXPECT_TRUE(trace.ok()) << trace.error().message;
+  return trace ? std::move(trace).value() : Trace{};
 }
 
 // --- recorded traces ------------------------------------------------------------------------------------------------
 
-class PreferOnTraces : public testing::TestWithParam<std::string> {
- protected:
-  ReplayResult with(pool::Prefer prefer) const { return replayed(trace_.value(), prefer); }
-  void SetUp() override { ASSERT_TRUE(trace_.ok()) << trace_.error().message; }
+constexpr const char* kTraces[] = {"eval_between", "gnn",     "gpt_ckpt",      "gpt_train",      "llama_generate",
+                                   "moe_train",    "rl_loop", "serve_streams", "unet_diffusion", "vit_multires"};
 
-  const Result<Trace> trace_ = recorded(GetParam());
+struct Sum {
+  Bytes held = 0;
+  std::uint64_t driver_ns = 0;
 };
-INSTANTIATE_TEST_SUITE_P(, PreferOnTraces,
-                         testing::Values("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"),
-                         [](const auto& parameter) { return parameter.param; });
 
-TEST_P(PreferOnTraces, is_monotone_in_footprint_and_in_time_in_the_driver) {
-  const ReplayResult footprint = with(pool::Prefer::footprint);
-  const ReplayResult balanced = with(pool::Prefer::balanced);
-  const ReplayResult latency = with(pool::Prefer::latency);
-  EXPECT_GE(footprint.driver_ns, balanced.driver_ns);
-  EXPECT_GE(balanced.driver_ns, latency.driver_ns);
-  EXPECT_LE(footprint.peak_mapped_bytes, balanced.peak_mapped_bytes);
-  EXPECT_LE(balanced.peak_mapped_bytes, latency.peak_mapped_bytes);
+Sum sum_over(const std::vector<Trace>& traces, pool::Prefer prefer) {
+  Sum sum;
+  for (const Trace& trace : traces) {
+    const ReplayResult result = replayed(trace, prefer);
+    sum.held += result.peak_mapped_bytes;
+    sum.driver_ns += result.driver_ns;
+  }
+  return sum;
+}
+
+// A program may be an exception: what a pool does with it depends on where a chunk happens to lie.
+void expect_what_the_values_say(const std::vector<Trace>& traces) {
+  const Sum balanced = sum_over(traces, pool::Prefer::balanced);
+  EXPECT_LT(sum_over(traces, pool::Prefer::footprint).held, balanced.held);
+  EXPECT_LT(sum_over(traces, pool::Prefer::latency).driver_ns, balanced.driver_ns);
+}
+
+TEST(PreferOnTraces, footprint_holds_less_and_latency_takes_less_time_in_the_driver_than_the_default) {
+  std::vector<Trace> traces;
+  for (const char* const name : kTraces) traces.push_back(recorded(name));
+  expect_what_the_values_say(traces);
 }
 
 // --- several streams ------------------------------------------------------------------------------------------------
 
-class PreferOnStreams : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(, PreferOnStreams,
-                         testing::Values("gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"),
-                         [](const auto& parameter) { return parameter.param; });
-
 // Allocations take turns, and each is freed on its own stream.
-TEST_P(PreferOnStreams, is_monotone_in_footprint_where_a_trace_is_spread_over_four) {
-  Result<Trace> read = recorded(GetParam());
-  ASSERT_TRUE(read.ok()) << read.error().message;
-  Trace trace = std::move(read).value();
+Trace spread_over_four(Trace trace) {
   constexpr std::size_t kStreams = 4;
   for (TraceEvent& event : trace.events) event.stream = event.allocation % kStreams;
   trace.streams = std::max(trace.streams, kStreams);
-  expect_monotone_in_footprint(trace, kLagUs);
+  return trace;
+}
+
+TEST(PreferOnStreams, footprint_holds_less_and_latency_takes_less_time_where_traces_are_spread_over_four) {
+  std::vector<Trace> traces;
+  for (const char* const name : {"gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"})
+    traces.push_back(spread_over_four(recorded(name)));
+  expect_what_the_values_say(traces);
 }
 
 TEST(PreferOnRandomPrograms, footprint_holds_no_more_than_the_default_however_far_the_gpu_is_behind) {
