@@ -1,6 +1,7 @@
 // base: a mutex, and the roles of locks, which clang's thread-safety analysis understands.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -43,19 +44,31 @@ inline void spin_pause() noexcept {
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() VPMM_THREAD_ATTRIBUTE(acquire_capability()) {
-    for (int tries = 0; tries < kTries; ++tries) {
-      if (mutex_.try_lock()) return;
+    bool is_mine = mutex_.try_lock();
+    for (int tries = 1; tries < kTries && !is_mine; ++tries) {
       for (int i = 0; i < kPauses; ++i) spin_pause();
+      is_mine = mutex_.try_lock();
     }
-    mutex_.lock();
+    if (!is_mine) mutex_.lock();
+    is_taken_.store(true, std::memory_order_relaxed);
   }
-  void unlock() VPMM_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
-  bool try_lock() VPMM_THREAD_ATTRIBUTE(try_acquire_capability(true)) { return mutex_.try_lock(); }
+  void unlock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
+    is_taken_.store(false, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+  bool try_lock() VPMM_THREAD_ATTRIBUTE(try_acquire_capability(true)) {
+    const bool is_mine = mutex_.try_lock();
+    if (is_mine) is_taken_.store(true, std::memory_order_relaxed);
+    return is_mine;
+  }
+  // About now, for who would rather do without it than wait. Any thread.
+  bool is_taken() const { return is_taken_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr int kTries = 40;
   static constexpr int kPauses = 4;
   std::mutex mutex_;
+  std::atomic<bool> is_taken_{false};
 };
 
 // Holds a Mutex for a scope; unlock() and lock() leave and re-enter it inside the scope.

@@ -51,6 +51,7 @@ void DeviceContext::prepare() {
   if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
   if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
+  device_.small->heed(mutex_);
   device_.small->prepare();
 }
 

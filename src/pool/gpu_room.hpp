@@ -43,7 +43,7 @@ class GpuRoom {
   void doubt() { ask_again_at_ = 0; }
   // Whether `more` bytes may be created without asking.
   bool covers(Bytes held, Bytes more) const { return held + more <= ask_again_at_; }
-  bool is_old(std::uint64_t now_ns) const { return now_ns - asked_ns_ > kKnownForNs; }
+  bool is_old(std::uint64_t now_ns) const { return all_ == 0 || now_ns - asked_ns_ > kKnownForNs; }
   Bytes free(Bytes held) const { return std::min(below_capacity(held), all_ - std::min(all_, held)); }
   // All that this pool has or may have.
   Bytes all(Bytes held) const { return held + free(held); }

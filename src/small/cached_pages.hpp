@@ -40,9 +40,9 @@ class PageSizes {
   }
   // Requires: rounded.
   std::uint64_t number_of(Bytes size) const { return grain_.pages(size) - least_; }
-  // Of the largest that a request may take: more than an eighth above it nothing is.
-  std::uint64_t most_for(Bytes bytes) const {
-    return grain_.pages(std::clamp(bytes + bytes / 8, rounded(bytes), most())) - least_;
+  // Of the largest that serves the request, if it may take `most` bytes.
+  std::uint64_t most_for(Bytes bytes, Bytes most_bytes) const {
+    return grain_.pages(std::clamp(most_bytes, rounded(bytes), most())) - least_;
   }
   // Of the least that is large enough; none: it is beyond them.
   std::optional<std::uint64_t> least_from(Bytes size) const {

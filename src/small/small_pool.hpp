@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "base/page_unit.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
@@ -45,6 +46,8 @@ class SmallPool {
   // `driver`: for its clock, and for whoever observes memory.
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);
 
+  // The pool's lock, which calls that would wait for it heed. Before any other thread calls.
+  void heed(const Mutex& lock) { lock_ = &lock; }
   // What the first request would find missing.
   void prepare() VPMM_REQUIRES(pool_lock);
   static bool can_cut(Bytes page_size) { return is_multiple(page_size, kUnit) && page_size >= kLeastPage; }
@@ -262,6 +265,8 @@ class SmallPool {
   void take_back(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
   StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+  // Where a request finds cached pages, by PageSizes; none: nowhere.
+  std::optional<std::uint64_t> cached_size_for(const StreamCache& cache, Bytes bytes) const VPMM_REQUIRES(cache_lock);
   void enter(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock);
   std::string validate_pages(const StreamCache& cache) const VPMM_REQUIRES(pool_lock, cache_lock);
 
@@ -270,6 +275,7 @@ class SmallPool {
   driver::Driver& driver_;
   driver::MemoryObserver* const observer_;
   const Serving serving_;
+  const Mutex* lock_ = nullptr;
   const PageUnit page_unit_;
   const PageSizes page_sizes_;
   Pagemap pagemap_;  // read without a lock, so that nothing that changes stands on its lines
