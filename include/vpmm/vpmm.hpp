@@ -64,7 +64,7 @@ class pool_ref {
 
   // --- allocating ---
   // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16 KiB; from a page up a
-  // grain, a 32nd of a page (vpmm_allocate). Zero bytes: null.
+  // 32nd of a page, or a page with VPMM_CHUNK_MAX=page. Zero bytes: null.
   void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));
