@@ -516,9 +516,9 @@ VPMM_API const char* vpmm_tag_name(uint32_t tag);
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
-/* Bytes that the pool can serve in one request now, after waits if need be, within its capacity: what can be mapped, and
- * idle memory that can move. A request that keeps trapped memory where it lies may be larger. And the memory of the
- * device, or the capacity if that is less. Asks the driver. */
+/* Bytes that the pool can serve in one request now, after waits if need be, within its capacity: what can be mapped,
+ * and idle memory that can move. A request that fits into trapped memory may be larger. And the memory of the device,
+ * or the capacity if that is less. Asks the driver. */
 VPMM_API vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* total_bytes);
 VPMM_API vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics);
 VPMM_API vpmm_status vpmm_reset_peaks(vpmm_pool* pool);

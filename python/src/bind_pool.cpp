@@ -329,8 +329,8 @@ void add_allocating(PoolClass& type) {
 
 `bytes` is a number or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
 stream, or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. The address is aligned
-to 256 bytes, from 128 KiB to 16 KiB, from one page up to a 32nd of a page (64 KiB), or to `alignment`, a power of
-two. Other streams may use the memory once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
+to 256 bytes, from one page up to 64 KiB, or to `alignment`, a power of two. Other streams may use the memory
+once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
 vpmm.OutOfMemoryError.)")
       .def("allocate_any_stream", &Pool::allocate_any_stream, required("bytes"), "alignment"_a.none() = 0,
            nb::sig("def allocate_any_stream(self, bytes: int | str, alignment: int | str = 0) -> int"),

@@ -98,8 +98,8 @@ class Arenas {
 
   // --- figures ---
   std::uint64_t live() const VPMM_REQUIRES(pool_lock);
-  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // of their stretches, nobody's
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);               // of their stretches, nobody's
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);            // part of that which is not complete
   bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // it could go back
   // Of each arena that has memory of the pool.
   std::vector<ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);

@@ -223,8 +223,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   driver::MemInfo info;
   VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
   Bytes idle = footprint_.idle_in_driver_pool();
-  if (device_.pool != nullptr)
-    idle += movable_bytes();
+  if (device_.pool != nullptr) idle += movable_bytes();
   const std::optional<Bytes> capacity = footprint_.capacity();
   const Bytes gpu_free = device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
   info.free = Headroom(footprint_.held(), idle, gpu_free, capacity).left();

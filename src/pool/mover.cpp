@@ -43,10 +43,10 @@ struct Mover::Piece {
 
 struct Mover::Flight {
   const Plan* plan = nullptr;
-  Vector<Region*> kept;     // by address, not joined: each remembers its stamp
-  Vector<Region*> sources;  // one per move
-  Region* span = nullptr;   // what is mapped
-  Vector<Piece> pieces;     // which tile it
+  Vector<Region*> kept;              // by address, not joined: each remembers its stamp
+  Vector<Region*> sources;           // one per move
+  Region* span = nullptr;            // what is mapped
+  Vector<Piece> pieces;              // which tile it
   Vector<vm::Placement> placements;  // of the pieces, with room for all: no memory is asked for in the air
   time::Stamp stamp;                 // of the piece that may be larger than what is left of the request
   bool is_mapped = false;
@@ -97,8 +97,8 @@ Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
-// The pieces stand in the order of the plan from the side of what is kept, so that what is too much lies at the end that
-// nothing is kept beside.
+// The pieces stand in the order of the plan from the side of what is kept, so that what is too much lies at the end
+// that nothing is kept beside.
 Mover::Flight Mover::detach(const Plan& plan) {
   Flight flight;
   flight.plan = &plan;

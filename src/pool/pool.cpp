@@ -105,12 +105,14 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.size = request.size;
   ask.alignment = std::max(request.alignment, grain_alignment());
   ask.own = caller.own();
-  ask.own_first = caller.own().has_value() && have_several_placed();
+  // The specification takes the smallest range whoever may use it.
+  const bool is_adaptive = !memory_.config.page_chunks;
+  ask.own_first = is_adaptive && caller.own().has_value() && have_several_placed();
   ask.growth_room = round_down(room_.below_capacity(held), page);
   ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
   ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.free(held));
   ask.in_one_chunk = request.in_one_chunk;
-  ask.goes_low = request.goes_low;
+  ask.goes_low = is_adaptive && request.goes_low;
   return ask;
 }
 
@@ -395,7 +397,8 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   Region* hole = nullptr;
   while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));
-  Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing}, *memory_.tuning.chunks_for(missing, chunk, missing));
+  Result<void> filled =
+      mover_.fill(lock, hole, {hole->range.begin, missing}, *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
   peak_live_ = std::max(peak_live_, wanted_bytes() + missing);  // the program says that it will use as much

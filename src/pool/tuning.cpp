@@ -81,9 +81,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
       tuning.growth_permille = 30;
       tuning.delays_growth = true;
       break;
-    case Prefer::latency:
-      tuning.growth_permille = 200;
-      break;
+    case Prefer::latency: tuning.growth_permille = 200; break;
   }
   return tuning;
 }

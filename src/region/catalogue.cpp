@@ -305,8 +305,9 @@ void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, bo
     Region* const a = complete.region();
     Region* const b = pending.region();
     if (a == nullptr && b == nullptr) return;
-    const bool is_a = b == nullptr || (a != nullptr && !own_first && std::pair(a->range.size, a->range.begin) <
-                                                           std::pair(b->range.size, b->range.begin));
+    const bool is_a =
+        b == nullptr || (a != nullptr && !own_first &&
+                         std::pair(a->range.size, a->range.begin) < std::pair(b->range.size, b->range.begin));
     if (!visit(is_a ? a : b)) return;
     (is_a ? complete : pending).next();
   }

@@ -61,7 +61,8 @@ class RegionIndex {
   enum class First { smaller, own };
   // Smallest region fit for immediate use by `own` (a timeline, or none for any-stream): complete ones and
   // those single-part on `own`. Among equals the lowest address.
-  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, First first = First::smaller) const;
+  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own,
+                   First first = First::smaller) const;
   // The lowest of them, whatever their sizes, in as many steps as there are sizes.
   Region* lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   // Visits the regions among which best_fit() chooses (whatever alignment), in ascending order of size, the lowest of

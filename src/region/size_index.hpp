@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
-#include "region/address_heap.hpp"
 #include "base/page_unit.hpp"
+#include "region/address_heap.hpp"
 #include "region/region.hpp"
 
 namespace vpmm::region {

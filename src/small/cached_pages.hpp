@@ -112,7 +112,8 @@ class CachedPages {
   // The least size there is, from `size` on.
   std::optional<std::uint64_t> least_from(std::uint64_t size) const {
     for (std::uint64_t word = size / 64; word < marks_.size(); ++word) {
-      const std::uint64_t found = marks_[word] & (word == size / 64 ? ~std::uint64_t{0} << size % 64 : ~std::uint64_t{0});
+      const std::uint64_t found =
+          marks_[word] & (word == size / 64 ? ~std::uint64_t{0} << size % 64 : ~std::uint64_t{0});
       if (found != 0) return word * 64 + static_cast<std::uint64_t>(std::countr_zero(found));
     }
     return std::nullopt;

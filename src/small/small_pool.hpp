@@ -11,10 +11,10 @@
 #include <string>
 
 #include "base/host_memory.hpp"
+#include "base/page_unit.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "pool/pool.hpp"
-#include "base/page_unit.hpp"
 #include "small/allocation.hpp"
 #include "small/cut_pages.hpp"
 #include "small/ledger.hpp"

@@ -77,7 +77,8 @@ class LimitedProgram {
       ASSERT_TRUE(all.ok()) << readable_bytes(pages) << " are said to be free:\n" << all.error().message;
       ASSERT_TRUE(world_.pool().deallocate(all.value(), streams_[0]).ok());
     }
-    // Above a limit that was lowered, idle memory stays mapped and serves requests all the same; so may what is trapped.
+    // Above a limit that was lowered, idle memory stays mapped and serves requests all the same; so may what is
+    // trapped.
     const Bytes trapped = (world_.statistics().trapped_bytes + kPage - 1) / kPage * kPage;
     if (world_.statistics().mapped_bytes <= capacity_) check_missing(pages + trapped + kPage * (1 + random_() % 4));
   }

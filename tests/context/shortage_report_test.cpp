@@ -187,7 +187,8 @@ TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   shortage.live.bytes = 37 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
   shortage.live.bytes = 34 * kMiB;
-  EXPECT_THAT(advice(shortage), Contains("choose other sizes, or fewer and larger allocations: rounding takes 6 MiB beside what lives"));
+  EXPECT_THAT(advice(shortage),
+              Contains("choose other sizes, or fewer and larger allocations: rounding takes 6 MiB beside what lives"));
 }
 
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {

@@ -51,8 +51,8 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
   return fmt::format("alignment: {} are not aligned to {}", to_text(made.range), alignment);
 }
 
-// A failure is allowed where the chunks that memory in use touches, and the request in whole pages, exceed a limit: what
-// is idle in those chunks is trapped, and all else can move.
+// A failure is allowed where the chunks that memory in use touches, and the request in whole pages, exceed a limit:
+// what is idle in those chunks is trapped, and all else can move.
 std::string Reference::refuse(const Refused& refused, const Error& error) {
   ++counts_[refused.pool].refusals;
   if (error.code == ErrorCode::capture_active && !refused.may_wait) return "";
@@ -65,12 +65,13 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
   Bytes all = refused.bytes + refused.trapped_before;
   for (std::size_t pool = 0; pool < refused.chunks.size(); ++pool)
     all += chunks_of(is_used, pool, refused.chunks[pool]);
-  const Bytes own = refused.bytes + refused.trapped_before +
-                    chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
+  const Bytes own =
+      refused.bytes + refused.trapped_before + chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
   const Bytes gpu = gpu_bytes_ - used_by_others_;
   if (own > limit(refused.pool) || all > gpu || !may_all_be_asked(refused.pool)) return "";
-  return fmt::format("refused: {} bytes though {} with it and what is trapped are in use of {}, and {} by all pools of {}: {}",
-                     refused.bytes, own, limit(refused.pool), all, gpu, error.message);
+  return fmt::format(
+      "refused: {} bytes though {} with it and what is trapped are in use of {}, and {} by all pools of {}: {}",
+      refused.bytes, own, limit(refused.pool), all, gpu, error.message);
 }
 
 void Reference::undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said) {

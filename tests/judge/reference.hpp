@@ -48,10 +48,10 @@ class Reference {
   };
   struct Refused {
     std::size_t pool = 0;
-    Bytes bytes = 0;                            // whole pages
-    bool may_wait = true;                       // for the GPU: no stream captures
-    std::vector<Vector<AddressRange>> chunks;   // of each pool
-    Bytes trapped_before = 0;                   // that may have been in chunks of what was made with it, and freed
+    Bytes bytes = 0;                           // whole pages
+    bool may_wait = true;                      // for the GPU: no stream captures
+    std::vector<Vector<AddressRange>> chunks;  // of each pool
+    Bytes trapped_before = 0;                  // that may have been in chunks of what was made with it, and freed
   };
 
   Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity);
@@ -123,7 +123,7 @@ class Reference {
   };
   std::vector<Undone> undone_;  // memory that only the pool knows, until it is settled
   std::vector<std::optional<Bytes>> capacity_;
-  std::vector<Bytes> most_mapped_;    // when the capacity became less
+  std::vector<Bytes> most_mapped_;  // when the capacity became less
   std::vector<Counts> counts_;
 };
 

@@ -164,7 +164,8 @@ void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, Devi
     if (made.graph != 0) graphs_[made.graph].arenas.insert(o.arena);
   }
   Bytes usual = o.arena != 0 ? kArenaAlignment : 0;
-  if (o.arena == 0 && bytes >= page() && !may_be_lost(made)) usual = config_.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
+  if (o.arena == 0 && bytes >= page() && !may_be_lost(made))
+    usual = config_.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
   const std::string wrong =
       reference_.hand_out({id, made.pool, {ptr, bytes}, made.graph, o.arena}, std::max(o.alignment, usual));
   if (!wrong.empty()) fail(wrong);

@@ -106,8 +106,9 @@ void World::judge_shortage(const Device& at, const Error& error, const Refused& 
   const InUse used = in_use(at);
   const Bytes trapped_before = 2 * refused.made_before * used.largest;
   if (used.chunks + refused.whole_pages + trapped_before <= limit)
-    fail(fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, in whole pages): {}",
-                     refused.whole_pages, used.chunks, limit, used.asked_for, error.message));
+    fail(
+        fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, in whole pages): {}",
+                    refused.whole_pages, used.chunks, limit, used.asked_for, error.message));
 }
 
 // Chunks in which something is allocated, leased or a graph's, and those that live small memory is cut from, which the

@@ -1,0 +1,51 @@
+// region tests: what RegionIndex does where a caller breaks its preconditions, or changes a region behind its back.
+#include <gtest/gtest.h>
+
+#include "region/region_index.hpp"
+#include "region/region_index_fixture.hpp"
+
+namespace vpmm::region {
+namespace {
+
+using RegionIndexValidate = RegionIndexTest;
+using RegionIndexDeathTest = RegionIndexTest;
+
+// --- broken preconditions ---
+
+TEST_F(RegionIndexDeathTest, releasing_a_free_region_aborts_with_the_picture) {
+  index.add_reservation(pages(0, 10));
+  map(2, 3);
+  EXPECT_DEATH(index.release(region_at(index, 2), complete()), "\\[\\*2\\]\\[-3\\]");
+}
+
+TEST_F(RegionIndexDeathTest, allocating_more_than_the_region_has_aborts) {
+  index.add_reservation(pages(0, 10));
+  map(2, 3);
+  EXPECT_DEATH(index.allocate(region_at(index, 2), pages(4, 2), Owner{}), "check failed");
+}
+
+TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {
+  index.add_reservation(pages(0, 10));
+  EXPECT_DEATH(index.detach(region_at(index, 2), {page(2), kPage / 2}), "check failed");
+}
+
+// --- validate ---
+
+TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
+  RegionIndex broken(kPage);
+  broken.add_reservation(pages(0, 10));
+  broken.attach_free(broken.detach(region_at(broken, 0), pages(0, 4)), on(A, 1));
+  region_at(broken, 0)->stamp = on(A, 2);
+  EXPECT_EQ(broken.validate(), "regions filed under timeline 1 are not those with a part on it");
+  region_at(broken, 0)->stamp = complete();
+  EXPECT_EQ(broken.validate(), "complete free regions by size are not those regions");
+  region_at(broken, 0)->stamp = on(A, 1);
+  region_at(broken, 0)->holder = &broken;
+  EXPECT_EQ(broken.validate(), "region at 0x7f0000000000 is not allocated but has a holder");
+  region_at(broken, 0)->holder = nullptr;
+  region_at(broken, 0)->range.size += kPage;
+  EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
+}
+
+}  // namespace
+}  // namespace vpmm::region
