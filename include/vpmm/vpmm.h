@@ -281,7 +281,8 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * page up to a grain: a 32nd of a page, 64 KiB where pages have 2 MiB; a whole page with VPMM_CHUNK_MAX=page. Zero
  * bytes give null.
  * The promise: the call succeeds whenever the following fits into the capacity (vpmm_set_capacity, or what the GPU has
- * for this process): all live allocations and the request, each rounded up by less than a 32nd from one page up; and
+ * for this process): all live allocations and the request, each rounded up by less than a 32nd from one page up, or by
+ * an eighth at most where the cache of a stream serves it; and
  * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other idle memory is
  * never the reason for VPMM_ERROR_OUT_OF_MEMORY. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up
  * to pages.

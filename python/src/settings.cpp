@@ -29,7 +29,7 @@ struct Size {
   std::uint64_t value_of_word;
 };
 constexpr Size kSizes[] = {
-    {{"page_size", "int | str", "the rounding unit; \"max\" switches the pool off"},
+    {{"page_size", "int | str", "the unit of chunks and mappings; \"max\" switches the pool off"},
      &vpmm_config::page_size,
      "max",
      kNone},

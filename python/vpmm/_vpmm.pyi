@@ -105,7 +105,7 @@ class Pool:
 
         Settings that are not given come from environment variables: ``VPMM_`` and the keyword in capitals.
 
-        - ``page_size``: the rounding unit; "max" switches the pool off
+        - ``page_size``: the unit of chunks and mappings; "max" switches the pool off
         - ``va_size``: address space of one reservation
         - ``chunk_max``: size of the largest chunk of physical memory; "page": one chunk per page
         - ``release_threshold``: idle memory is released while more than this is mapped; None: it is kept

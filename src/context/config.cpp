@@ -138,7 +138,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_by_name(kDriverNames, text, c.driver); },
      [](const Config& c) -> std::string { return to_string(c.driver); }},
     {"VPMM_PAGE_SIZE", "a multiple of the device granularity such as 2MiB, or \"max\" to switch the pool off",
-     "the rounding unit; smaller requests share pages", set_page_size, show_page_size},
+     "the unit of chunks and mappings; smaller requests share pages", set_page_size, show_page_size},
     {"VPMM_PAGES", "a number of pages, 0 or more",
      "pages mapped ahead at the first allocation, as far as memory allows",
      [](Config& c, std::string_view text) { return set_count(text, 0, c.pages); },
