@@ -360,7 +360,7 @@ class CommandLine(unittest.TestCase):
 
     def test_failed_allocations_are_counted_in_the_table_and_their_warnings_are_few(self) -> None:
         trace = self.trace(HEADER + "".join(f"a,{i},3000000,0,{i}\n" for i in range(500)))
-        done = vpmm("replay", trace, "--driver", "sim", "--capacity", "6MiB")
+        done = vpmm("replay", trace, "--driver", "sim", "--capacity", "5MiB")
         self.assertEqual(done.returncode, OK, "it is what was asked for, no error")
         self.assertEqual(done.stderr.count("out of device memory"), 3)
         self.assertIn("vpmm: 496 more warnings like it were left out\n", done.stderr)
