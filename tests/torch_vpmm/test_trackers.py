@@ -61,7 +61,8 @@ class Trackers(ProbeCase):
         allocation = where.index("alloc")
         self.assertEqual(events[allocation], ("alloc", begin, 64 * MIB, (0, 0)))
         mapped = [(at, size) for action, at, size, _ in events[:allocation] if action == "segment_map"]
-        self.assertGreater(sum(overlap(at, size, begin, 64 * MIB) for at, size in mapped), 0, "what was not mapped before")
+        seen = sum(overlap(at, size, begin, 64 * MIB) for at, size in mapped)
+        self.assertGreater(seen, 0, "what was not mapped before")
         self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
         unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
         self.assertLessEqual(set(mapped), set(unmapped))
