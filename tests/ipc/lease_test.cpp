@@ -112,11 +112,14 @@ TEST(IpcLease, memory_that_everybody_let_go_of_is_handed_out_again) {
     expect_leases_to_end(exporter);
     std::vector<Address> others;
     Shared next;
-    for (int i = 0; next.address != shared.address && i < 5000; ++i) {
+    const auto is_there = [&] {
+      return next.address < shared.address + bytes && shared.address < next.address + bytes;
+    };
+    for (int i = 0; !is_there() && i < 5000; ++i) {
       if (next.address != 0) others.push_back(next.address);
       next.address = exporter.allocate(bytes);
     }
-    ASSERT_EQ(next.address, shared.address);
+    ASSERT_TRUE(is_there()) << "or in a part of it";
     for (const Address other : others) exporter.free(other);
     exporter.fill(next.address, bytes, kSeed + 1);
     next.handle = exporter.share(next.address, bytes);

@@ -108,7 +108,7 @@ class Summary(unittest.TestCase):
         self.assertEqual(done.stderr.count("vpmm: summary of a pool on device 0\n"), 1, done.stderr)
         for line in (
             "  live      4 MiB at most, 0 bytes now in 0 allocations\n",
-            "  mapped    4 MiB at most, 4 MiB now; the limit is none\n",
+            "  mapped    8 MiB at most, 8 MiB now; the limit is none\n",
             "  requests  1 allocation, 0.0 % of them without a mapping call; 1 free\n",
             "  failed    0 allocations, 0 calls with wrong arguments\n",
             "  waits     0 of the host, 0 of streams, 0 pauses before the pool grew\n",

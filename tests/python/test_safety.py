@@ -227,7 +227,7 @@ if 'child' not in sys.argv:
         for kind in ("default", "private"):
             with self.subTest(kind=kind):
                 done = run("-c", code, code, kind, VPMM_PAGES="7")
-                self.assertEqual((done.stdout, done.stderr), ("14\n2\n2\n", ""))
+                self.assertEqual((done.stdout, done.stderr), ("14\n8\n8\n", ""))
 
 
 if __name__ == "__main__":
