@@ -115,7 +115,7 @@ TEST(IpcLease, memory_that_everybody_let_go_of_is_handed_out_again) {
     const auto is_there = [&] {
       return next.address < shared.address + bytes && shared.address < next.address + bytes;
     };
-    for (int i = 0; !is_there() && i < 5000; ++i) {
+    for (int i = 0; !is_there() && i < 20000; ++i) {
       if (next.address != 0) others.push_back(next.address);
       next.address = exporter.allocate(bytes);
     }
