@@ -281,11 +281,11 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * page up to a grain: a 32nd of a page, 64 KiB where pages have 2 MiB; a whole page with VPMM_CHUNK_MAX=page. Zero
  * bytes give null.
  * The promise: the call succeeds whenever the following fits into the capacity (vpmm_set_capacity, or what the GPU has
- * for this process): all live allocations and the request, each rounded up by less than a 32nd from one page up, or by
- * an eighth at most where the cache of a stream serves it; and
+ * for this process): all live allocations and the request, each rounded up (vpmm_usable_size), and
  * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other idle memory is
- * never the reason for VPMM_ERROR_OUT_OF_MEMORY. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up
- * to pages.
+ * never the reason for VPMM_ERROR_OUT_OF_MEMORY. From one page up a request is rounded up by less than a 32nd. What the
+ * cache of its stream serves may be an eighth larger, and a half while another thread holds the pool's lock. With
+ * VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up to pages.
  * The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;

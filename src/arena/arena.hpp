@@ -92,7 +92,6 @@ class Arena {
   Bytes allocated_bytes() const { return allocated_; }  // of live blocks
   std::uint64_t live() const { return live_; }
   std::size_t stretches() const { return stretches_.size(); }
-  Bytes idle_stretch_bytes() const { return idle_; }  // of stretches without a live block
   // Of free blocks whose stamp `reduce` does not make complete.
   Bytes pending_bytes(FunctionRef<time::Stamp(const time::Stamp&)> reduce) const;
 

@@ -51,7 +51,6 @@ void DeviceContext::prepare() {
   if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
   Visit visit(*this);
   if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
-  device_.small->heed(mutex_);
   device_.small->prepare();
 }
 
@@ -69,7 +68,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       allocations_(device_, captures_, arenas_, shares_, recorder_, prover_),
       slow_path_(device_, footprint_, recorder_, prover_, arenas_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_),
-      has_summary_(at_end == AtEnd::summary) {}
+      has_summary_(at_end == AtEnd::summary) {
+  if (device_.small != nullptr) device_.small->heed(mutex_);
+}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
 // may not be called any more; the system takes the memory back.

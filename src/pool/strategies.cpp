@@ -138,21 +138,16 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   return {hole->next, {begin, end - begin}, hole, false};
 }
 
-// The largest of what is free side by side, whoever may use it.
-Bytes largest_stretch(const View& view) VPMM_REQUIRES(pool_lock) {
-  Bytes largest = view.index.largest_free();
-  view.index.for_each_run([&](const Vector<Region*>& run) {
-    largest = std::max(largest, run.back()->range.end() - run.front()->range.begin);
-    return true;
-  });
-  return largest;
+// No stretch is larger. Where free regions touch, their sum is all that is known without a look at them.
+Bytes bound_of_stretches(const View& view) VPMM_REQUIRES(pool_lock) {
+  return view.index.has_runs() ? view.index.bytes(RegionState::free) : view.index.largest_free();
 }
 
 // The largest there is: it moves and creates least. The hole is large enough for what lacks, in whole pages. Of holes
 // at both ends the one behind is filled, unless only the other has room for whole new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
-  const Bytes most = std::min(largest_stretch(view), ask.size);
+  const Bytes most = std::min(bound_of_stretches(view), ask.size);
   const auto rank = [&](const Kept& kept) {
     const Bytes left = ask.size - kept.range.size;
     const bool has_room = kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);

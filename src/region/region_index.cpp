@@ -225,6 +225,8 @@ void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> vis
   });
 }
 
+bool RegionIndex::has_runs() const { return private_->catalogue.junctions() > 0; }
+
 void RegionIndex::for_each_run_with(time::TimelineId own, FunctionRef<bool(const Vector<Region*>& run)> visit) const {
   const SizeIndex& pending = private_->catalogue.single_on(own);
   if (private_->catalogue.junctions() <= pending.count()) return for_each_run(visit);

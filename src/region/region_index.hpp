@@ -76,6 +76,7 @@ class RegionIndex {
   // Maximal runs of two or more adjacent free regions (that are not one because of their stamps), by address. `visit`
   // returns false to stop; none of the visits below may change the index.
   void for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const;
+  bool has_runs() const;
   // The same of those with a region that is pending on `own` alone, in any order, and perhaps more than once; others
   // may be visited, too. What `own` may use without a wait is one region everywhere else.
   void for_each_run_with(time::TimelineId own, FunctionRef<bool(const Vector<Region*>& run)> visit) const;

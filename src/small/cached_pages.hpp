@@ -30,7 +30,6 @@ class PageSizes {
 
   static constexpr std::uint64_t kCount = 32 * (kMostPages - 1) + 1;  // at most: a grain is a 32nd of a page or more
 
-  Bytes page() const { return page_; }
   Bytes most() const { return kMostPages * page_; }
   // What the request takes: one of the sizes or, beyond them, whole grains.
   Bytes rounded(Bytes bytes) const {

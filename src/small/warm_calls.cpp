@@ -17,7 +17,8 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
 
 // Note [What fits worse serves where streams crowd]
 // A cached allocation serves a request that is up to an eighth smaller. Threads that find nothing meet at the pool's
-// lock, where each waits for all others. So while that lock is taken, what is up to half larger serves as well.
+// lock, where each waits for all others. So while that lock is taken, what is up to half larger than the request serves
+// it as well.
 std::optional<std::uint64_t> SmallPool::cached_size_for(const StreamCache& cache, Bytes bytes) const {
   const std::uint64_t least = page_sizes_.number_of(page_sizes_.rounded(bytes));
   const auto within = [&](Bytes most) VPMM_REQUIRES(cache_lock) {

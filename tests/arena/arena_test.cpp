@@ -170,9 +170,10 @@ TEST_F(ArenaTest, an_idle_stretch_goes_back_with_the_stamps_of_its_blocks) {
   arena.add({kBase, 2 * kPage}, kA);
   const DevicePtr first = take(kPage + 512, kA), second = take(kPage - 512, kB);
   end(first, kA, after(kTimelineA, 3));
-  EXPECT_EQ(arena.idle_stretch_bytes(), 0u);
+  EXPECT_EQ(arena.idle_stretch(), nullptr);
   end(second, kB, after(kTimelineB, 4));
-  EXPECT_EQ(arena.idle_stretch_bytes(), 2 * kPage);
+  ASSERT_NE(arena.idle_stretch(), nullptr);
+  EXPECT_EQ(arena.idle_stretch()->range.size, 2 * kPage);
   EXPECT_EQ(arena.stamp_of(*arena.stretch_around(kBase)), Stamp({kTimelineA, 3}, {kTimelineB, 4}));
   arena.remove(*arena.stretch_around(kBase));
   EXPECT_EQ(picture(), "[]");

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "context/hooked_world.hpp"
 #include "pool/grow_delay.hpp"
 #include "pool/tuning.hpp"
 #include "support/pool_world_words.hpp"
@@ -441,6 +443,31 @@ TEST_F(CachedFrees, are_of_up_to_four_pages) {
 }
 
 TEST_F(CachedFrees, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(5), 5 * kPage); }
+
+// Note [What fits worse serves where streams crowd]: the lock is taken while the driver is asked who another stream is.
+TEST(CachedFreesInACrowd, serve_what_is_a_third_smaller_while_the_pools_lock_is_taken) {
+  HookedWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const Bytes fitting = 3 * kPage - kPage / 8, smaller = 2 * kPage + kPage / 8;
+  const DevicePtr ptr = world.allocate(3 * kPage, stream);
+  world.deallocate(ptr, stream);
+  EXPECT_TRUE(is_null(world.pool->allocate_if_ready(smaller, 0, stream))) << "an eighth at most";
+  EXPECT_EQ(world.pool->allocate_if_ready(fitting, 0, stream), ptr);
+  world.deallocate(ptr, stream);
+  DevicePtr served{}, too_large{};
+  bool is_asked = false;
+  world.hooks.on[driver::Call::stream_is_capturing] = [&] {
+    if (std::exchange(is_asked, true)) return driver::CuResult::success;
+    world.on_another_thread([&] {
+      too_large = world.pool->allocate_if_ready(kPage, 0, stream);
+      served = world.pool->allocate_if_ready(smaller, 0, stream);
+    });
+    return driver::CuResult::success;
+  };
+  world.allocate(kGiB, world.stream());
+  EXPECT_TRUE(is_null(too_large)) << "a half at most";
+  EXPECT_EQ(served, ptr);
+}
 
 TEST(CachedFreesInPageMode, are_none_of_a_page) {
   PoolWorld world(page_world());

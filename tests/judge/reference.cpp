@@ -10,9 +10,7 @@ namespace vpmm::judge {
 namespace {
 
 constexpr Bytes kSmallAlignment = 256;
-// At most so much is added, which may reach into another page or chunk: an eighth, and from a page up a 32nd.
-constexpr Bytes kSmallRounding = 8;
-constexpr Bytes kRounding = 32;
+constexpr Bytes kRounding = 8;  // at most an eighth is added, which may reach into another page or chunk
 
 std::string to_text(AddressRange range) {
   return fmt::format("{} bytes at {:#x}", range.size, to_integer(range.begin));
@@ -146,8 +144,7 @@ void Reference::shrink_arena(DevicePtr stretch) {
 Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
   Vector<AddressRange> ranges;
   for (const Block& block : blocks_) {
-    const Bytes divisor = block.range.size < terms_.page ? kSmallRounding : kRounding;
-    const Bytes rounding = extent == Extent::rounded ? block.range.size / divisor : 0;
+    const Bytes rounding = extent == Extent::rounded ? block.range.size / kRounding : 0;
     if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, block.range.size + rounding});
   }
   for (const Stretch& stretch : stretches_) {
