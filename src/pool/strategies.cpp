@@ -171,6 +171,7 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
 // leave it together.
 Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes& left) VPMM_REQUIRES(pool_lock) {
   Vector<Move> moves;
+  if (view.index.bytes(RegionState::free) == view.chunks.trapped_bytes()) return moves;  // no chunk is wholly idle
   view.for_each_giving(ask, [&](Region* free) VPMM_REQUIRES(pool_lock) {
     view.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
       if (except.overlaps(mapping.range())) return true;
