@@ -161,7 +161,7 @@ pool::PageRequest Arenas::stretch_for(const Request& request) const {
   stretch.requested = stretch.size;
   stretch.alignment = std::max(request.alignment, device_.pool->page_alignment());
   const Entry* const in = find(request.arena);
-  stretch.in_one_chunk = in != nullptr && in->options.one_chunk;
+  stretch.chunks = in != nullptr && in->options.one_chunk ? pool::Chunks::one : pool::Chunks::own;
   return stretch;
 }
 

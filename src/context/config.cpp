@@ -174,7 +174,7 @@ constexpr Setting kSettings[] = {
      [](Config& c, std::string_view text) { return set_by_name(kAnyStreamNames, text, c.any_stream); },
      [](const Config& c) -> std::string { return to_string(c.any_stream); }},
     {"VPMM_IPC_ISOLATE", "0 or 1",
-     "1: every allocation has its own pages and chunks, so that sharing one exposes no other; one chunk per page",
+     "1: every allocation has its own chunks and whole pages, so that sharing one exposes no other",
      [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
      [](const Config& c) -> std::string { return c.ipc_isolate ? "1" : "0"; }},
     {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"",

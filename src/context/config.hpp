@@ -31,7 +31,6 @@ struct Config : pool::Config {
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
   UnnamedFree unnamed_free = UnnamedFree::any_stream;
-  bool ipc_isolate = false;  // VPMM_IPC_ISOLATE: whole pages, and chunks, for every allocation
   friend bool operator==(const Config&, const Config&) = default;
 };
 

@@ -24,20 +24,14 @@ time::ClosingRule closing_rule(const Config& config) {
   return rule;
 }
 
-Config in_force(Config config) {
-  config.page_chunks = config.page_chunks || config.ipc_isolate;
-  return config;
-}
-
 bool cuts_pages(const Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
   return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
          small::SmallPool::can_cut(page) && page <= kLargestPageCut;
 }
 
-// Note [An allocation with chunks of its own]
-// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: requests
-// are whole pages, and a page is a chunk.
+// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: every
+// allocation has own chunks (Note [Own chunks]), so requests below a page take whole pages.
 bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
 
 Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute, driver::DeviceOrdinal device) {
@@ -74,7 +68,7 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
 
 Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
                const DeviceTraits& traits)
-    : config(in_force(asked)),
+    : config(asked),
       page_size(config.page_size.value_or(traits.granularity)),
       driver(inner_driver),
       timelines(driver, closing_rule(config)),

@@ -67,7 +67,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
   const Bytes natural = has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
   const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
                                        : device_.small->size_of_pages(request.bytes);
-  const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false, request.one_chunk};
+  const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
+                                request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {

@@ -69,6 +69,7 @@ Result<Placed> SlowPath::place(const Job& job) {
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
+  const bool has_own_chunks = pool.chunks_of(job.request) != pool::Chunks::shared;
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
@@ -82,9 +83,9 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (is_first) ++misses_;
     pool.set_cached_bytes(device_.small->cached_bytes());
     prepare_growth(job);
-    if (job.request.in_one_chunk && effort == Effort::by_policy) {
+    if (has_own_chunks && effort == Effort::by_policy) {
       // The pool may grow all the same where nothing could be given back; only a broken context is told.
-      const Result<bool> has_given_way = pool.give_way(job.lock, job.request);
+      const Result<bool> has_given_way = pool.give_way(job.lock, job.request, job.caller);
       if (!has_given_way && has_given_way.error().code == ErrorCode::poisoned) return has_given_way.error();
       if (has_given_way && has_given_way.value()) continue;  // the lock was dropped
     }
@@ -92,8 +93,8 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
     const pool::Needs& needs = std::get<pool::Needs>(answer);
     if (needs.what == pool::Needs::What::memory) {
-      // Idle chunks cannot be put together to one, only given back for it.
-      if (job.request.in_one_chunk && effort != Effort::by_policy && !std::exchange(has_made_room, true)) {
+      // Idle chunks that fit nowhere can only be given back.
+      if (has_own_chunks && effort != Effort::by_policy && !std::exchange(has_made_room, true)) {
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
       }
@@ -109,7 +110,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
 bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
   // What streams keep is hardly ever one chunk of just that size; what is pending often is.
-  const bool may_fit = !job.request.in_one_chunk || effort != Effort::by_policy;
+  const bool may_fit = job.request.chunks != pool::Chunks::one || effort != Effort::by_policy;
   if (may_fit && small.flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
   if (!may_fit) return false;
@@ -123,8 +124,10 @@ bool SlowPath::flush(const Job& job, Effort effort) {
 
 // What may spare growth, where the request would probably need any: proof, and what the driver's pool holds idle.
 void SlowPath::prepare_growth(const Job& job) {
-  // One chunk is seldom what the caller's own stream uses last: that is given back for it, and needs proof, too.
-  const Caller own = job.request.in_one_chunk ? Caller{} : job.caller;
+  // What the caller's own stream uses last is seldom own chunks that fit: it is given back for them, and needs proof,
+  // too.
+  const bool has_own_chunks = device_.pool->chunks_of(job.request) != pool::Chunks::shared;
+  const Caller own = has_own_chunks ? Caller{} : job.caller;
   const bool would_set_record = device_.pool->would_set_record(job.request, own);
   want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
   if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;

@@ -47,6 +47,9 @@ std::string Memory::validate() const {
                             to_integer(mapping.chunk->place));
       const Bytes bytes = std::min(region.range.end(), mapping.end()) - std::max(region.range.begin, mapping.at);
       if (region.state == RegionState::allocated && !is_whole) partly_used[mapping.chunk] += bytes;
+      if (region.state == RegionState::allocated && !is_whole && region.has_own_chunks)
+        broken = message_of("the chunk at {:#x} is not only of the allocation at {:#x} that has own chunks",
+                            to_integer(mapping.at), to_integer(region.range.begin));
       if (region.range.contains(mapping.at)) ++mappings;
       mapped += bytes;
     });

@@ -66,9 +66,7 @@ bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
   return std::holds_alternative<Plan>(hit(ask_of(request, caller)));
 }
 
-Decision Pool::hit(const Ask& ask) const {
-  return ask.in_one_chunk ? fit_one_chunk(memory_.view(), ask) : fit(memory_.view(), ask);
-}
+Decision Pool::hit(const Ask& ask) const { return fit(memory_.view(), ask); }
 
 Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
                          std::uint64_t began_ns) {
@@ -78,7 +76,8 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
     if (effort == Effort::by_policy) {
-      const Caller user = request.in_one_chunk ? Caller{} : caller;  // whose own memory is no more ready than others'
+      // Of one chunk the caller's own memory is no more ready than others'.
+      const Caller user = request.chunks == Chunks::one ? Caller{} : caller;
       const std::uint64_t until_ns = delay_until(plan, user, began_ns);
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
@@ -111,7 +110,8 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.growth_room = round_down(room_.below_capacity(held), page);
   ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
   ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.free(held));
-  ask.in_one_chunk = request.in_one_chunk;
+  ask.chunks = chunks_of(request);
+  if (ask.chunks == Chunks::one) ask.chunk = request.size;
   ask.goes_low = is_adaptive && request.goes_low;
   return ask;
 }
@@ -143,7 +143,6 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
   within.takes_waiting = takes_waiting(caller, effort);
   if (effort != Effort::by_policy) within.early_growth = 0;
   if (Decision found = hit(within); std::holds_alternative<Plan>(found)) return found;
-  if (ask.in_one_chunk) return grow_in_one_chunk(view, within);
   if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_growth && caller.may_queue()) {
     Ask without_growth = within;
     without_growth.growth_room = without_growth.early_growth = 0;
@@ -197,7 +196,7 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
 }
 
 Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& caller) {
-  return placed(mover_.take_hit(plan, owner_of(request, caller)), plan);
+  return placed(mover_.take_hit(plan, owner_of(request, caller)), plan, request);
 }
 
 Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
@@ -206,12 +205,13 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
   if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
   Result<Region*> moved = mover_.carry_out(lock, plan, owner_of(request, caller));
-  if (moved) return placed(moved.value(), plan);
+  if (moved) return placed(moved.value(), plan, request);
   room_.doubt();
   return std::move(moved.error());
 }
 
-Placed Pool::placed(Region* region, const Plan& plan) {
+Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request) {
+  region->has_own_chunks = chunks_of(request) != Chunks::shared;
   count_reference(region->owner, +1);
   note_placer(region->owner.timeline);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
@@ -303,10 +303,13 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   return released >= missing;
 }
 
-Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request) {
+Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const Caller& caller) {
   if (is_cleanup_held_) return false;
-  const Bytes early = early_growth(std::max(peak_live_, wanted_bytes() + request.size));
-  const Bytes idle = reclaimer_.releasable_bytes(request.size - std::min(early, request.size));
+  const Ask ask = ask_of(request, caller);
+  const Decision decision = decide(ask, caller, Effort::by_policy);
+  const Plan* const plan = std::get_if<Plan>(&decision);
+  const Bytes growth = plan == nullptr ? request.size : plan->growth();
+  const Bytes idle = reclaimer_.releasable_bytes(growth - std::min(ask.early_growth, growth));
   if (idle == 0) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - std::min(idle, memory_.held_bytes())));
   return released > 0;

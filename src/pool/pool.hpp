@@ -55,8 +55,8 @@ struct Needs {
 using Answer = std::variant<Placed, Needs>;
 
 // The promise: a request succeeds whenever what lives, the request, both rounded to grains, and what is trapped
-// (Note [Trapped memory]) fit the capacity. What is leased to other processes, belongs to captures, or is still in use
-// by the GPU and cannot be waited for, counts as living.
+// (Note [Trapped memory]) fit the capacity. A request of own chunks is rounded to pages. What is leased to other
+// processes, belongs to captures, or is still in use by the GPU and cannot be waited for, counts as living.
 //
 // The pool calls nobody above it: it answers what it placed, or what would help, and whoever asks does that and asks
 // again. Methods that are handed the context's lock may drop it around driver calls that block (create, map, set
@@ -74,6 +74,9 @@ class Pool {
   Bytes grain_alignment() const { return grain() & (~grain() + 1); }
   bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
   const char* policy_name() const { return memory_.tuning.name; }
+  Chunks chunks_of(const PageRequest& request) const {
+    return request.chunks == Chunks::shared && memory_.config.ipc_isolate ? Chunks::own : request.chunks;
+  }
 
   // What needs no mapping, taken. None: there is nothing.
   std::optional<Placed> find(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -111,8 +114,9 @@ class Pool {
   Result<bool> sweep_all(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Note [Chunks are made anew]. True: there is room for one new chunk.
   Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
-  // Idle chunks cannot become one chunk: those beyond early growth go back before one is created. True: some did.
-  Result<bool> give_way(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
+  // For a request of own chunks: as many idle bytes as it would create beyond early growth go back before. True: some
+  // did.
+  Result<bool> give_way(MutexLock& lock, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // Address space, and what the GPU has room for, before anybody asks for memory.
   Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);
@@ -186,7 +190,7 @@ class Pool {
   Placed take(const Plan& plan, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<Placed> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Placed placed(region::Region* region, const Plan& plan) VPMM_REQUIRES(pool_lock);
+  Placed placed(region::Region* region, const Plan& plan, const PageRequest& request) VPMM_REQUIRES(pool_lock);
   void note_placer(const std::optional<time::TimelineId>& timeline) VPMM_REQUIRES(pool_lock);
   bool have_several_placed() const VPMM_REQUIRES(pool_lock);
   Result<void> queue_waits(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);

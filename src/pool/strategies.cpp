@@ -46,8 +46,40 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
+// Most bytes above a request that whole chunks may have: an eighth of it. Halved, fewer idle chunks serve again;
+// doubled, more is lost for as long as the allocation lives.
+constexpr Bytes kExcessShare = 8;
+
+// Note [Own chunks]. Whole chunks in a free range whose sum is closest to the size, the first among equals.
+std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+  const bool is_one = ask.chunks == Chunks::one;
+  const Bytes most = is_one ? ask.size : ask.size + ask.size / kExcessShare;
+  const DevicePtr last = view.chunks.last_border(free.end());
+  std::optional<AddressRange> best;
+  DevicePtr end = view.chunks.first_border(free.begin);
+  for (DevicePtr begin = end; begin < last; begin = view.chunks.around(begin).end()) {
+    while (end < last && end - begin < ask.size) end = view.chunks.around(end).end();
+    const AddressRange stretch{begin, end - begin};
+    if (stretch.size < ask.size) break;
+    const bool fits = stretch.size <= most && (!is_one || view.chunks.around(begin).end() == end);
+    if (fits && is_aligned(begin, ask.alignment) && (!best || stretch.size < best->size)) best = stretch;
+  }
+  return best;
+}
+
+// What the request takes of a free range; none: it does not fit there.
+std::optional<AddressRange> taken(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+  return ask.chunks == Chunks::shared ? cut(view, ask, free) : own_stretch(view, ask, free);
+}
+
+bool fits(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+  return ask.chunks == Chunks::shared ? region::aligned_start(free, ask.size, ask.alignment).has_value()
+                                      : own_stretch(view, ask, free).has_value();
+}
+
 Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VPMM_REQUIRES(pool_lock) {
   Plan plan = plan_of(ask, view.parts_of(first, range));
+  plan.request = range.size;
   plan.allocation = range.begin;
   return plan;
 }
@@ -56,16 +88,25 @@ Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VP
 // Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
 // at the lowest addresses there are, out of the way of larger requests.
 
+Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  Region* best = nullptr;
+  view.index.for_each_fit(ask.size, ask.own, ask.first(), [&](Region* free) VPMM_REQUIRES(pool_lock) {
+    if (own_stretch(view, ask, free->range)) best = free;
+    return best == nullptr;
+  });
+  return best;
+}
+
 // The smallest that is large enough; of regions behind waits, all are looked at.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  if (ask.chunks != Chunks::shared && !ask.takes_waiting) return best_with_own_chunks(view, ask);
   if (ask.goes_low && !ask.takes_waiting) return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
   if (!ask.takes_waiting) return view.index.best_fit(ask.size, ask.alignment, ask.own, ask.first());
   Region* best = nullptr;
   view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
     const bool is_smaller = best == nullptr || std::pair(free->range.size, free->range.begin) <
                                                    std::pair(best->range.size, best->range.begin);
-    if (is_smaller && region::aligned_start(free->range, ask.size, ask.alignment) && view.admits(free, ask))
-      best = free;
+    if (is_smaller && view.admits(free, ask) && fits(view, ask, free->range)) best = free;
     return true;
   });
   return best;
@@ -82,7 +123,7 @@ std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(poo
       AddressRange stretch = first->range;
       for (; i + 1 < run.size() && view.admits(run[i + 1], ask); ++i) stretch.size += run[i + 1]->range.size;
       const bool is_better = best == nullptr || stretch.size < smallest.size;
-      if (!is_better || !region::aligned_start(stretch, ask.size, ask.alignment)) continue;
+      if (!is_better || !fits(view, ask, stretch)) continue;
       best = first;
       smallest = stretch;
     }
@@ -93,13 +134,13 @@ std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(poo
   else if (ask.own)
     view.index.for_each_run_with(*ask.own, consider);
   if (best == nullptr) return std::nullopt;
-  return hit(view, ask, best, *cut(view, ask, smallest));
+  return hit(view, ask, best, *taken(view, ask, smallest));
 }
 
 }  // namespace
 
 Decision fit(const View& view, const Ask& ask) {
-  if (Region* const free = best_region(view, ask)) return hit(view, ask, free, *cut(view, ask, free->range));
+  if (Region* const free = best_region(view, ask)) return hit(view, ask, free, *taken(view, ask, free->range));
   if (std::optional<Plan> plan = best_run(view, ask)) return std::move(*plan);
   return no_memory(ask.size);
 }
@@ -116,12 +157,36 @@ struct Kept {
   bool is_front = false;  // what is kept is the allocation's front; the hole is behind it
 };
 
+// Of a stretch before a hole, where the whole chunks begin that are less than the request.
+DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
+  DevicePtr front = stretch.end();
+  for (DevicePtr p = stretch.end(); p > stretch.begin;) {
+    p = view.chunks.around(p - 1).at;
+    if (p < stretch.begin || stretch.end() - p >= ask.size) break;
+    if (is_aligned(p, ask.alignment)) front = p;
+  }
+  return front;
+}
+
+// Of a stretch behind a hole, where they end.
+DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
+  DevicePtr back = stretch.begin;
+  for (DevicePtr p = stretch.begin; p < stretch.end();) {
+    p = view.chunks.around(p).end();
+    if (p > stretch.end() || p - stretch.begin >= ask.size) break;
+    if (is_aligned(p - ask.size, ask.alignment)) back = p;
+  }
+  return back;
+}
+
 Kept kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
   Kept kept{nullptr, {hole->range.begin, 0}, hole, true};
   Region* first = nullptr;
   for (Region* free = hole->previous; view.admits(free, ask); free = free->previous) first = free;
   if (first == nullptr) return kept;
-  const DevicePtr begin{round_up(to_integer(first->range.begin), ask.alignment)};
+  const AddressRange stretch{first->range.begin, hole->range.begin - first->range.begin};
+  const DevicePtr begin =
+      ask.chunks == Chunks::shared ? align_up(stretch.begin, ask.alignment) : own_front(view, ask, stretch);
   while (first != hole && first->range.end() <= begin) first = first->next;
   if (first != hole && begin < hole->range.begin) kept = {first, {begin, hole->range.begin - begin}, hole, true};
   return kept;
@@ -131,6 +196,7 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   const DevicePtr begin = hole->range.end();
   DevicePtr end = begin;
   for (const Region* free = hole->next; view.admits(free, ask); free = free->next) end = free->range.end();
+  if (ask.chunks != Chunks::shared) end = own_back(view, ask, {begin, end - begin});
   if (end == begin || end - begin >= ask.size) return {};
   const DevicePtr allocation{round_down(to_integer(end - ask.size), ask.alignment)};
   end = allocation + ask.size;
@@ -167,6 +233,11 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   return best;
 }
 
+// Whether a chunk of `size` bytes is of use where `left` bytes lack.
+bool may_move(const Ask& ask, Bytes size, Bytes left) {
+  return ask.chunks == Chunks::shared || (ask.chunks == Chunks::one ? size == left : size <= left);
+}
+
 // Wholly idle chunks for `left` bytes, which it lowers by what they give. Chunks that lie side by side in one region
 // leave it together.
 Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes& left) VPMM_REQUIRES(pool_lock) {
@@ -174,7 +245,7 @@ Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, 
   if (view.index.bytes(RegionState::free) == view.chunks.trapped_bytes()) return moves;  // no chunk is wholly idle
   view.for_each_giving(ask, [&](Region* free) VPMM_REQUIRES(pool_lock) {
     view.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
-      if (except.overlaps(mapping.range())) return true;
+      if (except.overlaps(mapping.range()) || !may_move(ask, mapping.chunk->size, left)) return true;
       const bool is_beside =
           !moves.empty() && moves.back().part.from == free && moves.back().part.range.end() == mapping.at;
       if (!is_beside) moves.push_back({{free, {mapping.at, 0}, free->stamp}, {}});
@@ -207,14 +278,21 @@ Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
   return plan;
 }
 
+// For `left` bytes; own chunks end where the request does.
+std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes left) {
+  const Bytes room = ask.chunks == Chunks::shared ? ask.growth_room : std::min(ask.growth_room, left);
+  return view.tuning.chunks_for(left, ask.chunk, room);
+}
+
 Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
   Plan plan = plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
   Bytes left = ask.size - kept.range.size;
-  if (round_up(left, ask.chunk) <= std::min(ask.early_growth, ask.growth_room)) {
-    plan.creates = *view.tuning.chunks_for(left, ask.chunk, ask.growth_room);
+  const Bytes whole = ask.chunks == Chunks::shared ? round_up(left, ask.chunk) : left;
+  if (whole <= std::min(ask.early_growth, ask.growth_room)) {
+    plan.creates = *new_chunks(view, ask, left);
   } else {
     plan.moves = idle_chunks(view, ask, kept.range, left);
-    std::optional<Vector<Bytes>> creates = view.tuning.chunks_for(left, ask.chunk, ask.growth_room);
+    std::optional<Vector<Bytes>> creates = new_chunks(view, ask, left);
     if (!creates) return no_memory(round_up(left, view.tuning.page_size) - ask.growth_room);
     plan.creates = std::move(*creates);
   }
@@ -227,9 +305,9 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
 // The largest usable stretch beside a hole stays where it is, whole, and the rest of the allocation is mapped beside
 // it: new chunks, as far as early growth goes; else chunks that are wholly idle; and new chunks for what still lacks.
 // Chunks are not cut to size. What the last one has too much stays free beside the allocation, with the stamp of that
-// chunk.
+// chunk. Of own chunks nothing may be too much (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
-  const Kept kept = best_kept(view, ask);
+  const Kept kept = ask.chunks == Chunks::one ? Kept{} : best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;
@@ -239,20 +317,6 @@ Decision stitch(const View& view, const Ask& ask) {
   const bool lack_memory =
       neither != nullptr && none->reason == NoPlan::Reason::memory && neither->reason == NoPlan::Reason::memory;
   return lack_memory && none->missing < neither->missing ? decision : without;
-}
-
-Decision fit_one_chunk(const View& view, const Ask& ask) {
-  std::optional<Plan> found;
-  view.for_each_giving(ask, [&](Region* free) VPMM_REQUIRES(pool_lock) {
-    view.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) VPMM_REQUIRES(pool_lock) {
-      if (mapping.chunk->size != ask.size || !is_multiple(to_integer(mapping.at), ask.alignment)) return true;
-      found = hit(view, ask, free, mapping.range());
-      return false;
-    });
-    return !found;
-  });
-  if (found) return std::move(*found);
-  return no_memory(ask.size);
 }
 
 Decision grow_in_one_chunk(const View& view, const Ask& ask) {

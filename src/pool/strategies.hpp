@@ -13,9 +13,7 @@ namespace vpmm::pool {
 Decision fit(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 // What fit() does not find: Note [A plan].
 Decision stitch(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
-// One idle chunk of just that size. No driver call.
-Decision fit_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
-// One new chunk: where the number of mappings is at its limit, or one is asked for.
+// One new chunk: where the number of mappings is at its limit.
 Decision grow_in_one_chunk(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);
 
 }  // namespace vpmm::pool

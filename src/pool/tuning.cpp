@@ -66,7 +66,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
     return tuning;
   }
   tuning.chunk_max = std::bit_floor(std::max<Bytes>(config.chunk_max / page_size, 1)) * page_size;
-  tuning.grain = grain_of(page_size);
+  if (!config.ipc_isolate) tuning.grain = grain_of(page_size);
   tuning.chunk_least = kLeastChunk;
   tuning.chunk_share = kChunkShare;
   tuning.name = "adaptive";

@@ -6,6 +6,7 @@
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
 #include "pool/plan.hpp"
+#include "pool/request.hpp"
 #include "pool/tuning.hpp"
 #include "region/region_index.hpp"
 #include "time/timelines.hpp"
@@ -24,7 +25,7 @@ struct Ask {
   Bytes early_growth = 0;               // of it, although idle chunks could be moved
   Bytes chunk = 0;                      // of new memory
   bool goes_low = false;                // Note [Shared pages go low]
-  bool in_one_chunk = false;            // one chunk of just that size
+  Chunks chunks = Chunks::shared;       // Note [Own chunks]
 
   region::RegionIndex::First first() const {
     return own_first ? region::RegionIndex::First::own : region::RegionIndex::First::smaller;

@@ -296,6 +296,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   allocated->state = RegionState::free;
   allocated->owner = {};
   allocated->holder = nullptr;
+  allocated->has_own_chunks = false;
   allocated->stamp = stamp;
   allocated->age = ++private_->last_age;
   private_->catalogue.enlist(allocated);

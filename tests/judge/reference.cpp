@@ -144,8 +144,9 @@ void Reference::shrink_arena(DevicePtr stretch) {
 Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
   Vector<AddressRange> ranges;
   for (const Block& block : blocks_) {
-    const Bytes rounding = extent == Extent::rounded ? block.range.size / kRounding : 0;
-    if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, block.range.size + rounding});
+    const Bytes size = terms_.has_own_chunks ? round_up(block.range.size, terms_.page) : block.range.size;
+    const Bytes taken = extent == Extent::rounded ? size + size / kRounding : block.range.size;
+    if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, taken});
   }
   for (const Stretch& stretch : stretches_) {
     const auto is_inside = [&](const Block& block) { return is(block) && stretch.memory.contains(block.range.begin); };

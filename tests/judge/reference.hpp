@@ -23,8 +23,9 @@ namespace vpmm::judge {
 // Conditions of the promise of a pool.
 struct Terms {
   Bytes page = 0;
-  bool is_own = true;    // all memory is the pool's, none the driver's stream-ordered pool's
-  bool is_exact = true;  // the pool may map as often as it likes
+  bool is_own = true;           // all memory is the pool's, none the driver's stream-ordered pool's
+  bool is_exact = true;         // the pool may map as often as it likes
+  bool has_own_chunks = false;  // every allocation: it is rounded to whole pages
 };
 
 // A function that returns text describes a broken promise; empty: all are kept.

@@ -29,7 +29,7 @@ Terms terms_of(const Setting& setting, const context::Config& config) {
   constexpr std::uint64_t kAsManyAsItLikes = 10'000;
   const bool has_small = setting.has_driver_pool == 0 || config.small == context::SmallRequests::pool;
   const bool is_own = setting.has_vmm != 0 && config.pool_enabled && has_small;
-  return {config.page_size.value_or(2 * kMiB), is_own, config.max_mappings >= kAsManyAsItLikes};
+  return {config.page_size.value_or(2 * kMiB), is_own, config.max_mappings >= kAsManyAsItLikes, config.ipc_isolate};
 }
 
 }  // namespace

@@ -55,17 +55,26 @@ class Program {
     if (one_in(2)) ask.size += below(32) * grain;
     if (one_in(4)) ask.alignment = kPage << below(3);
     ask.chunk = kPage << below(5);
+    if (one_in(3)) {
+      ask.chunks = one_in(3) ? Chunks::one : Chunks::own;
+      ask.size = round_up(ask.size, kPage);
+    }
+    if (ask.chunks == Chunks::one) ask.chunk = ask.size;
     ask.early_growth = one_in(3) ? below(100) * kPage : 0;
     const Bytes room = 200 * kPage;
     ask.growth_room = room - std::min(room, world_.memory.held_bytes());
     Decision decision = fit(world_.memory.view(), ask);
     if (std::holds_alternative<NoPlan>(decision)) decision = stitch(world_.memory.view(), ask);
-    say("take({}, {}, {}, {});", ask.size / grain, ask.alignment / grain, ask.chunk / kPage, ask.early_growth / kPage);
+    static constexpr const char* kChunks[] = {"shared", "own", "one"};
+    say("take({}, {}, {}, {}, {});", ask.size / grain, ask.alignment / grain, ask.chunk / kPage,
+        ask.early_growth / kPage, kChunks[static_cast<int>(ask.chunks)]);
     const Plan* const plan = std::get_if<Plan>(&decision);
     if (plan == nullptr) return;
     say("// {}", to_string(*plan, kPage));
     const Result<region::Region*> taken = world_.carry_out(*plan);
-    if (taken) world_.use(taken.value());
+    if (!taken) return;
+    taken.value()->has_own_chunks = ask.chunks != Chunks::shared;
+    world_.use(taken.value());
   }
   void take_with_fault() {
     static constexpr Call kCalls[] = {Call::mem_create, Call::mem_release, Call::mem_map, Call::mem_unmap,

@@ -229,56 +229,179 @@ TEST_F(Fit, a_hit_of_several_regions_waits_for_each_stream_once) {
   EXPECT_EQ(hit.waits[1], (time::StampPart{third.timeline->id, 1}));
 }
 
+// --- own chunks: Note [Own chunks] ----------------------------------------------------------------------------------
+
+class OwnChunks : public testing::Test, protected PlanWorld {
+ protected:
+  static Ask own_chunks(Ask ask) {
+    ask.chunks = Chunks::own;
+    return ask;
+  }
+};
+
+TEST_F(OwnChunks, a_hit_is_whole_chunks_side_by_side_and_at_most_an_eighth_larger) {
+  map_free(0, {4, 8, 8, 2});
+  EXPECT_EQ(text(fit, own_chunks(ask(16))), "16 = keep 16 at 4");
+  EXPECT_EQ(text(fit, own_chunks(ask(15))), "16 = keep 16 at 4");
+  EXPECT_EQ(text(fit, own_chunks(ask(14))), "no plan: 14 missing") << "16 is more than an eighth too much";
+  EXPECT_EQ(text(fit, own_chunks(ask(2))), "2 = keep 2 at 20");
+  EXPECT_EQ(text(fit, own_chunks(ask(3))), "no plan: 3 missing");
+  EXPECT_EQ(plan(fit, own_chunks(ask(15))).range(), pages(4, 16)) << "all of it is the allocation's";
+}
+
+TEST_F(OwnChunks, of_a_range_the_stretch_closest_to_the_size_is_taken) {
+  map_free(0, {9, 8, 1, 8});
+  EXPECT_EQ(text(fit, own_chunks(ask(8))), "8 = keep 8 at 9");
+  EXPECT_EQ(text(fit, own_chunks(ask(17))), "17 = keep 17 at 0");
+}
+
+TEST_F(OwnChunks, of_ranges_the_smallest_that_has_a_stretch_is_cut) {
+  map_free(0, {8, 2});
+  allocated(10, 1);
+  map_free(11, {9});
+  EXPECT_EQ(text(fit, own_chunks(ask(8))), "9 = keep 9 at 11");
+  EXPECT_EQ(text(fit, own_chunks(ask(2))), "2 = keep 2 at 8") << "of one chunk of nine nothing can be taken";
+}
+
+TEST_F(OwnChunks, a_chunk_that_is_used_in_part_is_not_taken) {
+  map_free(0, {2, 4, 2});
+  used(pages(0, 1));
+  used(grains(7 * 32 + 31, 1));
+  EXPECT_EQ(text(fit, own_chunks(ask(2))), "no plan: 2 missing");
+  EXPECT_EQ(text(fit, own_chunks(ask(4))), "4 = keep 4 at 2");
+  EXPECT_EQ(text(stitch, own_chunks(ask(5))), "5 = move 4 of [-6] create 1 at 8");
+}
+
+TEST_F(OwnChunks, a_hit_may_lie_over_several_stamps) {
+  map_free(0, {8, 2});
+  used(pages(0, 3));
+  used(pages(3, 5));
+  freed(page(0));
+  freed(page(3), pending(own));
+  EXPECT_EQ(text(fit, own_chunks(ask(8))), "8 = keep 8 at 0");
+  EXPECT_EQ(text(fit, own_chunks(ask(10))), "10 = keep 10 at 0");
+}
+
+TEST_F(OwnChunks, that_others_still_use_are_taken_behind_waits_or_not_at_all) {
+  map_free(0, {4, 4}, pending(other));
+  allocated(8, 1);
+  map_free(9, {4, 1}, pending(third));
+  EXPECT_EQ(text(fit, own_chunks(ask(4))), "no plan: 4 missing");
+  EXPECT_EQ(text(fit, own_chunks(waiting(4))), "4 = keep 4 after 1 waits at 9");
+}
+
+TEST_F(OwnChunks, begin_at_the_alignment) {
+  map_free(1, {2, 1, 2, 2});
+  EXPECT_EQ(text(fit, own_chunks(aligned(2, 4))), "2 = keep 2 at 4");
+  EXPECT_EQ(text(fit, own_chunks(aligned(2, 8))), "no plan: 2 missing");
+}
+
+TEST_F(OwnChunks, the_last_new_chunk_is_cut_to_size) {
+  EXPECT_EQ(text(stitch, own_chunks(with_chunks(10, 4))), "10 = create 4 create 4 create 2 at 0");
+  EXPECT_EQ(plan(stitch, own_chunks(with_chunks(10, 4))).mapped, pages(0, 10)) << "nothing is too much";
+  Ask early = own_chunks(with_chunks(10, 4));
+  early.early_growth = 10 * kPage;
+  EXPECT_EQ(text(stitch, early), "10 = create 4 create 4 create 2 at 0");
+  Ask limited = own_chunks(with_chunks(10, 4));
+  limited.growth_room = 9 * kPage;
+  EXPECT_EQ(text(stitch, limited), "no plan: 1 missing");
+}
+
+TEST_F(OwnChunks, whole_chunks_beside_a_hole_are_kept) {
+  map_free(0, {8, 8, 2, 1});
+  EXPECT_EQ(text(stitch, own_chunks(ask(13))), "13 = keep 11 create 1 create 1 at 8")
+      << "the chunk in front is larger than what lacks";
+  used(pages(0, 9));
+  EXPECT_EQ(text(stitch, own_chunks(ask(5))), "5 = keep 3 create 1 create 1 at 16")
+      << "seven of a chunk used in part are not";
+}
+
+TEST_F(OwnChunks, whole_chunks_behind_a_hole_are_kept) {
+  map_free(20, {1, 2, 8});
+  used(pages(28, 3));
+  EXPECT_EQ(text(stitch, own_chunks(ask(5))), "5 = keep 3 create 1 create 1 at 18");
+  EXPECT_EQ(text(stitch, own_chunks(aligned(6, 8))), "6 = move 3 of [-8] create 1 create 1 create 1 at 0")
+      << "neither 1 nor 3 end six behind a multiple of eight";
+  EXPECT_EQ(text(stitch, own_chunks(aligned(7, 2))), "7 = keep 3 create 1 create 1 create 1 create 1 at 16");
+}
+
+TEST_F(OwnChunks, only_idle_chunks_that_fit_in_what_lacks_move) {
+  map_free(0, {8});
+  allocated(8, 1);
+  map_free(9, {4, 2});
+  allocated(15, 1);
+  EXPECT_EQ(text(stitch, own_chunks(with_chunks(5, 8))), "5 = move 4 of [-6] create 1 at 16");
+  EXPECT_EQ(text(stitch, own_chunks(with_chunks(15, 8))), "15 = move 6 of [-6] move 8 of [-8] create 1 at 16");
+}
+
 // --- one chunk ------------------------------------------------------------------------------------------------------
 
-class OneChunk : public testing::Test, protected PlanWorld {};
+class OneChunk : public testing::Test, protected PlanWorld {
+ protected:
+  static Ask one(Ask ask) {
+    ask.chunks = Chunks::one;
+    ask.chunk = ask.size;
+    return ask;
+  }
+};
 
 TEST_F(OneChunk, an_idle_chunk_of_just_the_size_is_a_hit_wherever_it_lies) {
   map_free(0, {4, 2, 8});
-  EXPECT_EQ(text(fit_one_chunk, ask(2)), "2 = keep 2 at 4");
-  EXPECT_TRUE(plan(fit_one_chunk, ask(2)).is_hit());
-  EXPECT_EQ(text(fit_one_chunk, ask(3)), "no plan: 3 missing");
-  EXPECT_EQ(text(fit_one_chunk, ask(6)), "no plan: 6 missing") << "4 and 2 are two chunks";
+  EXPECT_EQ(text(fit, one(ask(2))), "2 = keep 2 at 4");
+  EXPECT_TRUE(plan(fit, one(ask(2))).is_hit());
+  EXPECT_EQ(text(fit, one(ask(3))), "no plan: 3 missing");
+  EXPECT_EQ(text(fit, one(ask(6))), "no plan: 6 missing") << "4 and 2 are two chunks";
 }
 
 TEST_F(OneChunk, a_chunk_that_is_used_in_part_is_not_taken) {
   map_free(0, {2, 4});
   used(pages(0, 1));
-  EXPECT_EQ(text(fit_one_chunk, ask(2)), "no plan: 2 missing");
-  EXPECT_EQ(text(fit_one_chunk, ask(4)), "4 = keep 4 at 2");
+  EXPECT_EQ(text(fit, one(ask(2))), "no plan: 2 missing");
+  EXPECT_EQ(text(fit, one(ask(4))), "4 = keep 4 at 2");
 }
 
 TEST_F(OneChunk, begins_at_the_alignment) {
   map_free(1, {2, 1, 2});
-  EXPECT_EQ(text(fit_one_chunk, aligned(2, 4)), "2 = keep 2 at 4");
-  EXPECT_EQ(text(fit_one_chunk, aligned(2, 8)), "no plan: 2 missing");
+  EXPECT_EQ(text(fit, one(aligned(2, 4))), "2 = keep 2 at 4");
+  EXPECT_EQ(text(fit, one(aligned(2, 8))), "no plan: 2 missing");
 }
 
 TEST_F(OneChunk, of_the_smallest_region_is_taken) {
   map_free(0, {2, 8});
   allocated(10, 1);
   map_free(11, {2, 1});
-  EXPECT_EQ(text(fit_one_chunk, ask(2)), "2 = keep 2 at 11");
+  EXPECT_EQ(text(fit, one(ask(2))), "2 = keep 2 at 11");
 }
 
 TEST_F(OneChunk, that_others_still_use_is_taken_behind_waits_or_not_at_all) {
   map_free(0, {2}, pending(other));
-  EXPECT_EQ(text(fit_one_chunk, ask(2)), "no plan: 2 missing");
-  EXPECT_EQ(text(fit_one_chunk, waiting(2)), "2 = keep 2 after 1 waits at 0");
+  EXPECT_EQ(text(fit, one(ask(2))), "no plan: 2 missing");
+  EXPECT_EQ(text(fit, one(waiting(2))), "2 = keep 2 after 1 waits at 0");
 }
 
 TEST_F(OneChunk, is_created_whatever_is_idle) {
   map_free(0, {2});
   allocated(2, 1);
-  EXPECT_EQ(text(grow_in_one_chunk, ask(300)), "300 = create 300 at 3");
-  Ask limited = ask(300);
-  limited.growth_room = 299 * kPage;
-  EXPECT_EQ(text(grow_in_one_chunk, limited), "no plan: 1 missing");
+  for (const Strategy grow : {stitch, grow_in_one_chunk}) {
+    EXPECT_EQ(text(grow, one(ask(300))), "300 = create 300 at 3");
+    Ask limited = one(ask(300));
+    limited.growth_room = 299 * kPage;
+    EXPECT_EQ(text(grow, limited), "no plan: 1 missing");
+  }
 }
 
 TEST_F(OneChunk, is_created_at_the_alignment) {
   allocated(0, 1);
+  EXPECT_EQ(text(stitch, one(aligned(3, 4))), "3 = create 3 at 4");
   EXPECT_EQ(text(grow_in_one_chunk, aligned(3, 4)), "3 = create 3 at 4");
+}
+
+TEST_F(OneChunk, of_just_the_size_moves_where_its_address_is_not_aligned) {
+  map_free(1, {2, 3});
+  allocated(6, 1);
+  EXPECT_EQ(text(fit, one(aligned(3, 4))), "no plan: 3 missing");
+  EXPECT_EQ(text(stitch, one(aligned(3, 4))), "3 = move 3 of [-5] at 8");
+  EXPECT_EQ(text(stitch, one(ask(5))), "5 = create 5 at 7") << "2 and 3 are two chunks";
 }
 
 TEST_F(OneChunk, is_created_of_whole_pages) {
