@@ -44,7 +44,8 @@ struct Link {
 };
 
 // A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder, has_own_chunks and
-// asked; what becomes of an allocated region has no holder and no chunks of its own. In flight it remembers stamp and age of what it was cut from.
+// asked; what becomes of an allocated region has no holder and no own chunks. In flight it remembers stamp and age of
+// what it was cut from.
 //
 // With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
 // what an operation on a neighbour looks at.
@@ -56,7 +57,7 @@ struct alignas(kCacheLine) Region {
   std::uint64_t age = 0;               // free, zombie: order of becoming so, smaller is older
   void* holder = nullptr;              // allocated: what a room above keeps about it
   RegionState state = RegionState::hole;
-  bool has_own_chunks = false;  // allocated: no other allocation touches them
+  bool has_own_chunks = false;   // allocated: no other allocation touches them
   std::uint32_t size_place = 0;  // free, hole: where in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished

@@ -104,6 +104,26 @@ void making_one_chunk(FaultWorld& w) {
   w.allocate(request);
 }
 
+// Whole chunks are kept, moved and created; idle ones that fit nowhere are given back, first for early growth, then
+// because memory is short.
+void with_own_chunks(FaultWorld& w) {
+  moving(w);
+  std::vector<std::size_t> live;
+  for (const Bytes bytes : {Bytes{100}, 10 * kMiB, 2 * kMiB, 16 * kMiB, 300 * kKiB})
+    live.push_back(w.allocate(bytes, w.stream(1)));
+  w.deallocate(live[1], w.stream(1));
+  w.deallocate(live[3], w.stream(2));
+  live.push_back(w.allocate(9 * kMiB, w.stream(1)));
+  live.push_back(w.allocate(22 * kMiB, w.stream(2)));
+  for (const std::size_t number : {live[0], live[2], live[4], live[6]}) w.deallocate(number, w.stream(1));
+  w.pass(1'000'000);
+  w.deallocate(w.allocate(35 * kMiB, w.stream(3)), w.stream(3));
+  const auto arena = w.make_arena();
+  w.allocate_in(arena, 3000, w.stream(1));
+  w.allocate_in(arena, 6 * kMiB, w.stream(1));
+  w.release_arena(arena);
+}
+
 void looked_at(FaultWorld& w) {
   w.record();
   moving(w);
@@ -376,6 +396,7 @@ std::vector<Scenario> scenarios() {
       {"looked_at", looked_at},
       {"told_and_tagged", told_and_tagged},
       {"making_one_chunk", making_one_chunk, 32 * kMiB},
+      {"with_own_chunks", with_own_chunks, 128 * kMiB, 60'000, context::SmallRequests::pool, true},
       {"unannounced_capture", unannounced_capture},
       {"announced_capture", announced_capture},
       {"trimming", trimming},
@@ -423,7 +444,7 @@ Scenario random_scenario(std::uint64_t seed) {
     }
   };
   const auto small = seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
-  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small};
+  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small, seed % 4 == 1};
 }
 
 // --- cases ----------------------------------------------------------------------------------------------------------
@@ -455,6 +476,7 @@ context::Config config_of(const Case& c) {
   config.page_chunks = c.page_chunks;
   config.max_mappings = c.scenario.max_mappings;
   config.small = c.scenario.small;
+  config.ipc_isolate = c.scenario.ipc_isolate;
   config.log = observe::LogLevel::quiet;
   return config;
 }

@@ -16,6 +16,7 @@ struct Scenario {
   Bytes capacity = kGiB;                 // of the simulated device
   std::uint64_t max_mappings = 60'000;
   context::SmallRequests small = context::SmallRequests::pool;
+  bool ipc_isolate = false;
 };
 
 std::vector<Scenario> scenarios();

@@ -55,6 +55,14 @@ TEST_F(MoverTest, a_hit_of_one_region_leaves_the_rest_free) {
   EXPECT_EQ(memory.chunks.trapped_bytes(), kPage);
 }
 
+TEST_F(MoverTest, own_chunks_that_others_could_share_are_told_of) {
+  map_free(0, {4});
+  region::Region* const taken = take(plan(ask(3), fit));
+  taken->has_own_chunks = true;
+  EXPECT_NE(memory.validate().find("own chunks"), std::string::npos);
+  taken->has_own_chunks = false;
+}
+
 TEST_F(MoverTest, several_allocations_share_a_chunk) {
   map_free(0, {8});
   take(plan(ask(3), fit));
