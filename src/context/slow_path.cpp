@@ -69,7 +69,7 @@ Result<Placed> SlowPath::place(const Job& job) {
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
-  const bool has_own_chunks = pool.chunks_of(job.request) != pool::Chunks::shared;
+  const bool has_own_chunks = pool.has_own_chunks(job.request);
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
@@ -126,8 +126,7 @@ bool SlowPath::flush(const Job& job, Effort effort) {
 void SlowPath::prepare_growth(const Job& job) {
   // What the caller's own stream uses last is seldom own chunks that fit: it is given back for them, and needs proof,
   // too.
-  const bool has_own_chunks = device_.pool->chunks_of(job.request) != pool::Chunks::shared;
-  const Caller own = has_own_chunks ? Caller{} : job.caller;
+  const Caller own = device_.pool->has_own_chunks(job.request) ? Caller{} : job.caller;
   const bool would_set_record = device_.pool->would_set_record(job.request, own);
   want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
   if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;

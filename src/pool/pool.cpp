@@ -211,7 +211,7 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
 }
 
 Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request) {
-  region->has_own_chunks = chunks_of(request) != Chunks::shared;
+  region->has_own_chunks = has_own_chunks(request);
   count_reference(region->owner, +1);
   note_placer(region->owner.timeline);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);

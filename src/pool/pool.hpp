@@ -77,6 +77,7 @@ class Pool {
   Chunks chunks_of(const PageRequest& request) const {
     return request.chunks == Chunks::shared && memory_.config.ipc_isolate ? Chunks::own : request.chunks;
   }
+  bool has_own_chunks(const PageRequest& request) const { return chunks_of(request) != Chunks::shared; }
 
   // What needs no mapping, taken. None: there is nothing.
   std::optional<Placed> find(const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -69,12 +69,12 @@ std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, Addres
 
 // What the request takes of a free range; none: it does not fit there.
 std::optional<AddressRange> taken(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
-  return ask.chunks == Chunks::shared ? cut(view, ask, free) : own_stretch(view, ask, free);
+  return ask.has_own_chunks() ? own_stretch(view, ask, free) : cut(view, ask, free);
 }
 
 bool fits(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
-  return ask.chunks == Chunks::shared ? region::aligned_start(free, ask.size, ask.alignment).has_value()
-                                      : own_stretch(view, ask, free).has_value();
+  return ask.has_own_chunks() ? own_stretch(view, ask, free).has_value()
+                              : region::aligned_start(free, ask.size, ask.alignment).has_value();
 }
 
 Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VPMM_REQUIRES(pool_lock) {
@@ -83,10 +83,6 @@ Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VP
   plan.allocation = range.begin;
   return plan;
 }
-
-// Note [Shared pages go low]
-// Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
-// at the lowest addresses there are, out of the way of larger requests.
 
 Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   Region* best = nullptr;
@@ -97,9 +93,13 @@ Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(poo
   return best;
 }
 
+// Note [Shared pages go low]
+// Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
+// at the lowest addresses there are, out of the way of larger requests.
+
 // The smallest that is large enough; of regions behind waits, all are looked at.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
-  if (ask.chunks != Chunks::shared && !ask.takes_waiting) return best_with_own_chunks(view, ask);
+  if (ask.has_own_chunks() && !ask.takes_waiting) return best_with_own_chunks(view, ask);
   if (ask.goes_low && !ask.takes_waiting) return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
   if (!ask.takes_waiting) return view.index.best_fit(ask.size, ask.alignment, ask.own, ask.first());
   Region* best = nullptr;
@@ -185,8 +185,7 @@ Kept kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   for (Region* free = hole->previous; view.admits(free, ask); free = free->previous) first = free;
   if (first == nullptr) return kept;
   const AddressRange stretch{first->range.begin, hole->range.begin - first->range.begin};
-  const DevicePtr begin =
-      ask.chunks == Chunks::shared ? align_up(stretch.begin, ask.alignment) : own_front(view, ask, stretch);
+  const DevicePtr begin = ask.has_own_chunks() ? own_front(view, ask, stretch) : align_up(stretch.begin, ask.alignment);
   while (first != hole && first->range.end() <= begin) first = first->next;
   if (first != hole && begin < hole->range.begin) kept = {first, {begin, hole->range.begin - begin}, hole, true};
   return kept;
@@ -196,7 +195,7 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   const DevicePtr begin = hole->range.end();
   DevicePtr end = begin;
   for (const Region* free = hole->next; view.admits(free, ask); free = free->next) end = free->range.end();
-  if (ask.chunks != Chunks::shared) end = own_back(view, ask, {begin, end - begin});
+  if (ask.has_own_chunks()) end = own_back(view, ask, {begin, end - begin});
   if (end == begin || end - begin >= ask.size) return {};
   const DevicePtr allocation{round_down(to_integer(end - ask.size), ask.alignment)};
   end = allocation + ask.size;
@@ -235,7 +234,7 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
 
 // Whether a chunk of `size` bytes is of use where `left` bytes lack.
 bool may_move(const Ask& ask, Bytes size, Bytes left) {
-  return ask.chunks == Chunks::shared || (ask.chunks == Chunks::one ? size == left : size <= left);
+  return !ask.has_own_chunks() || (ask.chunks == Chunks::one ? size == left : size <= left);
 }
 
 // Wholly idle chunks for `left` bytes, which it lowers by what they give. Chunks that lie side by side in one region
@@ -280,14 +279,14 @@ Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
 
 // For `left` bytes; own chunks end where the request does.
 std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes left) {
-  const Bytes room = ask.chunks == Chunks::shared ? ask.growth_room : std::min(ask.growth_room, left);
+  const Bytes room = ask.has_own_chunks() ? std::min(ask.growth_room, left) : ask.growth_room;
   return view.tuning.chunks_for(left, ask.chunk, room);
 }
 
 Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
   Plan plan = plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
   Bytes left = ask.size - kept.range.size;
-  const Bytes whole = ask.chunks == Chunks::shared ? round_up(left, ask.chunk) : left;
+  const Bytes whole = ask.has_own_chunks() ? left : round_up(left, ask.chunk);
   if (whole <= std::min(ask.early_growth, ask.growth_room)) {
     plan.creates = *new_chunks(view, ask, left);
   } else {

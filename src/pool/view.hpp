@@ -27,6 +27,7 @@ struct Ask {
   bool goes_low = false;                // Note [Shared pages go low]
   Chunks chunks = Chunks::shared;       // Note [Own chunks]
 
+  bool has_own_chunks() const { return chunks != Chunks::shared; }
   region::RegionIndex::First first() const {
     return own_first ? region::RegionIndex::First::own : region::RegionIndex::First::smaller;
   }
