@@ -192,6 +192,22 @@ TEST(ArenaChunks, go_back_whole_and_move_nobody_elses) {
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
+TEST(ArenaChunks, that_are_too_much_serve_the_arena) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId first = make_arena(world), second = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, first, 20 * kMiB, stream);
+  world.deallocate(ptr, stream);
+  release(world, first);
+  world.wait();
+  const Bytes mapped = world.statistics().mapped_bytes;
+  EXPECT_EQ(allocate_in(world, second, 18 * kMiB, stream), ptr);
+  EXPECT_EQ(world.statistics().live_bytes, 18 * kMiB);
+  EXPECT_EQ(world.statistics().free_bytes, mapped - 18 * kMiB);
+  EXPECT_EQ(allocate_in(world, second, 2 * kMiB, stream), ptr + 18 * kMiB);
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+}
+
 TEST(ArenaChunks, of_a_released_arena_are_ordinary_memory) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
