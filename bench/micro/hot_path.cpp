@@ -93,6 +93,11 @@ class Worker {
     return slots_.size();
   }
   std::uint64_t refused() const { return refused_; }
+  std::uint64_t live_bytes() const {
+    std::uint64_t sum = 0;
+    for (const Slot& slot : slots_) sum += slot.bytes;
+    return sum;
+  }
 
  private:
   struct Slot {
@@ -182,6 +187,12 @@ class Crew {
     for (const Member& member : members_) sum += member.refused;
     return sum;
   }
+  // After the last measurement.
+  std::uint64_t live_bytes() const {
+    std::uint64_t sum = 0;
+    for (const Member& member : members_) sum += member.live_bytes;
+    return sum;
+  }
 
  private:
   enum class Job { work, finish, leave };
@@ -190,6 +201,7 @@ class Crew {
     std::uint64_t ns = 0;
     std::uint64_t operations = 0;
     std::uint64_t refused = 0;
+    std::uint64_t live_bytes = 0;
     std::size_t left = 0;
   };
 
@@ -233,6 +245,7 @@ class Crew {
         me.left = worker.finish(stop_);
       }
       me.refused = worker.refused();
+      me.live_bytes = worker.live_bytes();
       --busy_;
       pass_gate();
     }
@@ -265,6 +278,11 @@ bool measure(const Run& run, const Samples& samples, const Case& what, int threa
     const double ns =
         is_counted ? crew.measure(kLongSeconds, settings.operations) : crew.measure(settings.round_ms * 1e-3, kEndless);
     samples.add({what.name, "time", "ns", ns, repeat, threads});
+  }
+  const std::optional<Footprint> held = run.peer.footprint();
+  if (what.live > 0 && held) {
+    const double bytes = static_cast<double>(held->now_bytes);
+    samples.add({what.name, "held", "of live", bytes / static_cast<double>(crew.live_bytes()), 0, threads});
   }
   if (crew.refused() > 0) {
     samples.add({what.name, "refused", "allocations", static_cast<double>(crew.refused()), 0, threads});

@@ -31,6 +31,7 @@ struct Config : pool::Config {
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
   UnnamedFree unnamed_free = UnnamedFree::any_stream;
+  std::uint32_t crowded_after = 4;  // how often a stream finds the lock taken before it cuts pages of its own
   friend bool operator==(const Config&, const Config&) = default;
 };
 

@@ -28,7 +28,9 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
     server = caller.standing == Standing::ordinary ? device_.small->server_of(request.bytes, request.alignment)
                                                    : Server::pages;
   if (request.one_chunk) return allocate_one_chunk(lock, request, caller);
-  if (server == Server::pages) return allocate_pages(lock, request, caller);
+  const bool is_cut =
+      server == Server::pages && device_.small->cuts_pages_for(caller, request.bytes, request.alignment);
+  if (server == Server::pages && !is_cut) return allocate_pages(lock, request, caller);
   if (server != Server::driver_pool) return slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
   if (caller.standing != Standing::ordinary)
     return Error{ErrorCode::capture_active,

@@ -175,20 +175,21 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   small::SmallPool& small = *device_.small;
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small.take(bytes, alignment, caller); !is_null(begin)) return begin;
-    if (!small.should_cut_page(caller) && !std::exchange(has_flushed, true)) {
+    const pool::PageRequest pages = small.next_pages(bytes);
+    if (!small.should_cut(pages, caller) && !std::exchange(has_flushed, true)) {
       const bool is_back = small.flush_for_parts(caller);
       const Bytes own = caller.timeline == nullptr ? 0 : small.pending_bytes(caller.timeline->id);
       if ((small.pending_bytes() > own && prover_.prove_now()) || is_back) continue;
     }
-    const Result<Placed> page = place({lock, small.next_page(), caller, true});
-    if (!page) {
-      if (page.error().code != ErrorCode::out_of_memory) return page.error();
+    const Result<Placed> placed = place({lock, pages, caller, true});
+    if (!placed) {
+      if (placed.error().code != ErrorCode::out_of_memory) return placed.error();
       // What came back meanwhile, or was waited for in vain, may have been parts of pages.
       const DevicePtr begin = small.take(bytes, alignment, caller);
-      return is_null(begin) ? Result<DevicePtr>(page.error()) : begin;
+      return is_null(begin) ? Result<DevicePtr>(placed.error()) : begin;
     }
-    small.cut_page(page.value(), caller);
-    small.cut_more_pages(caller);
+    small.cut(placed.value(), caller);
+    small.cut_more(pages, caller);
   }
 }
 

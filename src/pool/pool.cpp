@@ -326,9 +326,18 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 }
 
 void Pool::disown(Region* region) {
-  VPMM_CHECK(region->range.size == page_size(), "more than a page is nobody's");
   count_reference(region->owner, -1);
   region->owner.timeline.reset();
+}
+
+Region* Pool::divide(Region* region, DevicePtr at) {
+  const AddressRange whole = region->range;
+  Region* const behind = memory_.index.split_allocated(region, at);
+  memory_.chunks.end_use(whole);
+  memory_.chunks.begin_use(region->range);
+  memory_.chunks.begin_use(behind->range);
+  ++memory_.counters.allocations;
+  return behind;
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {

@@ -98,8 +98,11 @@ class Pool {
   }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // The allocation, a page, is nobody's from here on: no stream is kept alive for it.
+  // The allocation is nobody's from here on: no stream is kept alive for it.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
+  // What lies from `at` on, at a whole page, becomes an allocation of its own, which is returned. Requires: it is
+  // nobody's.
+  region::Region* divide(region::Region* region, DevicePtr at) VPMM_REQUIRES(pool_lock);
   // An allocated region becomes, whole and where it stands, the next owner's; it counts as a free and an allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller) VPMM_REQUIRES(pool_lock);
 

@@ -32,19 +32,27 @@ std::uint64_t number_of(const Region& free) {
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
 // stream taken now, after the waits that the pool queued.
-void CutPages::add(const pool::Placed& page, const Caller& caller) {
-  const DevicePtr begin = page.begin;
-  Region* const region = pool_.allocated_around(begin);
-  pool_.disown(region);
-  const time::Stamp stamp = page.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
-  ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory for the tables of a new arena
-    pool_.deallocate(region, stamp);
+void CutPages::add(const pool::Placed& pages, const Caller& caller) {
+  const time::Stamp stamp = pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+  Region* rest = pool_.allocated_around(pages.begin);
+  pool_.disown(rest);
+  const ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory
+    if (rest != nullptr) pool_.deallocate(rest, stamp);
   });
+  while (rest != nullptr) {
+    arena_around(rest->range.begin);
+    Region* const page = rest;
+    rest = page->range.size > page_size_ ? pool_.divide(page, page->range.begin + page_size_) : nullptr;
+    add_page(page, stamp);
+  }
+}
+
+void CutPages::add_page(Region* page, const time::Stamp& stamp) {
+  const DevicePtr begin = page->range.begin;
   Arena& arena = arena_around(begin);
-  give_back.dismiss();
   const std::size_t at = arena.page_of(begin);
-  arena.pages[at] = region;
-  set_arena_in(*region, arena);
+  arena.pages[at] = page;
+  set_arena_in(*page, arena);
   if (arena.entries != nullptr) arena.entries[at].enter(arena, at);
   ledger_.page_is_cut(page_size_);
   Region* const flying = units_.detach(units_.hole_around(begin), {begin, page_size_});
@@ -119,13 +127,13 @@ bool CutPages::give_pages(Region* free) {
 
 // --- units ---------------------------------------------------------------------------------------------------------
 
-CutPages::Room CutPages::find(Bytes least, Bytes most, const Caller& caller) const {
-  Region* const free = units_.best_fit(least, kUnit, caller.own());
+CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment, const Caller& caller) const {
+  Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
   const AddressRange range = free->range;
-  const Arena& arena = arena_at(range.begin);
-  const DevicePtr border = arena.range.begin + (arena.page_of(range.begin) + 1) * page_size_;
-  DevicePtr begin = range.begin;
+  DevicePtr begin = *region::RegionIndex::aligned_start(*free, least, alignment);
+  const Arena& arena = arena_at(begin);
+  const DevicePtr border = arena.range.begin + (arena.page_of(begin) + 1) * page_size_;
   Bytes room = std::min(range.end(), border) - begin;
   if (room < least) {  // so it reaches beyond the border
     const Bytes behind = std::min(range.end() - border, page_size_);

@@ -22,8 +22,9 @@ class CutPages {
       : pool_(pool), timelines_(timelines), pagemap_(pagemap), ledger_(ledger), page_size_(pool.page_size()) {}
 
   // --- pages ---
-  // One of the pool. Throws std::bad_alloc, and has given it back, where there is no host memory.
-  void add(const pool::Placed& page, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // An allocation of the pool. Throws std::bad_alloc, and has given back what it has not added, where there is no host
+  // memory.
+  void add(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Pages of which everything is free go back to the pool.
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
   Arena& arena_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
@@ -36,7 +37,7 @@ class CutPages {
     std::uint64_t number = 0;  // as complete as what it is cut from; 0: complete
   };
   // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
-  Room find(Bytes least, Bytes most, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  Room find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
   Room find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
   // Whole pages.
   Room find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
@@ -69,6 +70,7 @@ class CutPages {
   bool is_cut(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
 
  private:
+  void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   Arena& arena_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);

@@ -82,7 +82,7 @@ bool SmallPool::flush_for_pages(const Caller& caller) {
 
 // Note [Streams that work side by side], where there are many.
 bool SmallPool::flush_for_parts(const Caller& caller) {
-  const bool grows_instead = caches_.are_bounded() && may_grow_instead(next_page(), caller);
+  const bool grows_instead = caches_.are_bounded() && may_grow_instead(next_pages(page_size()), caller);
   return flush_for(caller, grows_instead ? std::numeric_limits<Bytes>::max() : arena_bytes() / kCachedPartsDivisor);
 }
 
@@ -155,9 +155,9 @@ bool SmallPool::steal(const Caller& caller, Bytes size) {
       sources.push_back({cached, cache, timeline->complete});
   }
   std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.cached > b.cached; });
-  if (size <= page_size())
+  if (size <= page_sizes_.most() && is_multiple(size, page_size()))
     for (const Source& source : sources)
-      if (steal_segments(*source.cache, source.complete, caller)) return true;
+      if (steal_segments(*source.cache, source.complete, size, caller)) return true;
   for (const Source& source : sources)
     if (steal_pages(*source.cache, source.complete, size, caller)) return true;
   return false;
@@ -204,17 +204,17 @@ bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes si
   return true;
 }
 
-bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, const Caller& caller) {
+bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size, const Caller& caller) {
   Vector<Segment*> taken;
   {
     const Bytes share = caller.timeline == nullptr ? 0 : share_of(cache_of(*caller.timeline));
     const CacheGuard guard(cache);
-    const std::uint64_t page_units = cache.segments.page_units();
-    const std::uint64_t wanted = std::max<std::uint64_t>(share / page_size(), 1);
+    const std::uint64_t units = size / kUnit;
+    const std::uint64_t wanted = std::max<std::uint64_t>(share / size, 1);
     std::uint64_t looked_at = 0;
     if (cache.segments.has_many_free_pages()) part_free_pages(cache);
-    cache.segments.lists().for_each_from(page_units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
-      if (segment->is_free() && segment->units >= page_units && segment->number <= complete) taken.push_back(segment);
+    cache.segments.lists().for_each_from(units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+      if (segment->is_free() && segment->units >= units && segment->number <= complete) taken.push_back(segment);
       return taken.size() < 2 * wanted && ++looked_at < kMostSegmentsLookedAt;
     });
     taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));

@@ -44,34 +44,48 @@ class FreeStretches {
     keys_ = std::move(keys);
   }
 
-  // Where so many are taken from: the shortest stretch in which they fit, the first among equals.
+  // So many units side by side, of which the first is to be a multiple of a power of two, counted from `origin` units
+  // before the row.
+  struct Wanted {
+    std::uint64_t units = 0;
+    std::uint64_t alignment = 1;
+    std::uint64_t origin = 0;
+    std::uint64_t skipped(std::uint64_t first) const { return (0 - origin - first) & (alignment - 1); }
+  };
+  // Where they are taken from: the shortest stretch in which they fit, the first among equals.
   struct Place {
     std::uint64_t key = kNone;
-    std::uint64_t wanted = 0;
+    Wanted wanted;
+    explicit operator bool() const { return key != kNone; }  // false: they fit nowhere
   };
-  // Requires: longest() >= wanted.
-  Place find(std::uint64_t wanted) const {
+  Place find(const Wanted& wanted) const {
     std::uint64_t best = kNone;
-    for_each(
-        [&](std::uint64_t, std::uint64_t key) { best = std::min(best, key | all_if(key < wanted << kLengthShift)); });
+    for_each([&](std::uint64_t, std::uint64_t key) {
+      const std::uint64_t least = wanted.units + wanted.skipped(key);
+      best = std::min(best, key | all_if(key < least << kLengthShift));
+    });
     return {best, wanted};
   }
-  // Those at the front of a stretch, which is returned as it was. Requires: it was found in these, and nothing changed
-  // since.
-  Stretch take(const Place& place) {
+  // Returns the first. Requires: it was found in these, and nothing changed since.
+  std::uint64_t take(const Place& place) {
     std::uint64_t at = 0, longest = 0;
     for_each([&](std::uint64_t i, std::uint64_t key) {
       at |= i & all_if(key == place.key);
       longest = larger(longest, key & all_if(key != place.key));
     });
     const Stretch from = stretch(place.key);
-    const std::uint64_t rest = key({from.first + place.wanted, from.length - place.wanted});
-    longest_ = static_cast<std::uint32_t>(larger(longest, rest) >> kLengthShift);
+    const std::uint64_t first = from.first + place.wanted.skipped(from.first);
+    const std::uint64_t end = first + place.wanted.units;
+    const std::uint64_t before = key({from.first, first - from.first});
+    const std::uint64_t behind = key({end, from.end() - end});
+    longest_ = static_cast<std::uint32_t>(larger(longest, larger(before, behind)) >> kLengthShift);
     --count_;
     keys_[at] = keys_[count_];
-    keys_[count_] = rest;
-    count_ += rest != 0;
-    return from;
+    for (const std::uint64_t rest : {before, behind}) {
+      keys_[count_] = rest;
+      count_ += rest != 0;
+    }
+    return first;
   }
 
   // Returns the stretch that they are part of now. Requires: they are not free.

@@ -92,9 +92,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
 
   std::uint32_t longest() const VPMM_REQUIRES(cache_lock) { return free_.longest(); }  // most free units side by side
-  FreeStretches::Place find(std::uint64_t wanted) const VPMM_REQUIRES(cache_lock) { return free_.find(wanted); }
-  // Those at the front of a stretch, which is returned as it was.
-  Stretch take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) { return free_.take(place); }
+  // `alignment`: of addresses, in units.
+  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t alignment = 1) const VPMM_REQUIRES(cache_lock) {
+    return free_.find({wanted, alignment, to_integer(begin) / kUnit});
+  }
+  // Returns the first.
+  std::uint64_t take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) { return free_.take(place); }
   void give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) { free_.give({first, count}); }
 
   std::uint64_t free_units() const VPMM_REQUIRES(cache_lock) {
@@ -262,14 +265,21 @@ class SegmentLists {
     Segment* segment = nullptr;  // null: none
     FreeStretches::Place place;
   };
-  // In one of those whose longest stretch is the shortest sufficient.
-  Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
+  // In one of those whose longest stretch is the shortest sufficient. Where some are only too short for the alignment,
+  // in one that is certainly long enough.
+  Found find(std::uint64_t units, std::uint64_t alignment = 1) const VPMM_REQUIRES(cache_lock) {
     Found found;
-    for_each_from(units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
-      if (segment->longest() < units) return true;
-      found = {segment, segment->find(units)};
-      return false;
-    });
+    const auto look_from = [&](std::uint64_t least) VPMM_REQUIRES(cache_lock) {
+      std::uint64_t misfits = 0;
+      for_each_from(least, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+        if (segment->longest() < least) return true;
+        const FreeStretches::Place place = segment->find(units, alignment);
+        if (place) found = {segment, place};
+        return !place && ++misfits < kMostMisfits;
+      });
+    };
+    look_from(units);
+    if (found.segment == nullptr && alignment > 1) look_from(units + alignment - 1);
     return found;
   }
   // Those with free units.
@@ -302,6 +312,7 @@ class SegmentLists {
   // One for each length below 32 units and for each class of spans from there on, and one for all that is longer: so
   // what is in the list of a span's length is long enough.
   static constexpr std::size_t kLists = 192;
+  static constexpr std::uint64_t kMostMisfits = 8;
   static std::size_t list_of(std::uint64_t longest) {
     const auto shift = static_cast<std::uint64_t>(std::bit_width(longest | 31)) - 5;
     return std::min<std::size_t>(16 * shift + (longest >> shift), kLists - 1);

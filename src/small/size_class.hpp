@@ -15,7 +15,8 @@ namespace vpmm::small {
 // Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128 KiB eight classes
 // per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 256 in one.
 // From 128 KiB a request is a span of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
-// left over below 256 KiB and a sixteenth above.
+// left over below 256 KiB and a sixteenth above. Beyond 2 MiB there are 32, as in PageSizes. From 512 KiB a span begins
+// at a multiple of 64 KiB.
 constexpr Bytes kUnit = 16 * kKiB;
 constexpr Bytes kGrain = 256;
 constexpr Bytes kLeastSpan = 8 * kUnit;
@@ -105,7 +106,8 @@ constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_clas
 // Units of a span for `bytes`, rounded up to a class.
 constexpr std::uint64_t span_units(Bytes bytes) {
   const std::uint64_t units = (std::max(bytes, kLeastSpan) + kUnit - 1) / kUnit;
-  const std::uint64_t step = std::uint64_t{1} << (std::bit_width((units - 1) | 31) - 5);
+  const bool is_finer = units > 2 * kMiB / kUnit;
+  const std::uint64_t step = std::uint64_t{1} << (std::bit_width((units - 1) | 31) - 5 - static_cast<int>(is_finer));
   return (units + step - 1) & ~(step - 1);
 }
 

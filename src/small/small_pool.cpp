@@ -2,6 +2,7 @@
 #include "small/small_pool.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "base/check.hpp"
@@ -16,6 +17,8 @@ using region::Region;
 namespace {
 
 constexpr Bytes kIdleDivisor = 4;
+// Of smaller pages the sizes of spans are not those of PageSizes.
+constexpr Bytes kLeastCutAbove = kMiB;
 // A stream that has much takes a share of that at once, so that it seldom has to ask; one that has little takes what it
 // needs, so that many of them share a page.
 constexpr std::uint64_t kShareOfSegments = 64;
@@ -36,6 +39,8 @@ SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& 
       driver_(driver),
       observer_(driver.memory_observer()),
       serving_(serving),
+      cuts_pages_(serving.below_a_page == BelowAPage::cut && serving.caches_pages && !pool.pages_stand_alone() &&
+                  pool.page_size() >= kLeastCutAbove),
       page_unit_(pool.page_size()),
       page_sizes_(pool.page_size(), pool.grain()),
       pagemap_(pool.page_size()),
@@ -52,17 +57,34 @@ void SmallPool::prepare() {
 
 // --- a request ------------------------------------------------------------------------------------------------------
 
+// Note [Streams that crowd cut their own]
+// Requests of a page and more are cut from the pool's memory, under its lock. Threads whose sizes seldom repeat meet
+// there, where each waits for all others. So a stream that came there for up to kMostPages, and found the lock taken
+// four times more often than not, cuts such requests from pages of its own as it cuts smaller ones, under the lock of
+// its cache. What it frees there becomes one with its neighbours, for any size. Pages of which everything is free go
+// back as they do with smaller requests.
+bool SmallPool::cuts_pages_for(const Caller& caller, Bytes bytes, Bytes alignment) {
+  if (!cuts_pages_ || !caller.own() || !may_be_cached(bytes, alignment)) return false;
+  StreamCache& cache = cache_of(*caller.timeline);
+  const CacheGuard guard(cache);
+  return is_crowded(cache);
+}
+
 DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
   const Bytes aligned = std::max(alignment, kGrain);
   const std::optional<std::size_t> block = aligned <= kUnit ? aligned_class(bytes, aligned) : std::nullopt;
   return block ? take_block(*block, bytes, caller) : take_span(bytes, std::max(alignment, kUnit), caller);
 }
 
-pool::PageRequest SmallPool::next_page() const { return {page_size(), page_size(), pool_.page_alignment(), true}; }
+// Of several pages all lie in one arena.
+pool::PageRequest SmallPool::next_pages(Bytes bytes) const {
+  const Bytes pages = bytes <= page_size() ? 1 : (span_units(bytes) * kUnit + page_size() - 1) / page_size();
+  return {pages * page_size(), pages * page_size(), std::bit_ceil(pages) * pool_.page_alignment(), true};
+}
 
-bool SmallPool::should_cut_page(const Caller& caller) {
+bool SmallPool::should_cut(const pool::PageRequest& pages, const Caller& caller) {
   const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
-  return !is_idle && (pool_.can_find(next_page(), caller) || flush_one(caller, page_size()));
+  return !is_idle && (pool_.can_find(pages, caller) || flush_one(caller, pages.size));
 }
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {
@@ -108,6 +130,7 @@ DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& c
 bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Caller& caller) {
   const Bytes least = units * kUnit;
   const Bytes most = std::max(least, share_of(cache));
+  const Bytes alignment = cache.segments.alignment_of(units) * kUnit;
   bool crosses = false;
   {
     const CacheGuard guard(cache);
@@ -116,7 +139,7 @@ bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Cal
   if (crosses) return take_whole_pages(least, cache, caller);
   Bytes taken = 0;
   while (most - taken >= least) {
-    const CutPages::Room room = cut_pages_.find(least, most - taken, caller);
+    const CutPages::Room room = cut_pages_.find(least, most - taken, alignment, caller);
     if (room.free == nullptr) break;
     taken += room.part.size;
     Segment* const segment = cut_pages_.cut(room, caller);
@@ -150,14 +173,14 @@ bool SmallPool::take_whole_pages(Bytes least, StreamCache& cache, const Caller& 
 
 Bytes SmallPool::share_of(const StreamCache& cache) { return cache.segments.units() / kShareOfSegments * kUnit; }
 
-void SmallPool::cut_page(const pool::Placed& page, const Caller& caller) { cut_pages_.add(page, caller); }
+void SmallPool::cut(const pool::Placed& pages, const Caller& caller) { cut_pages_.add(pages, caller); }
 
-void SmallPool::cut_more_pages(const Caller& caller) {
+void SmallPool::cut_more(const pool::PageRequest& pages, const Caller& caller) {
   const Bytes share = share_of(caches_.of(caller));
-  for (Bytes taken = 2 * page_size(); taken <= share; taken += page_size()) {
-    const std::optional<pool::Placed> page = pool_.find(next_page(), caller);
-    if (!page) return;
-    cut_page(*page, caller);
+  for (Bytes taken = 2 * pages.size; taken <= share; taken += pages.size) {
+    const std::optional<pool::Placed> more = pool_.find(pages, caller);
+    if (!more) return;
+    cut(*more, caller);
   }
 }
 

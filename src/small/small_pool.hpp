@@ -42,6 +42,7 @@ class SmallPool {
     BelowAPage below_a_page = BelowAPage::cut;
     bool caches_pages = true;   // whole pages may stay in a stream's cache
     bool proves_frees = false;  // so that others can wait for them: an event for each page that a stream frees
+    std::uint32_t crowded_after = 0;  // Note [Streams that crowd cut their own]; 0: from the beginning
   };
   // `driver`: for its clock, and for whoever observes memory.
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);
@@ -93,18 +94,21 @@ class SmallPool {
   // By the handle alone; `not_known`: it says nothing of this memory.
   Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
 
+  // Whether a request of a page and more is cut like a smaller one. Note [Streams that crowd cut their own]
+  bool cuts_pages_for(const pool::Caller& caller, Bytes bytes, Bytes alignment) VPMM_REQUIRES(pool_lock);
   // Memory that work queued on the caller's stream after the call may use, from pages that are cut already; null: it
-  // needs another page.
+  // needs more of them.
   DevicePtr take(Bytes bytes, Bytes alignment, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // The page to ask the pool for where take() found nothing.
-  pool::PageRequest next_page() const;
-  // Whether another page is to be cut at once: one can be had without a mapping, and little of what is cut already lies
-  // idle. Otherwise, and before something would be mapped, what streams keep comes back first.
-  bool should_cut_page(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Of the pool, in answer to next_page(). Throws std::bad_alloc, and has given it back, where there is no host memory.
-  void cut_page(const pool::Placed& page, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // For the rest of the caller's share, pages that lie idle: nothing is mapped for it.
-  void cut_more_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The pages to ask the pool for where take() found nothing for so many bytes.
+  pool::PageRequest next_pages(Bytes bytes) const;
+  // Whether they are to be cut at once: they can be had without a mapping, and little of what is cut already lies idle.
+  // Otherwise, and before something would be mapped, what streams keep comes back first.
+  bool should_cut(const pool::PageRequest& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Of the pool, in answer to next_pages(). Throws std::bad_alloc, and has given back what it has not cut, where there
+  // is no host memory.
+  void cut(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // For the rest of the caller's share, as many again and again that lie idle: nothing is mapped for it.
+  void cut_more(const pool::PageRequest& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`, in a page of the pool that is_arena(); none: nothing live is there. As it was at
   // some time during the call.
   std::optional<Allocation> find(const region::Region& page, DevicePtr p) const VPMM_REQUIRES(pool_lock);
@@ -253,7 +257,9 @@ class SmallPool {
       VPMM_REQUIRES(pool_lock);
   bool steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  bool steal_segments(StreamCache& cache, std::uint64_t complete, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Segments of whole pages, `size` at least.
+  bool steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // Of a segment that is in use otherwise: they leave it only where there are many of them, or all do.
   enum class FreePages { where_many, all };
   bool flush(FreePages which) VPMM_REQUIRES(pool_lock);
@@ -265,6 +271,10 @@ class SmallPool {
   void take_back(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
   StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+  bool is_crowded(const StreamCache& cache) const VPMM_REQUIRES(cache_lock) {
+    return cuts_pages_ && cache.crowding >= serving_.crowded_after;
+  }
+  void comes_to_lock(StreamCache& cache) const VPMM_REQUIRES(cache_lock);
   // Where a request finds cached pages, by PageSizes; none: nowhere.
   std::optional<std::uint64_t> cached_size_for(const StreamCache& cache, Bytes bytes) const VPMM_REQUIRES(cache_lock);
   void enter(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock);
@@ -275,7 +285,8 @@ class SmallPool {
   driver::Driver& driver_;
   driver::MemoryObserver* const observer_;
   const Serving serving_;
-  const Mutex* lock_ = nullptr;
+  const Mutex* lock_ = nullptr;  // null: nobody waits for it
+  const bool cuts_pages_;        // a page and more, for streams that crowd
   const PageUnit page_unit_;
   const PageSizes page_sizes_;
   Pagemap pagemap_;  // read without a lock, so that nothing that changes stands on its lines

@@ -69,6 +69,7 @@ class alignas(kCacheLine) StreamCache {
   Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;       // both together
   Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with what a free did not leave here
   std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;              // in the ledger, of the tally
+  std::uint32_t crowding VPMM_GUARDED_BY(cache_lock) = 0;         // Note [Streams that crowd cut their own]
   CachedPages pages VPMM_GUARDED_BY(cache_lock);
   Sum cached_pages_bytes;  // of `pages`
   StreamSegments segments;
@@ -126,8 +127,8 @@ class alignas(kCacheLine) StreamCache {
   DevicePtr begin_span(Segment& segment, const FreeStretches::Place& place, Bytes requested) VPMM_REQUIRES(cache_lock) {
     const std::uint64_t first = segments.take(segment, place);
     segment.begin_span(first, requested);
-    tally.begin(requested, place.wanted * kUnit);
-    segments.count_span(place.wanted, +1);
+    tally.begin(requested, place.wanted.units * kUnit);
+    segments.count_span(place.wanted.units, +1);
     return segment.at(first);
   }
   // Requires: a live span begins at unit `first` of the segment, for `requested` bytes. Returns its size in units.

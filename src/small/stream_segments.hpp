@@ -28,13 +28,21 @@ class StreamSegments {
   bool may_have_free_pages() const { return has_several_pages_.load(std::memory_order_relaxed); }  // in others
 
   // --- units ---
-  SegmentLists::Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) { return lists_.find(units); }
+  // Where a span of so many fits.
+  SegmentLists::Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
+    return lists_.find(units, alignment_of(units));
+  }
+  // Of spans, in units: 64 KiB from 512 KiB up, and a 32nd of a page from a page up.
+  std::uint64_t alignment_of(std::uint64_t units) const {
+    const std::uint64_t least = units >= kLeastAligned ? kAlignment : 1;
+    return units >= page_units_ ? std::max(least, page_units_ / 32) : least;
+  }
   // Returns the first.
   std::uint64_t take(Segment& segment, const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = segment.longest();
     if (segment.is_free()) free_segment_units_.add(-std::uint64_t{segment.units});
-    const std::uint64_t first = segment.take(place).first;
-    free_units_ -= place.wanted;
+    const std::uint64_t first = segment.take(place);
+    free_units_ -= place.wanted.units;
     lists_.refile(&segment, longest);
     return first;
   }
@@ -57,7 +65,7 @@ class StreamSegments {
   }
   // Whether spans of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
   bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
-    return is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_);
+    return units > page_units_ || (is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_));
   }
 
   // --- segments ---
@@ -124,6 +132,8 @@ class StreamSegments {
 
  private:
   static constexpr std::uint64_t kFreePagesDivisor = 4;
+  static constexpr std::uint64_t kLeastAligned = 512 * kKiB / kUnit;
+  static constexpr std::uint64_t kAlignment = 64 * kKiB / kUnit;
 
   void add(Segment& segment) VPMM_REQUIRES(cache_lock) {
     lists_.file(&segment);

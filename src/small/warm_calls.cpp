@@ -1,4 +1,6 @@
 // small: calls that a stream's cache serves: no lock but the cache's, no driver work.
+#include <algorithm>
+
 #include "small/small_pool.hpp"
 
 namespace vpmm::small {
@@ -15,17 +17,17 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
   }
 }
 
-// Note [What fits worse serves where streams crowd]
-// A cached allocation serves a request that is up to an eighth smaller. Threads that find nothing meet at the pool's
-// lock, where each waits for all others. So while that lock is taken, what is up to half larger than the request serves
-// it as well.
+// A cached allocation serves a request that is up to an eighth smaller.
 std::optional<std::uint64_t> SmallPool::cached_size_for(const StreamCache& cache, Bytes bytes) const {
-  const std::uint64_t least = page_sizes_.number_of(page_sizes_.rounded(bytes));
-  const auto within = [&](Bytes most) VPMM_REQUIRES(cache_lock) {
-    return cache.pages.least_within(least, page_sizes_.most_for(bytes, most));
-  };
-  const std::optional<std::uint64_t> fitting = within(bytes + bytes / 8);
-  return fitting || lock_ == nullptr || !lock_->is_taken() ? fitting : within(bytes + bytes / 2);
+  return cache.pages.least_within(page_sizes_.number_of(page_sizes_.rounded(bytes)),
+                                  page_sizes_.most_for(bytes, bytes + bytes / 8));
+}
+
+// For pages.
+void SmallPool::comes_to_lock(StreamCache& cache) const {
+  const bool is_taken = lock_ != nullptr && lock_->is_taken();
+  if (is_taken) cache.crowding = std::min(cache.crowding + 1, 2 * serving_.crowded_after);
+  if (!is_taken && cache.crowding > 0) --cache.crowding;
 }
 
 [[gnu::flatten]] DevicePtr SmallPool::try_allocate(const Client& client, Bytes bytes) {
@@ -42,8 +44,14 @@ std::optional<std::uint64_t> SmallPool::cached_size_for(const StreamCache& cache
     case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
     case Server::pages: {
       if (bytes > page_sizes_.most() || !serving_.caches_pages) return {};
+      const bool is_cut = is_crowded(cache);
+      if (is_cut) taken = {cache.take_span(bytes), span_units(bytes) * kUnit};
+      if (is_cut && !is_null(taken.begin)) break;
       const std::optional<std::uint64_t> size = cached_size_for(cache, bytes);
-      if (!size) return {};
+      if (!size) {
+        comes_to_lock(cache);
+        return {};
+      }
       region::Region* const region = cache.take_pages(*size);
       taken = region->range;
       region->asked = bytes;

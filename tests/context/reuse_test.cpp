@@ -444,29 +444,34 @@ TEST_F(CachedFrees, are_of_up_to_four_pages) {
 
 TEST_F(CachedFrees, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(5), 5 * kPage); }
 
-// Note [What fits worse serves where streams crowd]: the lock is taken while the driver is asked who another stream is.
-TEST(CachedFreesInACrowd, serve_what_is_a_third_smaller_while_the_pools_lock_is_taken) {
+// Note [Streams that crowd cut their own]: the lock is taken while the driver is asked who another stream is.
+TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_is_mostly_taken) {
   HookedWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  const Bytes fitting = 3 * kPage - kPage / 8, smaller = 2 * kPage + kPage / 8;
-  const DevicePtr ptr = world.allocate(3 * kPage, stream);
-  world.deallocate(ptr, stream);
-  EXPECT_TRUE(is_null(world.pool->allocate_if_ready(smaller, 0, stream))) << "an eighth at most";
-  EXPECT_EQ(world.pool->allocate_if_ready(fitting, 0, stream), ptr);
-  world.deallocate(ptr, stream);
-  DevicePtr served{}, too_large{};
-  bool is_asked = false;
-  world.hooks.on[driver::Call::stream_is_capturing] = [&] {
-    if (std::exchange(is_asked, true)) return driver::CuResult::success;
-    world.on_another_thread([&] {
-      too_large = world.pool->allocate_if_ready(kPage, 0, stream);
-      served = world.pool->allocate_if_ready(smaller, 0, stream);
-    });
-    return driver::CuResult::success;
+  const auto come_to_lock = [&](int times) {
+    for (int i = 0; i < times; ++i) EXPECT_TRUE(is_null(world.pool->allocate_if_ready(4 * kPage, 0, stream)));
   };
-  world.allocate(kGiB, world.stream());
-  EXPECT_TRUE(is_null(too_large)) << "a half at most";
-  EXPECT_EQ(served, ptr);
+  const auto find_taken = [&](int times) {
+    bool is_asked = false;
+    world.hooks.on[driver::Call::stream_is_capturing] = [&] {
+      if (!std::exchange(is_asked, true)) world.on_another_thread([&] { come_to_lock(times); });
+      return driver::CuResult::success;
+    };
+    world.deallocate(world.allocate(kGiB, world.stream()), std::nullopt);
+    world.hooks.on.clear();
+  };
+  // Whether what is freed serves what is much smaller. It comes to the lock once, which is not taken then.
+  const auto is_cut = [&](Bytes bytes) {
+    world.deallocate(world.allocate(bytes, stream), stream);
+    return !is_null(world.pool->allocate_if_ready(kPage, 0, stream));
+  };
+  world.allocate(kPage / 2, stream);
+  find_taken(4);
+  EXPECT_FALSE(is_cut(3 * kPage)) << "four times, and once not";
+  find_taken(4);
+  EXPECT_TRUE(is_cut(2 * kPage));
+  come_to_lock(2);
+  EXPECT_FALSE(is_cut(5 * kPage / 2));
 }
 
 TEST(CachedFreesInPageMode, are_none_of_a_page) {

@@ -43,6 +43,7 @@ void Dice::draw_config(context::Config& config) {
   if (one_in(3)) config.any_stream = one_in(2) ? context::AnyStreamOrder::legacy : context::AnyStreamOrder::park;
   if (one_in(3)) config.small = context::SmallRequests::stream_ordered;
   if (one_in(3)) config.prefer = one_in(2) ? pool::Prefer::footprint : pool::Prefer::latency;
+  if (one_in(3)) config.crowded_after = 0;
   if (one_in(6)) config.unnamed_free = context::UnnamedFree::allocating_stream;
   if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
   config.log = observe::LogLevel::quiet;

@@ -68,6 +68,7 @@ std::string to_code(const Scene& scene) {
     code += fmt::format("scene.config.release_threshold = {};\n", *config.release_threshold);
   if (config.unnamed_free == context::UnnamedFree::allocating_stream)
     code += "scene.config.unnamed_free = context::UnnamedFree::allocating_stream;\n";
+  if (config.crowded_after == 0) code += "scene.config.crowded_after = 0;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
   return code;
 }

@@ -21,7 +21,7 @@ struct FreeSegments : Segment {
   }
 };
 
-Stretch take(Segment& segment, std::uint64_t units) { return segment.take(segment.find(units)); }
+Stretch take(Segment& segment, std::uint64_t units) { return {segment.take(segment.find(units)), units}; }
 
 TEST(Segment, begins_as_one_stretch_of_any_length) {
   for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {

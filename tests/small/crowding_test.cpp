@@ -1,0 +1,150 @@
+// small: requests of a page and more that a stream which crowds cuts from pages of its own.
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "small/small_world.hpp"
+
+namespace vpmm::test {
+namespace {
+
+WorldOptions crowded_world() {
+  WorldOptions options = adaptive_world();
+  options.config.crowded_after = 0;
+  return options;
+}
+
+class Crowding : public ::testing::Test {
+ protected:
+  PoolWorld world{crowded_world()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+
+  DevicePtr if_ready(Bytes bytes, StreamHandle stream) { return world.pool().allocate_if_ready(bytes, 0, stream); }
+};
+
+TEST_F(Crowding, what_a_stream_freed_serves_smaller_and_larger_requests_without_the_lock) {
+  const DevicePtr first = world.allocate(2 * kPage, a), second = world.allocate(2 * kPage, a);
+  world.use(first, 2 * kPage, a);
+  ASSERT_EQ(second, first + 2 * kPage) << "the second becomes one with the pages before";
+  world.deallocate(first, a);
+  world.deallocate(second, a);
+  const DevicePtr larger = if_ready(3 * kPage, a), smaller = if_ready(kPage, a);
+  EXPECT_EQ(larger, first);
+  EXPECT_EQ(smaller, first + 3 * kPage);
+  EXPECT_TRUE(is_null(if_ready(kPage, b))) << "it is the stream's own";
+  world.deallocate(larger, a);
+  world.deallocate(smaller, a);
+}
+
+// Less than a page, more than a page, and nothing a stream may keep.
+TEST_F(Crowding, allocations_begin_at_whole_grains_whatever_lies_before_them) {
+  std::mt19937_64 random(7);
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 400; ++i) {
+    const Bytes bytes = 1 + random() % (i % 2 == 0 ? 5 * kPage : kMiB);
+    const DevicePtr ptr = world.allocate(bytes, a);
+    EXPECT_TRUE(is_multiple(to_integer(ptr), bytes >= 512 * kKiB ? 64 * kKiB : bytes > 120 * kKiB ? 16 * kKiB : 256))
+        << bytes;
+    all.push_back(ptr);
+    if (i % 3 == 2) {
+      std::swap(all[random() % all.size()], all.back());
+      world.deallocate(all.back(), a);
+      all.pop_back();
+    }
+  }
+  for (const DevicePtr ptr : all) world.deallocate(ptr, a);
+}
+
+TEST_F(Crowding, none_takes_more_than_an_eighth_above_its_size) {
+  for (Bytes bytes = kPage; bytes <= 4 * kPage; bytes += 777'777) {
+    const Bytes before = world.statistics().small_bytes - world.statistics().small_free_bytes;
+    const DevicePtr ptr = world.allocate(bytes, a);
+    const Bytes taken = world.statistics().small_bytes - world.statistics().small_free_bytes - before;
+    EXPECT_GE(taken, bytes);
+    EXPECT_LE(taken, bytes / 8 * 9);
+    world.deallocate(ptr, a);
+  }
+}
+
+TEST_F(Crowding, other_streams_and_larger_requests_have_all_that_is_idle) {
+  WorldOptions options = crowded_world();
+  options.config.capacity = 64 * kPage;
+  PoolWorld small(options);
+  const StreamHandle first = small.stream(), second = small.stream();
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 16; ++i) all.push_back(small.allocate(4 * kPage - 100'000, first));
+  for (const DevicePtr ptr : all) small.deallocate(ptr, first);
+  small.deallocate(small.allocate(60 * kPage, first), first);
+  all.clear();
+  for (int i = 0; i < 20; ++i) all.push_back(small.allocate(3 * kPage, second));
+  for (const DevicePtr ptr : all) small.deallocate(ptr, second);
+  small.deallocate(small.allocate(62 * kPage, first), first);
+}
+
+TEST_F(Crowding, all_goes_back_when_all_is_freed) {
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 50; ++i) all.push_back(world.allocate(kPage + static_cast<Bytes>(i) * 100'000, i % 2 ? a : b));
+  for (std::size_t i = 0; i < all.size(); ++i) world.deallocate(all[i], i % 2 ? a : b);
+  world.wait();
+  ASSERT_TRUE(world.pool().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+TEST_F(Crowding, memory_that_another_stream_uses_or_frees_waits_for_it) {
+  const DevicePtr used = world.allocate(2 * kPage, a), freed = world.allocate(3 * kPage, a);
+  ASSERT_TRUE(world.pool().record_use(used, b).ok());
+  order(world, a, b);
+  world.use(used, 2 * kPage, b, 500'000);
+  world.use(freed, 3 * kPage, b, 500'000);
+  world.deallocate(used, a);
+  world.deallocate(freed, b);
+  for (int i = 0; i < 4; ++i) {
+    const DevicePtr ptr = world.allocate(2 * kPage, a);
+    world.use(ptr, 2 * kPage, a);
+  }
+}
+
+TEST_F(Crowding, every_allocation_is_found_by_each_of_its_addresses) {
+  const DevicePtr ptr = world.allocate(3 * kPage + 1, a);
+  for (const Bytes offset : {Bytes{0}, kPage - 1, kPage, 3 * kPage}) {
+    const auto found = world.pool().query(ptr + offset);
+    ASSERT_TRUE(found.ok()) << offset;
+    EXPECT_EQ(found.value().begin, ptr);
+  }
+}
+
+TEST_F(Crowding, random_programs_hold_little_more_than_they_use) {
+  std::mt19937_64 random(3);
+  std::vector<std::pair<DevicePtr, Bytes>> all;
+  Bytes live = 0, most = 0;
+  for (int i = 0; i < 4000; ++i) {
+    if (all.size() >= 300) {
+      std::swap(all[random() % all.size()], all.back());
+      ASSERT_TRUE(world.pool().deallocate(all.back().first, a).ok());
+      live -= all.back().second;
+      all.pop_back();
+    }
+    const Bytes bytes = 1 + random() % (2 * kPage);
+    const auto made = world.pool().allocate({bytes, 0, a});
+    ASSERT_TRUE(made.ok());
+    all.emplace_back(made.value(), bytes);
+    most = std::max(most, live += bytes);
+  }
+  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_LE(world.statistics().peak_mapped_bytes, most / 100 * 120);
+}
+
+// Whose chunks are pages, or whose pages have no power of two, are cut no further.
+TEST(CrowdingInPageMode, changes_nothing) {
+  WorldOptions options = page_world();
+  options.config.crowded_after = 0;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(2 * kPage, stream);
+  EXPECT_EQ(world.statistics().small_bytes, 0u);
+  world.deallocate(ptr, stream);
+}
+
+}  // namespace
+}  // namespace vpmm::test
