@@ -355,9 +355,14 @@ HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
     if (cache == nullptr) continue;
     const CacheGuard guard(*cache);
     for_each_live(*segment, [&](DevicePtr begin, Bytes requested) {
-      Live& page = pages[segment->arena->pages[segment->arena->page_of(begin)]];
-      ++page.allocations;
-      page.requested += requested;
+      const AddressRange live{begin, requested};
+      const std::size_t first = segment->arena->page_of(begin), last = segment->arena->page_of(begin + (requested - 1));
+      for (std::size_t page = first; page <= last; ++page) {
+        const AddressRange whole = segment->arena->pages[page]->range;
+        Live& found = pages[segment->arena->pages[page]];
+        found.allocations += page == first ? 1 : 0;
+        found.requested += std::min(live.end(), whole.end()) - std::max(live.begin, whole.begin);
+      }
     });
   }
   return pages;

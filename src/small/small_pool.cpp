@@ -62,7 +62,8 @@ void SmallPool::prepare() {
 // there, where each waits for all others. So a stream that came there for up to kMostPages, and found the lock taken
 // four times more often than not, cuts such requests from pages of its own as it cuts smaller ones, under the lock of
 // its cache. What it frees there becomes one with its neighbours, for any size. Pages of which everything is free go
-// back as they do with smaller requests.
+// back as they do with smaller requests. A stream that crowds seldom comes to the lock, and finds it taken more seldom
+// still, so it crowds until it was alone there many times.
 bool SmallPool::cuts_pages_for(const Caller& caller, Bytes bytes, Bytes alignment) {
   if (!cuts_pages_ || !caller.own() || !may_be_cached(bytes, alignment)) return false;
   StreamCache& cache = cache_of(*caller.timeline);

@@ -40,8 +40,8 @@ class SmallPool {
   enum class BelowAPage { cut, whole_pages, driver_pool };
   struct Serving {
     BelowAPage below_a_page = BelowAPage::cut;
-    bool caches_pages = true;   // whole pages may stay in a stream's cache
-    bool proves_frees = false;  // so that others can wait for them: an event for each page that a stream frees
+    bool caches_pages = true;         // whole pages may stay in a stream's cache
+    bool proves_frees = false;        // so that others can wait for them: an event for each page that a stream frees
     std::uint32_t crowded_after = 0;  // Note [Streams that crowd cut their own]; 0: from the beginning
   };
   // `driver`: for its clock, and for whoever observes memory.
@@ -220,7 +220,8 @@ class SmallPool {
   }
   Bytes arena_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.bytes(); }
   std::uint64_t most_live() const VPMM_REQUIRES(pool_lock);  // blocks and spans there can be without a call here
-  // Blocks and spans that are live, by the page of the pool in which they begin. Pages without any are left out.
+  // Blocks and spans that are live, by the page of the pool in which they begin, and what was asked for of each page.
+  // Pages without any are left out.
   struct Live {
     std::uint64_t allocations = 0;
     Bytes requested = 0;
@@ -272,7 +273,7 @@ class SmallPool {
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
   StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
   bool is_crowded(const StreamCache& cache) const VPMM_REQUIRES(cache_lock) {
-    return cuts_pages_ && cache.crowding >= serving_.crowded_after;
+    return cuts_pages_ && (cache.alone < kAlone || serving_.crowded_after == 0);
   }
   void comes_to_lock(StreamCache& cache) const VPMM_REQUIRES(cache_lock);
   // Where a request finds cached pages, by PageSizes; none: nowhere.

@@ -37,6 +37,8 @@ class VPMM_SCOPED_LOCK CacheGuard {
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 // Note [Many streams keep a bounded amount]: what any cache may keep, the least that a stream can take of a page.
 constexpr Bytes kAlwaysKept = kUnit;
+// Note [Streams that crowd cut their own]: a stream that found the lock not taken so often does not crowd any more.
+constexpr std::uint32_t kAlone = 64;
 
 // Note [A cache is a stream's own]
 // Work that is queued on a stream later may use what the stream freed, without any proof. So that memory stays in the
@@ -69,7 +71,9 @@ class alignas(kCacheLine) StreamCache {
   Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;       // both together
   Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with what a free did not leave here
   std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;              // in the ledger, of the tally
-  std::uint32_t crowding VPMM_GUARDED_BY(cache_lock) = 0;         // Note [Streams that crowd cut their own]
+  // Note [Streams that crowd cut their own]
+  std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) = 0;  // how often the lock was taken, beyond how often it was not
+  std::uint32_t alone VPMM_GUARDED_BY(cache_lock) = kAlone;  // how often it was not since it was taken too often
   CachedPages pages VPMM_GUARDED_BY(cache_lock);
   Sum cached_pages_bytes;  // of `pages`
   StreamSegments segments;

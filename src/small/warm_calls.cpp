@@ -26,8 +26,9 @@ std::optional<std::uint64_t> SmallPool::cached_size_for(const StreamCache& cache
 // For pages.
 void SmallPool::comes_to_lock(StreamCache& cache) const {
   const bool is_taken = lock_ != nullptr && lock_->is_taken();
-  if (is_taken) cache.crowding = std::min(cache.crowding + 1, 2 * serving_.crowded_after);
-  if (!is_taken && cache.crowding > 0) --cache.crowding;
+  if (is_taken && ++cache.hindered >= serving_.crowded_after) cache.hindered = cache.alone = 0;
+  if (!is_taken && cache.hindered > 0) --cache.hindered;
+  if (!is_taken && cache.alone < kAlone) ++cache.alone;
 }
 
 [[gnu::flatten]] DevicePtr SmallPool::try_allocate(const Client& client, Bytes bytes) {

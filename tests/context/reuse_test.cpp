@@ -466,12 +466,14 @@ TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_
     return !is_null(world.pool->allocate_if_ready(kPage, 0, stream));
   };
   world.allocate(kPage / 2, stream);
-  find_taken(4);
-  EXPECT_FALSE(is_cut(3 * kPage)) << "four times, and once not";
+  find_taken(3);
+  EXPECT_FALSE(is_cut(3 * kPage)) << "twice not";
+  find_taken(2);
+  EXPECT_FALSE(is_cut(5 * kPage / 2));
   find_taken(4);
   EXPECT_TRUE(is_cut(2 * kPage));
-  come_to_lock(2);
-  EXPECT_FALSE(is_cut(5 * kPage / 2));
+  come_to_lock(64);
+  EXPECT_FALSE(is_cut(7 * kPage / 4));
 }
 
 TEST(CachedFreesInPageMode, are_none_of_a_page) {

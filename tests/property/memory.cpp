@@ -119,10 +119,11 @@ World::InUse World::in_use(const Device& at) const {
   for (const Allocation& allocation : allocations_) {
     if (&devices_[allocation.device] != &at) continue;
     const auto info = at.pool->query(allocation.ptr);
-    if (info && info.value().usable >= page()) used.asked_for += round_up(allocation.bytes, page());
-    if (!info || info.value().usable >= page()) continue;
-    for (const Bytes offset : {Bytes{0}, info.value().usable - 1})
-      cut_pages.insert(to_integer(allocation.ptr + offset) / page());
+    if (!info) continue;
+    const AddressRange range{allocation.ptr, info.value().usable};
+    if (range.size >= page()) used.asked_for += round_up(allocation.bytes, page());
+    for (std::uint64_t number = to_integer(range.begin) / page(); number * page() < to_integer(range.end()); ++number)
+      cut_pages.insert(number);
   }
   for (const Shared& shared : shared_) {
     if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared)) continue;

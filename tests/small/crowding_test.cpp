@@ -44,7 +44,9 @@ TEST_F(Crowding, allocations_begin_at_whole_grains_whatever_lies_before_them) {
   for (int i = 0; i < 400; ++i) {
     const Bytes bytes = 1 + random() % (i % 2 == 0 ? 5 * kPage : kMiB);
     const DevicePtr ptr = world.allocate(bytes, a);
-    EXPECT_TRUE(is_multiple(to_integer(ptr), bytes >= 512 * kKiB ? 64 * kKiB : bytes > 120 * kKiB ? 16 * kKiB : 256))
+    EXPECT_TRUE(is_multiple(to_integer(ptr), bytes >= 512 * kKiB  ? 64 * kKiB
+                                             : bytes > 120 * kKiB ? 16 * kKiB
+                                                                  : 256))
         << bytes;
     all.push_back(ptr);
     if (i % 3 == 2) {
