@@ -22,4 +22,8 @@ PROGRAMS = {
     "serve": Steps(2, 6),
     "turns": Steps(3, 12),
     "vision": Steps(10, 40),
+    "lora": Steps(8, 40),
+    "tiles": Steps(15, 60),
+    "series": Steps(8, 40),
+    "points": Steps(15, 80),
 }

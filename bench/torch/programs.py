@@ -6,6 +6,7 @@ weights and data are random with fixed seeds, and a step returns its loss. `meas
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -345,5 +346,130 @@ def vision(machine: Machine) -> Step:
         with machine.autocast():
             loss = f.cross_entropy(model(image), label)
         return train(optimizer, loss)
+
+    return step
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer with the adapter of the task at hand, whose rank is its own."""
+
+    def __init__(self, base: nn.Linear, ranks: list[int]) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(requires_grad=False)
+        self.task = 0
+        self.down = nn.ModuleList(nn.Linear(base.in_features, rank, bias=False) for rank in ranks)
+        self.up = nn.ModuleList(nn.Linear(rank, base.out_features, bias=False) for rank in ranks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up[self.task](self.down[self.task](x))
+
+
+def lora(machine: Machine) -> Step:
+    """Adapters of many ranks on one frozen Llama, each on texts of its own lengths."""
+    model = llama(machine, 16, 2048).requires_grad_(requires_grad=False)
+    ranks = [8, 24, 64, 160]
+    adapted = []
+    for layer in model.model.layers:
+        for name in ("q_proj", "v_proj", "o_proj"):
+            adapter = LowRank(getattr(layer.self_attn, name), ranks).to(machine.device, torch.bfloat16)
+            setattr(layer.self_attn, name, adapter)
+            adapted.append(adapter)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-4)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        task = rng.randrange(len(ranks))
+        for adapter in adapted:
+            adapter.task = task
+        text = machine.tokens(model.config.vocab_size, rng.randrange(4, 17), rng.randrange(96, 1200))
+        return train(optimizer, model(input_ids=text, labels=text, use_cache=False).loss)
+
+    return step
+
+
+def tiles(machine: Machine) -> Step:
+    """A convolutional autoencoder of images: trains on tiles of one size, then encodes and decodes whole images."""
+    widths = [machine.width(each, 8) for each in (64, 128, 256, 256)]
+
+    def level(before: int, after: int) -> list[nn.Module]:
+        return [nn.GroupNorm(8, before), nn.SiLU(), nn.Conv2d(before, after, 3, padding=1)]
+
+    down: list[nn.Module] = [nn.Conv2d(3, widths[0], 3, padding=1)]
+    up: list[nn.Module] = [nn.Conv2d(8, widths[-1], 3, padding=1)]
+    for before, after in itertools.pairwise(widths):
+        down += [*level(before, after), *level(after, after), nn.AvgPool2d(2)]
+    for before, after in itertools.pairwise(reversed(widths)):
+        up += [*level(before, before), nn.Upsample(scale_factor=2), *level(before, after)]
+    down.append(nn.Conv2d(widths[-1], 8, 1))
+    up.append(nn.Conv2d(widths[0], 3, 3, padding=1))
+    model = nn.Sequential(*down, *up).to(machine.device, torch.bfloat16)
+    optimizer = adamw(model)
+
+    def rebuilt(batch: int, height: int, width: int) -> Tensor:
+        shape = (machine.count(batch), 3, machine.length(height), machine.length(width))
+        image = torch.randn(shape, device=machine.device, dtype=torch.bfloat16)
+        return f.mse_loss(model(image).float(), image.float())
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        side = rng.choice(range(192, 577, 64))
+        loss = train(optimizer, rebuilt(rng.randrange(4, 13), side, side))
+        with torch.no_grad():
+            return loss + rebuilt(1, 64 * rng.randrange(8, 33), 64 * rng.randrange(8, 33))
+
+    return step
+
+
+def series(machine: Machine) -> Step:
+    """Convolutions and a GRU on packed series, each of a length of its own."""
+    width = machine.width(384, 8)
+    front = nn.Sequential(nn.Conv1d(16, width, 7, padding=3), nn.GELU(), nn.Conv1d(width, width, 5, padding=2), nn.GELU())
+    memory, head = nn.GRU(width, width, 2, batch_first=True), nn.Linear(width, 16)
+    parts = nn.ModuleList([front, memory, head]).to(machine.device)
+    optimizer = adamw(parts)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        longest = machine.length(rng.randrange(400, 2400))
+        lengths = [rng.randrange(longest // 4, longest) for _ in range(machine.count(rng.randrange(96, 257)))]
+        data = torch.randn(len(lengths), 16, max(lengths), device=machine.device)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            front(data).transpose(1, 2), torch.tensor(lengths), batch_first=True, enforce_sorted=False
+        )
+        guessed, _ = nn.utils.rnn.pad_packed_sequence(memory(packed)[0], batch_first=True)
+        return train(optimizer, f.mse_loss(head(guessed)[:, :-1], data.transpose(1, 2)[:, 1 : guessed.shape[1]]))
+
+    return step
+
+
+def points(machine: Machine) -> Step:
+    """Edge convolutions on clouds of points, each of another size, with the nearest neighbours of every point."""
+    width = machine.width(128, 8)
+    layers = nn.ModuleList(
+        nn.Sequential(nn.Linear(2 * before, after), nn.GELU(), nn.Linear(after, after))
+        for before, after in ((3, width), (width, width), (width, 2 * width))
+    ).to(machine.device)
+    head = nn.Linear(4 * width, 40).to(machine.device)
+    optimizer = adamw(nn.ModuleList([layers, head]))
+
+    def features(cloud: Tensor, neighbours: int) -> Tensor:
+        x, seen = cloud, []
+        for layer in layers:
+            nearest = torch.cdist(x, x).topk(neighbours, largest=False).indices
+            around = x[nearest]
+            own = x[:, None].expand_as(around)
+            x = layer(torch.cat([own, around - own], -1)).amax(1)
+            seen.append(x.amax(0))
+        return torch.cat(seen)
+
+    def step(number: int) -> Tensor:
+        rng = sizes_of(number)
+        clouds = [rng.randrange(2000, 14000) for _ in range(4)]
+        found = [
+            features(torch.randn(max(32, machine.count(size)), 3, device=machine.device), rng.choice([12, 16, 20]))
+            for size in clouds
+        ]
+        label = torch.randint(0, 40, (len(found),), device=machine.device)
+        return train(optimizer, f.cross_entropy(head(torch.stack(found)), label))
 
     return step

@@ -277,21 +277,22 @@ VPMM_API vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpm
 VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; null does nothing */
 
 /* --- allocating --- */
-/* Memory for work queued on `stream` after the call. It is aligned to 256 bytes, from 128 KiB to 16 KiB, and from one
- * page up to a grain: a 32nd of a page, 64 KiB where pages have 2 MiB; a whole page with VPMM_CHUNK_MAX=page. Zero
- * bytes give null.
+/* Memory for work queued on `stream` after the call. It is aligned to 256 bytes, from 128 KiB to 16 KiB, from 512
+ * KiB to 64 KiB, and from one page up to a 32nd of a page, at least 64 KiB; to a whole page with VPMM_CHUNK_MAX=page.
+ * Zero bytes give null.
  * The promise: the call succeeds whenever the following fits into the capacity (vpmm_set_capacity, or what the GPU has
  * for this process): all live allocations and the request, each rounded up (vpmm_usable_size), and
  * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other idle memory is
  * never the reason for VPMM_ERROR_OUT_OF_MEMORY. From one page up a request is rounded up by less than a 32nd. What the
- * cache of its stream serves may be an eighth larger, and a half while another thread holds the pool's lock. With
- * VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up to pages.
+ * cache of its stream serves may be an eighth larger. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are
+ * rounded up to pages.
  * The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;
  * - all memory of a pinned arena, and every stretch of another arena that holds a live allocation;
  * - freed memory that the GPU still uses, if neither the host nor `stream` is allowed to wait for it.
- * A request below a page counts as the pages it is cut from. */
+ * A request below a page counts as the pages it is cut from; so does one of up to four pages of a stream that often
+ * found the pool busy with other threads. */
 VPMM_API vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, void** ptr);
 VPMM_API vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
                                            void** ptr);

@@ -63,8 +63,8 @@ class pool_ref {
   vpmm_pool* handle() const noexcept { return handle_; }
 
   // --- allocating ---
-  // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16 KiB; from a page up a
-  // 32nd of a page, or a page with VPMM_CHUNK_MAX=page. Zero bytes: null.
+  // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16 KiB; from 512 KiB
+  // 64 KiB; from a page up a 32nd of a page, at least 64 KiB, or a page with VPMM_CHUNK_MAX=page. Zero bytes: null.
   void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));

@@ -185,7 +185,7 @@ class Pool:
 
         `bytes` is a number or a text such as ``"64MiB"``. `stream` is a CUstream as an int, None for the default
         stream, or a stream object of Numba, CuPy, PyTorch or anything with ``__cuda_stream__``. The address is aligned
-        to 256 bytes, from one page up to 64 KiB, or to `alignment`, a power of two. Other streams may use the memory
+        to 256 bytes, from 512 KiB up to 64 KiB, or to `alignment`, a power of two. Other streams may use the memory
         once they are ordered behind `stream`. Waits for the GPU only if memory would otherwise run out. Raises
         vpmm.OutOfMemoryError.
         """

@@ -72,6 +72,7 @@ struct Turns {
   std::size_t streams = 0;
   Bytes bytes = 0;
   bool is_random = false;
+  bool are_few() const { return streams <= 64; }  // each keeps all it freed
 };
 
 class StreamsInTurn : public ::testing::TestWithParam<Turns> {};
@@ -81,6 +82,9 @@ TEST_P(StreamsInTurn, stay_warm) {
   const Turns& turns = GetParam();
   Crowd crowd(turns.streams);
   const DevicePtr rest = crowd.take(std::max(8 * kGiB, 48 * turns.streams * turns.bytes), crowd.streams[0]);
+  std::vector<std::pair<DevicePtr, StreamHandle>> live;
+  for (std::size_t i = 0; i < 4 * turns.streams && turns.are_few(); ++i)
+    live.emplace_back(crowd.take(turns.bytes, crowd.streams[i / 4]), crowd.streams[i / 4]);
   std::mt19937_64 random(turns.streams + turns.bytes);
   const auto run = [&](std::size_t rounds) {
     for (std::size_t i = 0; i < rounds * turns.streams; ++i) {
@@ -89,19 +93,20 @@ TEST_P(StreamsInTurn, stay_warm) {
       if (i % 64 == 0) crowd.world.sim().advance_host_ns(10'000);
     }
   };
-  run(turns.is_random ? 50 : 6);  // what others wanted proof of is proven by then
+  run(turns.is_random || turns.are_few() ? 50 : 6);  // what others wanted proof of is proven by then
   const std::uint64_t before = crowd.calls_through_the_lock();
   run(2);
   // None that asks for memory; a few frees record an event that others wanted.
   EXPECT_LE(crowd.calls_through_the_lock() - before, std::max<std::size_t>(16, 2 * turns.streams / 20));
   EXPECT_EQ(crowd.world.statistics().timelines, turns.streams);
   crowd.give(rest, crowd.streams[0]);
-  EXPECT_LE(crowd.kept(), crowd.most_kept());
+  for (const auto& [ptr, stream] : live) crowd.give(ptr, stream);
+  EXPECT_TRUE(turns.are_few() || crowd.kept() <= crowd.most_kept()) << crowd.kept();
 }
 
 std::vector<Turns> turns() {
   std::vector<Turns> all;
-  for (const std::size_t streams : {std::size_t{65}, std::size_t{200}, std::size_t{2000}})
+  for (const std::size_t streams : {std::size_t{4}, std::size_t{20}, std::size_t{65}, std::size_t{200}, std::size_t{2000}})
     for (const Bytes bytes : {kKiB, 100 * kKiB, kMiB, 4 * kMiB})
       for (const bool is_random : {false, true}) all.push_back({streams, bytes, is_random});
   return all;
