@@ -114,7 +114,10 @@ Bytes SmallPool::cached_bytes() const {
 }
 
 void SmallPool::give_back_before(const Caller& caller, Bytes size) {
-  if (size <= page_sizes_.most()) return;
+  if (size > page_sizes_.most()) give_back_pages(caller);
+}
+
+void SmallPool::give_back_pages(const Caller& caller) {
   while (flush_one(caller, page_size())) {
   }
 }

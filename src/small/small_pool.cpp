@@ -65,7 +65,11 @@ void SmallPool::prepare() {
 // back as they do with smaller requests. A stream that crowds seldom comes to the lock, and finds it taken more seldom
 // still, so it crowds until it was alone there many times.
 bool SmallPool::cuts_pages_for(const Caller& caller, Bytes bytes, Bytes alignment) {
-  if (!cuts_pages_ || !caller.own() || !may_be_cached(bytes, alignment)) return false;
+  return may_be_cached(bytes, alignment) && is_crowded(caller);
+}
+
+bool SmallPool::is_crowded(const Caller& caller) {
+  if (!cuts_pages_ || !caller.own()) return false;
   StreamCache& cache = cache_of(*caller.timeline);
   const CacheGuard guard(cache);
   return is_crowded(cache);
@@ -84,6 +88,7 @@ pool::PageRequest SmallPool::next_pages(Bytes bytes) const {
 }
 
 bool SmallPool::should_cut(const pool::PageRequest& pages, const Caller& caller) {
+  if (is_crowded(caller)) give_back_pages(caller);  // whole, they serve no other size
   const bool is_idle = idle_in_arenas_bytes() * kIdleDivisor > arena_bytes();
   return !is_idle && (pool_.can_find(pages, caller) || flush_one(caller, pages.size));
 }

@@ -254,6 +254,7 @@ class SmallPool {
   // `number`: of the free that ended it; 0: it is complete.
   void set_free(const Allocation& ended, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock);
   bool flush_for(const pool::Caller& caller, Bytes worth) VPMM_REQUIRES(pool_lock);
+  void give_back_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);  // all whole pages that its stream keeps
   Vector<Cached> take_complete_pages(StreamCache& cache, Bytes at_least, std::uint64_t complete, bool with_half)
       VPMM_REQUIRES(pool_lock);
   bool steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size, const pool::Caller& caller)
@@ -272,6 +273,7 @@ class SmallPool {
   void take_back(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) { return cut_pages_.free_bytes() + pool_.idle_bytes(); }
   StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+  bool is_crowded(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool is_crowded(const StreamCache& cache) const VPMM_REQUIRES(cache_lock) {
     return cuts_pages_ && (cache.alone < kAlone || serving_.crowded_after == 0);
   }
