@@ -423,7 +423,9 @@ def tiles(machine: Machine) -> Step:
 def series(machine: Machine) -> Step:
     """Convolutions and a GRU on packed series, each of a length of its own."""
     width = machine.width(384, 8)
-    front = nn.Sequential(nn.Conv1d(16, width, 7, padding=3), nn.GELU(), nn.Conv1d(width, width, 5, padding=2), nn.GELU())
+    front = nn.Sequential(
+        nn.Conv1d(16, width, 7, padding=3), nn.GELU(), nn.Conv1d(width, width, 5, padding=2), nn.GELU()
+    )
     memory, head = nn.GRU(width, width, 2, batch_first=True), nn.Linear(width, 16)
     parts = nn.ModuleList([front, memory, head]).to(machine.device)
     optimizer = adamw(parts)

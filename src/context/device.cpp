@@ -87,7 +87,8 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, cons
                                                            : BelowAPage::whole_pages;
   const bool proves_frees = !config.page_chunks && config.prefer == pool::Prefer::footprint;
   small = std::make_unique<small::SmallPool>(
-      inner, *pool, timelines, small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees, config.crowded_after});
+      inner, *pool, timelines,
+      small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees, config.crowded_after});
 }
 
 bool Device::owns_part_of(AddressRange memory) const {

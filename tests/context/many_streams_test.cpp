@@ -106,7 +106,8 @@ TEST_P(StreamsInTurn, stay_warm) {
 
 std::vector<Turns> turns() {
   std::vector<Turns> all;
-  for (const std::size_t streams : {std::size_t{4}, std::size_t{20}, std::size_t{65}, std::size_t{200}, std::size_t{2000}})
+  for (const std::size_t streams :
+       {std::size_t{4}, std::size_t{20}, std::size_t{65}, std::size_t{200}, std::size_t{2000}})
     for (const Bytes bytes : {kKiB, 100 * kKiB, kMiB, 4 * kMiB})
       for (const bool is_random : {false, true}) all.push_back({streams, bytes, is_random});
   return all;

@@ -432,8 +432,8 @@ std::vector<Scenario> scenarios() {
       {"arenas", arenas, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"memory_given_to_arenas", memory_given_to_arenas},
-      {"crowding", crowding, kGiB, 60'000, context::SmallRequests::pool, 0},
-      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, context::SmallRequests::pool, 0},
+      {"crowding", crowding, kGiB, 60'000, context::SmallRequests::pool, false, 0},
+      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, context::SmallRequests::pool, false, 0},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 
@@ -460,12 +460,9 @@ Scenario random_scenario(std::uint64_t seed) {
     }
   };
   const auto small = seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
-<<<<<<< HEAD
-  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small, seed % 4 == 1};
-=======
   const std::uint32_t crowded_after = seed % 2 == 0 ? context::Config{}.crowded_after : 0;
-  return {fmt::format("random_{}", seed), run, (seed % 2 == 0 ? 64 : 1024) * kMiB, 60'000, small, crowded_after};
->>>>>>> 2ccb42d8 (A stream that finds the pool's lock taken cuts pages of its own, in place of the rule that served what is half larger)
+  const Bytes capacity = (seed % 2 == 0 ? 64 : 1024) * kMiB;
+  return {fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
 }
 
 // --- cases ----------------------------------------------------------------------------------------------------------
@@ -497,11 +494,8 @@ context::Config config_of(const Case& c) {
   config.page_chunks = c.page_chunks;
   config.max_mappings = c.scenario.max_mappings;
   config.small = c.scenario.small;
-<<<<<<< HEAD
   config.ipc_isolate = c.scenario.ipc_isolate;
-=======
   config.crowded_after = c.scenario.crowded_after;
->>>>>>> 2ccb42d8 (A stream that finds the pool's lock taken cuts pages of its own, in place of the rule that served what is half larger)
   config.log = observe::LogLevel::quiet;
   return config;
 }

@@ -16,11 +16,8 @@ struct Scenario {
   Bytes capacity = kGiB;                 // of the simulated device
   std::uint64_t max_mappings = 60'000;
   context::SmallRequests small = context::SmallRequests::pool;
-<<<<<<< HEAD
   bool ipc_isolate = false;
-=======
   std::uint32_t crowded_after = context::Config{}.crowded_after;
->>>>>>> 2ccb42d8 (A stream that finds the pool's lock taken cuts pages of its own, in place of the rule that served what is half larger)
 };
 
 std::vector<Scenario> scenarios();
