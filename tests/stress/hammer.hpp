@@ -173,11 +173,17 @@ inline context::Config small_config(bool page_chunks) {
 struct Run {
   bool page_chunks = false;
   std::size_t shared_streams = 0;
+  bool crowds = false;  // every stream, from the beginning
 };
-inline Hammer hammer_for(const Run& run) { return Hammer(small_config(run.page_chunks), run.shared_streams); }
-inline auto runs() { return ::testing::Values(Run{true, 0}, Run{false, 0}, Run{false, 1}); }
+inline Hammer hammer_for(const Run& run) {
+  context::Config config = small_config(run.page_chunks);
+  if (run.crowds) config.crowded_after = 0;
+  return Hammer(config, run.shared_streams);
+}
+inline auto runs() { return ::testing::Values(Run{true, 0}, Run{false, 0}, Run{false, 1}, Run{false, 0, true}); }
 inline std::string run_name(const ::testing::TestParamInfo<Run>& info) {
-  return std::string(info.param.page_chunks ? "pages" : "adaptive") + (info.param.shared_streams != 0 ? "_shared" : "");
+  return std::string(info.param.page_chunks ? "pages" : "adaptive") + (info.param.shared_streams != 0 ? "_shared" : "") +
+         (info.param.crowds ? "_crowding" : "");
 }
 
 }  // namespace vpmm::stress

@@ -129,6 +129,7 @@ class ManyStreamsRound {
     constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency};
     context::Config config = small_config(seed % 4 == 0);
     config.prefer = kPrefer[seed % kPrefer.size()];
+    if (seed % 2 == 0) config.crowded_after = 0;
     return config;
   }
 

@@ -174,6 +174,7 @@ class Round {
     context::Config config = small_config(random_() % 2 == 0);
     constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency};
     config.prefer = kPrefer[random_() % kPrefer.size()];
+    if (random_() % 2 == 0) config.crowded_after = 0;
     if (random_() % 4 == 0) config.any_stream = context::AnyStreamOrder::park;
     return config;
   }
