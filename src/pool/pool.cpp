@@ -104,15 +104,14 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.size = request.size;
   ask.alignment = std::max(request.alignment, grain_alignment());
   ask.own = caller.own();
-  // The specification takes the smallest range whoever may use it.
-  const bool is_adaptive = !memory_.config.page_chunks;
-  ask.own_first = is_adaptive && caller.own().has_value() && have_several_placed();
+  const bool is_by_use = memory_.tuning.choice == Tuning::Choice::by_use;
+  ask.own_first = is_by_use && caller.own().has_value() && have_several_placed();
   ask.growth_room = round_down(room_.below_capacity(held), page);
   ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
-  ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.free(held));
+  ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.all(held));
   ask.chunks = chunks_of(request);
   if (ask.chunks == Chunks::one) ask.chunk = request.size;
-  ask.goes_low = is_adaptive && request.goes_low;
+  ask.goes_low = is_by_use && request.goes_low;
   return ask;
 }
 
@@ -405,7 +404,7 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (!room_.covers(memory_.claimed_bytes(), missing)) VPMM_TRY(ask_for_room(lock, missing));
   if (!room_.covers(memory_.claimed_bytes(), missing)) return too_much("the GPU has less free");
   const Bytes held = memory_.claimed_bytes();
-  const Bytes chunk = memory_.tuning.chunk_size(missing, held, room_.free(held));
+  const Bytes chunk = memory_.tuning.chunk_size(missing, held, room_.all(held));
   Region* hole = nullptr;
   while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));

@@ -10,10 +10,10 @@ namespace {
 
 // A chunk is at least this part of the request: that bounds how many calls one request makes.
 constexpr Bytes kRequestShare = 32;
-// And at least this part of it where the GPU is nearly full.
+// And at least this part of it on a GPU with little memory.
 constexpr Bytes kLeastRequestShare = 64;
-// A chunk is at most this part of what the GPU has left: where memory is scarce, little is trapped.
-constexpr Bytes kRoomShare = 512;
+// A chunk is at most this part of what the pool may have of the GPU, so that little is trapped where all of it is used.
+constexpr Bytes kGpuShare = 2048;
 constexpr Bytes kLeastChunk = 8 * kMiB;
 constexpr Bytes kChunkShare = 256;
 // At least this part of a page, so that few sizes are told apart.
@@ -32,12 +32,12 @@ Bytes grain_of(Bytes page_size) {
 
 // Note [Size of a chunk]
 // Large chunks cost few calls, and trap more: what is idle of a chunk that an allocation partly uses. What is trapped
-// matters where memory is scarce, so chunks become smaller as the GPU fills. docs/design/chunk-policy.md has the
-// figures.
-Bytes Tuning::chunk_size(Bytes request, Bytes mapped, Bytes room) const {
+// matters where memory is scarce, and chunks that were made before stay. So their size is bounded by what the pool may
+// have from the beginning. docs/design/chunk-policy.md has the figures.
+Bytes Tuning::chunk_size(Bytes request, Bytes mapped, Bytes all) const {
   const auto power = [](Bytes bytes) { return std::bit_floor(std::max<Bytes>(bytes, 1)); };
   Bytes size = std::max({power(request / kRequestShare), power(mapped / chunk_share), chunk_least});
-  size = std::min(size, power(room / kRoomShare));
+  size = std::min(size, power(all / kGpuShare));
   size = std::max(size, power(request / kLeastRequestShare));
   const Bytes pages = power(size / page_size);
   return std::clamp(pages * page_size, page_size, chunk_max);
@@ -62,6 +62,7 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
     tuning.chunk_max = tuning.chunk_least = page_size;
     tuning.waiting = Tuning::Waiting::before_moves;
     tuning.order = Tuning::Order::oldest_first;
+    tuning.choice = Tuning::Choice::smallest;
     tuning.name = "page";
     return tuning;
   }

@@ -27,6 +27,12 @@ struct Tuning {
     oldest_first,    // as the specification has it
   };
 
+  // Which free range a request takes.
+  enum class Choice {
+    by_use,    // Notes [Own memory first] and [Shared pages go low]
+    smallest,  // whoever may use it, as the specification has it
+  };
+
   Bytes page_size = 2 * kMiB;
   Bytes grain = 2 * kMiB;      // the unit of placement; pages are whole grains
   Bytes chunk_max = 2 * kMiB;  // a power of two of pages
@@ -35,13 +41,14 @@ struct Tuning {
   Bytes growth_permille = 0;
   Waiting waiting = Waiting::never;
   Order order = Order::smallest_first;
+  Choice choice = Choice::by_use;
   bool delays_growth = false;  // GrowDelay
   const char* name = "";
 
   // What every page is aligned to: the largest power of two that divides it.
   Bytes page_alignment() const { return page_size & (~page_size + 1); }
-  // Of a new chunk for a request. `mapped`: by the pool. `room`: what the GPU has left for it. Note [Size of a chunk]
-  Bytes chunk_size(Bytes request, Bytes mapped, Bytes room) const;
+  // Of a new chunk for a request. `mapped`: by the pool. `all`: that it has or may have. Note [Size of a chunk]
+  Bytes chunk_size(Bytes request, Bytes mapped, Bytes all) const;
   // Chunks of `chunk` bytes for at least `bytes`, none of them cut to size unless `room` is too small for it. None:
   // `room` is too small.
   std::optional<Vector<Bytes>> chunks_for(Bytes bytes, Bytes chunk, Bytes room) const;

@@ -36,25 +36,24 @@ TEST_F(ChunkSize, has_a_least_where_nothing_else_asks_for_more) {
 
 TEST_F(ChunkSize, is_a_share_of_a_large_request) {
   EXPECT_EQ(tuning.chunk_size(kGiB, 0, kGpu), 32 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(2 * kGiB - kPage, 0, kGpu), 32 * kMiB) << "a power of two";
-  EXPECT_EQ(tuning.chunk_size(2 * kGiB, 0, kGpu), 64 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(kGiB - kPage, 0, kGpu), 16 * kMiB) << "a power of two";
 }
 
 TEST_F(ChunkSize, is_a_share_of_what_is_mapped) {
-  EXPECT_EQ(tuning.chunk_size(kPage, 16 * kGiB, kGpu), 64 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(4 * kGiB, 16 * kGiB, kGpu), 128 * kMiB) << "the larger of the two shares";
+  EXPECT_EQ(tuning.chunk_size(kPage, 4 * kGiB, kGpu), 16 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(kGiB, 4 * kGiB, kGpu), 32 * kMiB) << "the larger of the two shares";
 }
 
-TEST_F(ChunkSize, becomes_smaller_as_the_gpu_fills) {
-  EXPECT_EQ(tuning.chunk_size(kPage, 70 * kGiB, 16 * kGiB), 32 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(kPage, 79 * kGiB, 2 * kGiB), 4 * kMiB) << "less than the least";
-  EXPECT_EQ(tuning.chunk_size(kPage, kGpu, 0), kPage) << "never less than a page";
+TEST_F(ChunkSize, is_a_share_of_the_gpu_at_most) {
+  EXPECT_EQ(tuning.chunk_size(kPage, 70 * kGiB, kGpu), 32 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(kPage, 2 * kGiB, 8 * kGiB), 4 * kMiB) << "less than the least";
+  EXPECT_EQ(tuning.chunk_size(kPage, kGiB, kGiB), kPage) << "never less than a page";
 }
 
-TEST_F(ChunkSize, stays_a_smaller_share_of_the_request_however_full_the_gpu_is) {
-  EXPECT_EQ(tuning.chunk_size(kGiB, 79 * kGiB, kGiB), 16 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(64 * kPage, kGpu, 0), kPage);
-  EXPECT_EQ(tuning.chunk_size(128 * kPage, kGpu, 0), 2 * kPage);
+TEST_F(ChunkSize, stays_a_smaller_share_of_the_request_however_small_the_gpu_is) {
+  EXPECT_EQ(tuning.chunk_size(kGiB, kGiB, 2 * kGiB), 16 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(64 * kPage, kGiB, kGiB), kPage);
+  EXPECT_EQ(tuning.chunk_size(128 * kPage, kGiB, kGiB), 2 * kPage);
 }
 
 TEST_F(ChunkSize, has_a_most_above_everything_else) {
@@ -185,8 +184,8 @@ TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_
   EXPECT_LT(footprint.growth_permille, balanced.growth_permille);
   EXPECT_LT(balanced.growth_permille, latency.growth_permille);
   EXPECT_LT(footprint.chunk_size(kPage, 0, kGpu), balanced.chunk_size(kPage, 0, kGpu));
-  EXPECT_LT(footprint.chunk_size(kPage, 32 * kGiB, kGpu), balanced.chunk_size(kPage, 32 * kGiB, kGpu));
-  EXPECT_EQ(balanced.chunk_size(kPage, 32 * kGiB, kGpu), latency.chunk_size(kPage, 32 * kGiB, kGpu));
+  EXPECT_LT(footprint.chunk_size(kPage, 4 * kGiB, kGpu), balanced.chunk_size(kPage, 4 * kGiB, kGpu));
+  EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
 }
 
 TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
@@ -212,6 +211,7 @@ TEST(Prefer, has_no_say_in_page_mode) {
     EXPECT_EQ(tuning.growth_permille, 0u);
     EXPECT_EQ(tuning.waiting, Tuning::Waiting::before_moves);
     EXPECT_EQ(tuning.order, Tuning::Order::oldest_first);
+    EXPECT_EQ(tuning.choice, Tuning::Choice::smallest);
     EXPECT_FALSE(tuning.delays_growth);
   }
 }
