@@ -283,9 +283,8 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * The promise: the call succeeds whenever the following fits into the capacity (vpmm_set_capacity, or what the GPU has
  * for this process): all live allocations and the request, each rounded up (vpmm_usable_size), and
  * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other idle memory is
- * never the reason for VPMM_ERROR_OUT_OF_MEMORY. From one page up a request is rounded up by less than a 32nd. What the
- * cache of its stream serves may be an eighth larger. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are
- * rounded up to pages.
+ * never the reason for VPMM_ERROR_OUT_OF_MEMORY. From one page up a request is rounded up by less than a 32nd. With
+ * VPMM_CHUNK_MAX=page nothing is trapped, and sizes are rounded up to pages.
  * The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;

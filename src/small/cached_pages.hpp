@@ -39,10 +39,6 @@ class PageSizes {
   }
   // Requires: rounded.
   std::uint64_t number_of(Bytes size) const { return grain_.pages(size) - least_; }
-  // Of the largest that serves the request, if it may take `most` bytes.
-  std::uint64_t most_for(Bytes bytes, Bytes most_bytes) const {
-    return grain_.pages(std::clamp(most_bytes, rounded(bytes), most())) - least_;
-  }
   // Of the least that is large enough; none: it is beyond them.
   std::optional<std::uint64_t> least_from(Bytes size) const {
     if (size > most()) return std::nullopt;
@@ -102,11 +98,6 @@ class CachedPages {
   void clear() {
     for (auto size = least_from(0); size; size = least_from(*size + 1)) by_size_[*size].clear();
     marks_ = {};
-  }
-  // The least size there is, from `size` to `most`. Most sizes are rare, so the same memory serves several of them.
-  std::optional<std::uint64_t> least_within(std::uint64_t size, std::uint64_t most) const {
-    const std::optional<std::uint64_t> found = least_from(size);
-    return found && *found <= most ? found : std::nullopt;
   }
   // The least size there is, from `size` on.
   std::optional<std::uint64_t> least_from(std::uint64_t size) const {

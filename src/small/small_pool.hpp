@@ -278,8 +278,6 @@ class SmallPool {
     return cuts_pages_ && (cache.alone < kAlone || serving_.crowded_after == 0);
   }
   void comes_to_lock(StreamCache& cache) const VPMM_REQUIRES(cache_lock);
-  // Where a request finds cached pages, by PageSizes; none: nowhere.
-  std::optional<std::uint64_t> cached_size_for(const StreamCache& cache, Bytes bytes) const VPMM_REQUIRES(cache_lock);
   void enter(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock);
   std::string validate_pages(const StreamCache& cache) const VPMM_REQUIRES(pool_lock, cache_lock);
 

@@ -17,12 +17,6 @@ Bytes SmallPool::taken_for(Bytes bytes) const {
   }
 }
 
-// A cached allocation serves a request that is up to an eighth smaller.
-std::optional<std::uint64_t> SmallPool::cached_size_for(const StreamCache& cache, Bytes bytes) const {
-  return cache.pages.least_within(page_sizes_.number_of(page_sizes_.rounded(bytes)),
-                                  page_sizes_.most_for(bytes, bytes + bytes / 8));
-}
-
 // For pages.
 void SmallPool::comes_to_lock(StreamCache& cache) const {
   const bool is_taken = lock_ != nullptr && lock_->is_taken();
@@ -48,12 +42,11 @@ void SmallPool::comes_to_lock(StreamCache& cache) const {
       const bool is_cut = is_crowded(cache);
       if (is_cut) taken = {cache.take_span(bytes), span_units(bytes) * kUnit};
       if (is_cut && !is_null(taken.begin)) break;
-      const std::optional<std::uint64_t> size = cached_size_for(cache, bytes);
-      if (!size) {
+      region::Region* const region = cache.take_pages(page_sizes_.number_of(page_sizes_.rounded(bytes)));
+      if (region == nullptr) {
         comes_to_lock(cache);
         return {};
       }
-      region::Region* const region = cache.take_pages(*size);
       taken = region->range;
       region->asked = bytes;
       cache.tally.begin(bytes, taken.size);

@@ -175,18 +175,10 @@ struct Reached {
   Share trapped = kTrappedGoal;
 };
 constexpr Reached kReached[] = {
-    {"eval_between", {1042}},  //
-    {"gnn", {1005}},
-    {"gpt_ckpt", {1035}},
-    {"gpt_train", {1029}},
-    {"llama_generate", {1026}},
-    {"moe_train", {1052}, {60}},  // beyond both goals: 1050.5 and 58
-    {"rl_loop", {1046}, {60}},
-    {"serve_streams", {1019}, {60}},  // beyond the goal of 50: 58
-    {"unet_diffusion", {1033}},
-    {"vit_multires", {1015}},
+    {"eval_between", {1036}},   {"gnn", {1004}},          {"gpt_ckpt", {1027}}, {"gpt_train", {1036}},
+    {"llama_generate", {1028}}, {"moe_train", {1045}},    {"rl_loop", {1038}},  {"serve_streams", {1014}},
+    {"unet_diffusion", {1020}}, {"vit_multires", {1016}},
 };
-constexpr std::string_view kBeyondTheGoal[] = {"moe_train"};
 
 void PrintTo(const Reached& reached, std::ostream* out) { *out << reached.trace; }
 
@@ -214,12 +206,11 @@ TEST_P(RecordedPrograms, in_page_mode_fit_what_lives_in_pages_and_a_hundredth_an
   expect_to_fit_in_pages(trace());
 }
 
-TEST(FitOfRecordedPrograms, is_five_hundredths_at_most_but_for_one_and_three_on_average) {
+TEST(FitOfRecordedPrograms, is_five_hundredths_at_most_and_three_on_average) {
   Bytes sum = 0;
   for (const Reached& reached : kReached) {
     sum += reached.fit.permille_of_live;
-    const bool is_beyond = std::ranges::find(kBeyondTheGoal, reached.trace) != std::end(kBeyondTheGoal);
-    EXPECT_EQ(reached.fit.permille_of_live > kGoal.permille_of_live, is_beyond) << reached.trace;
+    EXPECT_LE(reached.fit.permille_of_live, kGoal.permille_of_live) << reached.trace;
   }
   // Each is what was found, 0.5 permille too much on average, because it is rounded up.
   EXPECT_LE(2 * sum, (2 * kMeanGoal.permille_of_live + 1) * std::size(kReached));
