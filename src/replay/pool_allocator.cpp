@@ -1,31 +1,20 @@
 // replay: the pool as a trace's allocator.
 #include "replay/pool_allocator.hpp"
 
-#include "context/context.hpp"
-
 namespace vpmm::replay {
-namespace {
 
-class PoolAllocator final : public TraceAllocator {
- public:
-  explicit PoolAllocator(std::unique_ptr<context::Context> context) : context_(std::move(context)) {}
+Result<DevicePtr> PoolAllocator::allocate(Bytes bytes, driver::StreamHandle stream) {
+  return context_->allocate({.bytes = bytes, .alignment = 0, .stream = stream});
+}
 
-  Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
-    return context_->allocate({.bytes = bytes, .alignment = 0, .stream = stream});
-  }
-  Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override {
-    return context_->deallocate(ptr, stream);
-  }
-  Result<Footprint> footprint() override {
-    const observe::Statistics statistics = context_->statistics();
-    return Footprint{statistics.peak_mapped_bytes, statistics.peak_chunks, statistics.plans};
-  }
+Result<void> PoolAllocator::deallocate(DevicePtr ptr, driver::StreamHandle stream) {
+  return context_->deallocate(ptr, stream);
+}
 
- private:
-  const std::unique_ptr<context::Context> context_;
-};
-
-}  // namespace
+Result<Footprint> PoolAllocator::footprint() {
+  const observe::Statistics now = statistics();
+  return Footprint{now.peak_mapped_bytes, now.peak_chunks, now.plans};
+}
 
 Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver, const context::Config& config) {
   if (!config.pool_enabled)

@@ -4,31 +4,23 @@
 #include <memory>
 #include <utility>
 
-#include "context/context.hpp"
+#include "replay/pool_allocator.hpp"
 
 namespace vpmm::replay {
 namespace {
 
-class WatchedPool final : public TraceAllocator {
+class WatchedPool final : public PoolAllocator {
  public:
   WatchedPool(std::unique_ptr<context::Context> context, std::optional<observe::Statistics>& shortage)
-      : context_(std::move(context)), shortage_(shortage) {}
+      : PoolAllocator(std::move(context)), shortage_(shortage) {}
 
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
-    auto ptr = context_->allocate({.bytes = bytes, .alignment = 0, .stream = stream});
-    if (!ptr && !shortage_) shortage_ = context_->statistics();
+    auto ptr = PoolAllocator::allocate(bytes, stream);
+    if (!ptr && !shortage_) shortage_ = statistics();
     return ptr;
-  }
-  Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override {
-    return context_->deallocate(ptr, stream);
-  }
-  Result<Footprint> footprint() override {
-    const observe::Statistics statistics = context_->statistics();
-    return Footprint{statistics.peak_mapped_bytes, statistics.peak_chunks, statistics.plans};
   }
 
  private:
-  const std::unique_ptr<context::Context> context_;
   std::optional<observe::Statistics>& shortage_;
 };
 
