@@ -69,6 +69,14 @@ std::uint64_t files_that_can_be_opened(Process& process) {
       .words[0];
 }
 
+// The exporter closes its copies of the descriptors that it sends after the importer has them, and answers no other
+// opening before.
+void await_end_of_delivery(Process& importer, const vpmm_ipc_handle& handle) {
+  ipc::Token unknown = parts_of(handle);
+  ++unknown.generation;
+  expect_refused(importer.try_to_open(handle_of(unknown)), VPMM_ERROR_NOT_SHARED, "freed");
+}
+
 // Silent connections make way after a while.
 Address open_in_the_end(Process& importer, const vpmm_ipc_handle& handle) {
   Parcel answer = importer.try_to_open(handle);
@@ -90,6 +98,7 @@ TEST(IpcClients, one_that_connects_without_end_has_16_connections_and_others_get
   Process importer;
   const Address opened = importer.open(shared.handle);
   importer.expect(opened, kSize, kSeed);
+  await_end_of_delivery(importer, shared.handle);
   EXPECT_EQ(files_that_can_be_opened(exporter) + 16 + 1 + 2, free_before);
   EXPECT_NE(told(hostile, 16).said().find("as many connections"), std::string::npos);
   importer.close(opened);
@@ -104,6 +113,7 @@ TEST(IpcClients, several_that_connect_without_end_have_a_quarter_of_the_descript
   for (Process& one : hostile) connect_often(one, shared.handle, 16);
   Process importer;
   const Address opened = open_in_the_end(importer, shared.handle);
+  await_end_of_delivery(importer, shared.handle);
   EXPECT_GE(files_that_can_be_opened(exporter) + 16, free_before);
   EXPECT_NE(told(hostile[0], 0).said().find("made way"), std::string::npos);
   importer.expect(opened, kSize, kSeed);
