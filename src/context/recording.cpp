@@ -39,6 +39,7 @@ observe::RecordingHeader DeviceContext::header() const {
   static_cast<void>(device_.inner.device_get_name(device_.primary.device(), header.device_name));
   static_cast<void>(device_.inner.device_total_mem(device_.primary.device(), header.device_bytes));
   header.page_size = device_.page_size;
+  header.grain = device_.pool == nullptr ? device_.page_size : device_.pool->grain();
   for (const SettingInForce& setting : list_settings(device_.config))
     header.settings.emplace_back(setting.name, setting.value);
   header.tag_name = &tag_name;

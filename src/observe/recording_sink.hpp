@@ -30,6 +30,7 @@ struct RecordingHeader {
   std::uint32_t device = 0;
   std::string device_name;
   Bytes page_size = 0;
+  Bytes grain = 0;
   std::optional<Bytes> capacity;  // none: what the GPU has
   Bytes device_bytes = 0;
   std::vector<std::pair<std::string, std::string>> settings;

@@ -58,6 +58,7 @@ std::string Window::header_text(bool is_window) const {
   json.add("device", std::to_string(header.device));
   json.add("device_name", json_quoted(header.device_name));
   json.add("page_size", std::to_string(header.page_size));
+  json.add("grain", std::to_string(header.grain));
   if (header.capacity) json.add("capacity", std::to_string(*header.capacity));
   json.add("device_bytes", std::to_string(header.device_bytes));
   json.add("started_unix_ns", std::to_string(started_unix_ns_));

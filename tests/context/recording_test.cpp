@@ -58,6 +58,8 @@ TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
   EXPECT_EQ(file.count(RecordedKind::allocate), 10u);
   EXPECT_EQ(file.count(RecordedKind::free), 10u);
   EXPECT_EQ(file.first(RecordedKind::allocate).bytes, 1000u);
+  EXPECT_EQ(file.header["page_size"], kPage);
+  EXPECT_EQ(file.header["grain"], kPage / 32);
   EXPECT_EQ(file.first(RecordedKind::allocate).value, 1024u) << "what it takes in the pool";
   EXPECT_NE(file.first(RecordedKind::free).stream, observe::kNoRecordedStream);
 }
@@ -183,6 +185,7 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   EXPECT_EQ(file.first(RecordedKind::out_of_memory).bytes, 3 * kPage);
   EXPECT_EQ(file.first(RecordedKind::allocate_failed).stream, file.first(RecordedKind::allocate).stream);
   EXPECT_EQ(file.header["capacity"], 4 * kPage);
+  EXPECT_EQ(file.header["grain"], kPage) << "one chunk per page";
   const auto trace = observe::read_trace(path_);
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace.value().failed, 1u) << "a mistake is not replayed";

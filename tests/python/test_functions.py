@@ -121,6 +121,26 @@ class Recording(unittest.TestCase):
         self.assertIn("test_events_have_marks", frame.function)
         self.assertEqual(recording.header["stacks"], "python")
 
+    def test_a_report_knows_what_the_pool_takes_for_each_size(self) -> None:
+        recordings = recordings_or_skip(self)
+        from vpmm.reporting import Story
+
+        page = 2 << 20
+        sizes = [page * part // 64 + more for part in range(64, 400, 3) for more in (-1, 0, 1)]
+        for settings in ({}, {"chunk_max": "page"}, {"page_size": "4MiB"}):
+            with self.subTest(settings), tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "trace.vpmmrec")
+                pool = vpmm.Pool(log="quiet", **settings)  # type: ignore[arg-type]
+                pool.record_start(path)
+                for size in sizes:
+                    pool.deallocate(pool.allocate(size, 0), 0)
+                pool.record_stop()
+                story = Story(recordings.read(path))
+            taken = [life.event.value for life in story.lives if life.event.bytes >= story.page_size]
+            asked = [life.event.bytes for life in story.lives if life.event.bytes >= story.page_size]
+            self.assertGreater(len(taken), 100)
+            self.assertEqual([story.taken_for(size) for size in asked], taken)
+
     def test_stacks_begin_where_the_library_was_called(self) -> None:
         recordings = recordings_or_skip(self)
         with tempfile.TemporaryDirectory() as folder:

@@ -133,6 +133,21 @@ class Pictures(unittest.TestCase):
         story = Story(recording_of(*maps, Event(Kind.ALLOCATE, 0, PAGE, 2 * PAGE)))
         self.assertEqual(free_ranges(story, 2), [PAGE, PAGE])
 
+    def test_free_ranges_begin_where_an_allocation_ends_within_a_page(self) -> None:
+        grain = PAGE // 32
+        events = [
+            Event(Kind.MAP, 0, 0, 8 * PAGE, 1),
+            Event(Kind.ALLOCATE, 0, 0, PAGE + 1, PAGE + grain),
+            Event(Kind.ALLOCATE, 0, PAGE + grain, 3 * PAGE - 1, 3 * PAGE + grain),  # takes more than a grain can say
+            Event(Kind.ALLOCATE, 0, 7 * PAGE + 4096, 512, 512),
+        ]
+        story = Story(recording_of(*events, grain=grain))
+        self.assertEqual(free_ranges(story, 3), [3 * PAGE - 2 * grain])
+        self.assertEqual(story.extent(events[2]), (PAGE + grain, 4 * PAGE + 2 * grain))
+        lives = page.map_of(story, {})["lives"]
+        assert isinstance(lives, dict)
+        self.assertEqual(lives["rounding"], [grain - 1, grain + 1, 0])
+
     def test_groups_add_up_in_every_way(self) -> None:
         story = Story(training())
         picture = picture_at(story, story.peak_index, "peak")

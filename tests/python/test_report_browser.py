@@ -11,14 +11,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vpmm.recordings import Event, Kind, Recording
 from vpmm.reporting import Story, write_page
 
-from report_case import serving, training
+from report_case import PAGE, recording_of, serving, training
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 WIDTH, HEIGHT = 1280, 1500
 PATIENCE = 20  # seconds, on a busy machine
+
+
+def grains() -> Recording:
+    """Two allocations that end within a page, and a small one."""
+    grain = PAGE // 32
+    return recording_of(
+        Event(Kind.MAP, 0, 0, 8 * PAGE, 1),
+        Event(Kind.ALLOCATE, 0, 0, PAGE + 1, PAGE + grain),
+        Event(Kind.ALLOCATE, 0, PAGE + grain, 3 * PAGE - 1, 3 * PAGE + grain),
+        Event(Kind.ALLOCATE, 0, 7 * PAGE + 4096, 512, 512),
+        grain=grain,
+    )
 
 
 def why_not() -> str:
@@ -56,7 +69,7 @@ class Browser(unittest.TestCase):
         cls.folder = Path(temporary.name)
         cls.browser = opened()
         cls.addClassCleanup(cls.browser.quit)
-        for name, recording in (("training", training()), ("serving", serving())):
+        for name, recording in (("training", training()), ("serving", serving()), ("grains", grains())):
             write_page(Story(recording), cls.folder / f"{name}.html")
 
     def show(self, name: str) -> None:
@@ -135,6 +148,11 @@ class Browser(unittest.TestCase):
         self.assertEqual(len(set(seen)), 3)
         self.assertRegex(seen[0], r"^\[\d+\]$")
         self.assertRegex(seen[2], r"\[\*16\].*\[-\d+\]")
+
+    def test_the_notation_has_bytes_where_there_are_no_whole_pages(self) -> None:
+        self.show("grains")
+        self.script("const s = document.querySelector('#moment'); s.value = 3; s.dispatchEvent(new Event('input'))")
+        self.assertEqual(self.text("#notation"), "[2.06MiB][6.06MiB][-5.88MiB][1]")
 
     def test_the_address_map_names_what_is_under_the_pointer(self) -> None:
         self.show("training")

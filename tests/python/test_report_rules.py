@@ -61,6 +61,14 @@ class Failures(Case):
         self.assertIn("together that is 1.00 MiB more than the 3.00 MiB there are", said.reason)
         self.silent(rules.out_of_memory, recording_of(*events, capacity=4 * MIB))
 
+    def test_a_request_counts_as_the_grains_that_the_pool_takes(self) -> None:
+        grain = PAGE // 32
+        events = [allocate(0, PAGE + 1, PAGE + grain), failed(PAGE + 1)]
+        said = self.said(rules.out_of_memory, recording_of(*events, capacity=2 * PAGE + grain, grain=grain))
+        self.assertIn("2.00 MiB were asked for and take 2.06 MiB while 2.06 MiB were in use", said.reason)
+        self.assertIn("together that is 64.00 KiB more than the 4.06 MiB there are", said.reason)
+        self.silent(rules.out_of_memory, recording_of(*events, capacity=2 * PAGE + 2 * grain, grain=grain))
+
     def test_without_a_capacity_nobody_knows(self) -> None:
         recording = recording_of(allocate(1, GIB), failed(GIB))
         self.silent(rules.out_of_memory, recording)
@@ -158,6 +166,11 @@ class Held(Case):
         self.silent(rules.rounding, recording(3 * MIB + 4096))
         few = [allocate(number * GIB, 3 * MIB, 4 * MIB) for number in range(5)]
         self.assertIn("3.00 MiB takes 4.00 MiB", self.said(rules.rounding, recording_of(*few)).reason)
+        self.assertIn("whole multiples of 2.00 MiB", self.said(rules.rounding, recording_of(*few)).reason)
+        small = [allocate(number * GIB, MIB, PAGE) for number in range(5)]
+        said = self.said(rules.rounding, recording_of(*small, grain=PAGE // 32))
+        self.assertIn("1.00 MiB takes 2.00 MiB. Pages have 2.00 MiB", said.reason)
+        self.assertIn("whole multiples of 64.00 KiB", said.reason)
         self.silent(rules.rounding, recording_of(*few[:3]))
         self.silent(rules.rounding, recording(0))
 

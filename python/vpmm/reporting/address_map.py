@@ -14,17 +14,13 @@ _COLUMNS = dict[str, object]
 
 
 def free_ranges(story: Story, index: int) -> list[int]:
-    """Sizes of the mapped and unallocated ranges after event `index`, in whole pages, in order of address."""
-    page = story.page_size
+    """Sizes of the mapped and unallocated ranges after event `index`, in order of address."""
     chunks = sorted(
         (each.address, each.address + each.bytes)
         for each in story.mappings
         if each.begin <= index < each.end and each.moved > index
     )
-    taken = sorted(
-        (each.event.address // page * page, -(-(each.event.address + max(each.event.bytes, 1)) // page) * page)
-        for each in story.alive(index)
-    )
+    taken = sorted(story.extent(each.event) for each in story.alive(index))
     return _left_over(chunks, taken)
 
 
@@ -88,6 +84,7 @@ def lives_as_columns(lives: Sequence[Life], stacks: dict[int, int]) -> _COLUMNS:
         "end": [_later(each.begin, each.end) for each in lives],
         "address": [(each.event.address - base) // grain for each in lives],
         "bytes": [each.event.bytes for each in lives],
+        "rounding": [max(each.event.value - each.event.bytes, 0) for each in lives],
         "stream": [-1 if each.event.stream is None else each.event.stream for each in lives],
         "tag": [each.event.tag for each in lives],
         "stack": [stacks.get(each.event.stack, 0) for each in lives],
@@ -112,7 +109,8 @@ def map_of(story: Story, stacks: dict[int, int]) -> dict[str, object]:
     lives = _kept_lives(story)
     told = (
         "Each bar is a piece of the pool's address space, in order of address; the line below is the pool's notation "
-        "in pages: [4] in use, [-4] free, [~4] old address of memory that moved, [*4] no memory here."
+        "in pages, or in bytes what is not whole pages: [4] in use, [-4] free, [~4] old address of memory that moved, "
+        "[*4] no memory here."
     )
     if not story.has_maps:
         told = (
@@ -126,6 +124,7 @@ def map_of(story: Story, stacks: dict[int, int]) -> dict[str, object]:
     return {
         "told": told,
         "page": story.page_size,
+        "grain": story.grain,
         "hasMaps": story.has_maps,
         "lives": lives_as_columns(lives, stacks),
         "chunks": mappings_as_columns(story.mappings[:MOST_MAPPINGS]),

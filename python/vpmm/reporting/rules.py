@@ -47,7 +47,7 @@ def why(story: Story, failure: Failure) -> str:
     size = failure.event.bytes
     asked = bytes_text(size)
     if story.is_full(failure):
-        taken = story.in_pages(size)
+        taken = story.taken_for(size)
         more = bytes_text(failure.taken + taken - story.capacity)
         rounded = f" and take {bytes_text(taken)}" if taken != size else ""
         return (
@@ -253,9 +253,9 @@ def rounding(story: Story) -> Advice | None:
         "warn",
         f"Rounding takes {bytes_text(extra)} at the peak",
         f"{len(known)} allocations take {percent(extra, story.peak)} more than they ask for; one of "
-        f"{bytes_text(worst.bytes)} takes {bytes_text(worst.value)}. Pages have {bytes_text(story.page_size)}.",
-        "Sizes just above a multiple of a page waste most of the last one; put small tensors together, or use "
-        "VPMM_PREFER=footprint.",
+        f"{bytes_text(worst.bytes)} takes {bytes_text(worst.value)}. Pages have {bytes_text(story.page_size)}, "
+        f"and larger allocations are whole multiples of {bytes_text(story.grain)}.",
+        "Put small tensors together. VPMM_CHUNK_MAX=page and VPMM_IPC_ISOLATE=1 round every size to whole pages.",
     )
 
 

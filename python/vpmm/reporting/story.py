@@ -137,9 +137,24 @@ class Story:
     def page_size(self) -> int:
         return self.header_number("page_size") or 2 << 20
 
-    def in_pages(self, size: int) -> int:
-        """`size` bytes rounded up to pages."""
-        return -(-size // self.page_size) * self.page_size
+    @property
+    def grain(self) -> int:
+        """The unit of placement from a page up; recordings that do not name it are of pools that rounded to pages."""
+        return self.header_number("grain") or self.page_size
+
+    def taken_for(self, size: int) -> int:
+        """The bytes that the pool takes for a request, as PageSizes::rounded; below a page, the page to cut it from."""
+        if size <= self.page_size:
+            return self.page_size
+        least_step = 0 if size > 4 * self.page_size else (1 << (size - 1).bit_length() - 1) // 32
+        step = max(self.grain, least_step)
+        return -(-size // step) * step
+
+    def extent(self, event: Event) -> tuple[int, int]:
+        """Where an allocation begins and ends; that of one below a page is its pages, which serve nothing else."""
+        unit = self.page_size if event.bytes < self.page_size else self.grain
+        end = event.address + max(event.bytes, event.value, 1)
+        return event.address // unit * unit, -(-end // unit) * unit
 
     @property
     def capacity(self) -> int:
@@ -164,7 +179,7 @@ class Story:
 
     def is_full(self, failure: Failure) -> bool:
         """Whether live memory and the request, rounded as the pool rounds, exceed the available memory."""
-        return 0 < self.capacity < failure.taken + self.in_pages(failure.event.bytes)
+        return 0 < self.capacity < failure.taken + self.taken_for(failure.event.bytes)
 
     def stack_label(self, stack: int) -> str:
         return self._stack_labels[stack]

@@ -37,9 +37,9 @@ class AddressMap {
   segments() {
     const now = (each) => each.begin <= this.index && this.index < each.end;
     const lives = this.lives.filter(now).sort((a, b) => a.address - b.address);
-    if (!this.map.hasMaps) return laid(lives, lives.map((each) => ({ address: each.address, bytes: each.bytes })), 512);
+    if (!this.map.hasMaps) return laid(lives, lives.map((each) => ({ address: each.address, bytes: each.bytes })), 512, 512);
     const chunks = this.chunks.filter(now).sort((a, b) => a.address - b.address);
-    return laid(lives, chunks.map((each) => ({ address: each.address, bytes: each.bytes, old: each.moved <= this.index })), this.map.page);
+    return laid(lives, chunks.map((each) => ({ address: each.address, bytes: each.bytes, old: each.moved <= this.index })), this.map.page, this.map.grain);
   }
 
   draw() {
@@ -105,7 +105,7 @@ class AddressMap {
   notation(each) {
     const sign = { used: "", small: "", free: "-", zombie: "~", hole: "*" }[each.kind];
     if (!this.map.hasMaps) return `[${sign}${bytesText(each.bytes, each.bytes < 1024 ? 0 : 1).replace(" ", "")}]`;
-    return `[${sign}${Math.max(Math.round(each.bytes / this.map.page), 1)}]`;
+    return `[${sign}${each.bytes % this.map.page ? bytesText(each.bytes).replace(" ", "") : each.bytes / this.map.page}]`;
   }
 
   tell(found) {
@@ -137,14 +137,14 @@ function unpacked(columns) {
   for (let i = 0; i < columns.begin.length; i += 1) {
     begin += columns.begin[i];
     const later = (key) => (columns[key] && columns[key][i] >= 0 ? begin + columns[key][i] : Infinity);
-    made.push({ begin, end: later("end"), moved: later("moved"), address: columns.base + columns.address[i] * columns.grain, bytes: columns.bytes[i],
+    made.push({ begin, end: later("end"), moved: later("moved"), address: columns.base + columns.address[i] * columns.grain, bytes: columns.bytes[i], rounding: columns.rounding ? columns.rounding[i] : 0,
       stream: columns.stream ? columns.stream[i] : 0, tag: columns.tag ? columns.tag[i] : 0, stack: columns.stack ? columns.stack[i] : 0 });
   }
   return made;
 }
 
-// What lies where: `lives` and `chunks` are sorted by address, `page` is what an allocation is rounded up to.
-function laid(lives, chunks, page) {
+// What lies where: `lives` and `chunks` are sorted by address; from a page up an allocation takes whole grains.
+function laid(lives, chunks, page, grain) {
   const made = [];
   let next = 0, last = null;
   const push = (kind, at, bytes, life) => {
@@ -162,8 +162,8 @@ function laid(lives, chunks, page) {
     if (chunk.old) { push("zombie", at, end - at); continue; }
     while (next < lives.length && lives[next].address + Math.max(lives[next].bytes, 1) <= at) next += 1;
     for (let i = next; i < lives.length && lives[i].address < end; i += 1) {
-      const life = lives[i], begin = Math.max(Math.floor(life.address / page) * page, at);
-      const stop = Math.min(Math.ceil((life.address + Math.max(life.bytes, 1)) / page) * page, end);
+      const life = lives[i], unit = life.bytes < page ? page : grain, begin = Math.max(Math.floor(life.address / unit) * unit, at);
+      const stop = Math.min(Math.ceil((life.address + Math.max(life.bytes + life.rounding, 1)) / unit) * unit, end);
       const kind = life.bytes < page && page > 512 ? "small" : "used";
       if (begin > at) push("free", at, begin - at);
       const before = made[made.length - 1];
