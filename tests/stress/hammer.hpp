@@ -182,8 +182,8 @@ inline Hammer hammer_for(const Run& run) {
 }
 inline auto runs() { return ::testing::Values(Run{true, 0}, Run{false, 0}, Run{false, 1}, Run{false, 0, true}); }
 inline std::string run_name(const ::testing::TestParamInfo<Run>& info) {
-  return std::string(info.param.page_chunks ? "pages" : "adaptive") + (info.param.shared_streams != 0 ? "_shared" : "") +
-         (info.param.crowds ? "_crowding" : "");
+  return std::string(info.param.page_chunks ? "pages" : "adaptive") +
+         (info.param.shared_streams != 0 ? "_shared" : "") + (info.param.crowds ? "_crowding" : "");
 }
 
 }  // namespace vpmm::stress
