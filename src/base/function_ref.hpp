@@ -16,7 +16,9 @@ class FunctionRef;
 template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
-  // Implicit, for lambdas as arguments; what it requires leaves copies and moves alone. Only its address is kept.
+  // Why the linter's rules do not hold here: it is implicit for lambdas as arguments (explicit-constructor), the
+  // requires clause leaves copies and moves alone (forwarding-overload), and only the address is kept
+  // (missing-std-forward).
   template <typename F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, Args...>)
       // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)

@@ -140,9 +140,10 @@ inline Content content_in(const std::atomic<Content>& entry) {
 // An arena is a stretch of address space in which the pool's pages come and go. A span may begin in one page and end in
 // the next: otherwise a stream that asks for little more than half a page again and again would hold twice as much. For
 // such spans a segment grows by the whole pages behind it. But a span that crosses keeps two pages from going back, and
-// free pages beside it stay with the stream. So only spans of more than half a page cross, and only where they are
-// three quarters of what their stream has; otherwise smaller requests use the rest of their pages. Other requests cross
-// where there is no other room. docs/design/small-requests.md has the figures.
+// free pages beside it stay with the stream. So only spans of more than half a page cross, and up to a page only where
+// they are three quarters of what their stream has; otherwise smaller requests use the rest of their pages. Spans of
+// several pages always cross, and other requests where there is no other room. docs/design/small-requests.md has the
+// figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
 // `contents` names the slab around each unit, or else the segment. Where one segment has all of a page and no slab was

@@ -1,4 +1,5 @@
-// small: requests below a page: blocks and spans cut from pages of the pool, cached by the streams that use them.
+// small: requests below a page, and of a few pages where streams crowd: blocks and spans cut from pages of the pool,
+// cached by the streams that use them.
 //
 // Reads top-down as arenas (of pages of the pool), segments (stretches of units in them, each of one stream), slabs and
 // spans (cut from a segment) and caches (what a stream has cached). Free segments keep stamps as the pool's ranges do,
@@ -42,7 +43,7 @@ class SmallPool {
     BelowAPage below_a_page = BelowAPage::cut;
     bool caches_pages = true;         // whole pages may stay in a stream's cache
     bool proves_frees = false;        // so that others can wait for them: an event for each page that a stream frees
-    std::uint32_t crowded_after = 0;  // Note [Streams that crowd cut their own]; 0: from the beginning
+    std::uint32_t crowded_after = 4;  // Note [Streams that crowd cut their own]; 0: from the beginning
   };
   // `driver`: for its clock, and for whoever observes memory.
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines, const Serving& serving);

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "small/size_class.hpp"
+
 namespace vpmm::small {
 namespace {
 
@@ -38,6 +42,15 @@ TEST(PageSizes, add_at_most_a_32nd_to_a_request) {
       EXPECT_GE(sizes.number_of(rounded), last);
       last = sizes.number_of(rounded);
     }
+  }
+}
+
+// So a stream that crowds takes no more than one that does not.
+TEST(PageSizes, are_those_of_spans) {
+  for (const Bytes page : {1 * kMiB, 2 * kMiB, 4 * kMiB, 32 * kMiB}) {
+    const PageSizes sizes(page, std::max(64 * kKiB, page / 32));
+    for (Bytes bytes = page + 1; bytes <= 4 * page; bytes += page / 97)
+      EXPECT_EQ(span_units(bytes) * kUnit, sizes.rounded(bytes)) << page << " " << bytes;
   }
 }
 
