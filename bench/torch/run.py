@@ -53,7 +53,6 @@ ALLOCATORS: dict[str, dict[str, str]] = {
 # What decides about the allocator is ours to say, whatever the shell had.
 CLEARED = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VPMM_TORCH", "VPMM_PREFER")
 RUN_SECONDS = 300
-MIB = 1 << 20
 
 Figures = dict[str, Any]
 
@@ -108,7 +107,7 @@ def smallest_limit(program: str, allocator: str, row: Figures, options: argparse
     for _ in range(options.limit_steps):
         limit = (fails + runs) // 2
         allowed = min(4 * figures["wall_seconds"], clock.left())
-        if runs - fails < 64 * MIB or allowed < figures["wall_seconds"]:
+        if runs - fails < row["native"]["live_bytes"] // 100 or allowed < figures["wall_seconds"]:
             break
         got = run(program, allocator, options, allowed, "--limit", str(limit), "--limit-by", options.limit_by)
         tries.append({"limit_bytes": limit, "failed": got.get("failed")})

@@ -16,6 +16,8 @@ namespace {
 constexpr Bytes kSmallAlignment = 256;  // what the driver's asynchronous pool promises
 constexpr Bytes kReliefForSmall = 64 * kMiB;
 
+bool is_shortage(const Result<DevicePtr>& result) { return !result && result.error().code == ErrorCode::out_of_memory; }
+
 }  // namespace
 
 // A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation would become a node
@@ -31,7 +33,11 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
   const bool is_cut =
       server == Server::pages && device_.small->cuts_pages_for(caller, request.bytes, request.alignment);
   if (server == Server::pages && !is_cut) return allocate_pages(lock, request, caller);
-  if (server != Server::driver_pool) return slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
+  if (server != Server::driver_pool) {
+    Result<DevicePtr> cut = slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
+    // Its pages are whole ones; where these are short, a range between them may do.
+    return is_cut && is_shortage(cut) ? allocate_pages(lock, request, caller) : cut;
+  }
   if (caller.standing != Standing::ordinary)
     return Error{ErrorCode::capture_active,
                  "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
@@ -92,15 +98,14 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
     return device_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
   };
-  const auto is_short = [](const Result<DevicePtr>& r) { return !r && r.error().code == ErrorCode::out_of_memory; };
   Result<DevicePtr> result = once();
-  if (is_short(result) && device_.pool != nullptr) {
+  if (is_shortage(result) && device_.pool != nullptr) {
     const Bytes mapped = footprint_.held();
     const Bytes room = std::max(kReliefForSmall, 2 * request.bytes);
     VPMM_TRY(device_.pool->trim(lock, mapped > room ? mapped - room : 0));
     result = once();
   }
-  if (is_short(result)) {
+  if (is_shortage(result)) {
     prover_.synchronize(lock);
     VPMM_TRY(device_.driver_pool->settle(lock));
     if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, 0));
@@ -109,7 +114,7 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request
   const bool has_grown = footprint_.look_at_driver_pool();
   // Only what was idle stays mapped when this fails, and the request has its memory.
   if (result && has_grown) footprint_.offset_growth(lock);
-  if (is_short(result))
+  if (is_shortage(result))
     return Error{ErrorCode::out_of_memory,
                  message_of("of the driver's stream-ordered pool: {}", result.error().message)};
   if (result && footprint_.is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), caller));

@@ -10,10 +10,10 @@ namespace {
 
 // A chunk is at least this part of the request: that bounds how many calls one request makes.
 constexpr Bytes kRequestShare = 32;
-// And at least this part of it on a GPU with little memory.
-constexpr Bytes kLeastRequestShare = 64;
+// And at least this part of it on a GPU with little memory: there a request makes at most 512 chunks, in some 40 ms.
+constexpr Bytes kLeastRequestShare = 256;
 // A chunk is at most this part of what the pool may have of the GPU, so that little is trapped where all of it is used.
-constexpr Bytes kGpuShare = 2048;
+constexpr Bytes kGpuShare = 4096;
 constexpr Bytes kLeastChunk = 8 * kMiB;
 constexpr Bytes kChunkShare = 256;
 // At least this part of a page, so that few sizes are told apart.

@@ -20,7 +20,7 @@ Tuning tuning_for(Prefer prefer) {
 }
 
 // Roomy, unless a test says otherwise.
-constexpr Bytes kGpu = 80 * kGiB;
+constexpr Bytes kGpu = 160 * kGiB;
 
 // --- Note [Size of a chunk]: each bound in its turn -----------------------------------------------------------------
 
@@ -45,15 +45,15 @@ TEST_F(ChunkSize, is_a_share_of_what_is_mapped) {
 }
 
 TEST_F(ChunkSize, is_a_share_of_the_gpu_at_most) {
-  EXPECT_EQ(tuning.chunk_size(kPage, 70 * kGiB, kGpu), 32 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(kPage, 2 * kGiB, 8 * kGiB), 4 * kMiB) << "less than the least";
+  EXPECT_EQ(tuning.chunk_size(kPage, 140 * kGiB, kGpu), 32 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(kPage, 2 * kGiB, 16 * kGiB), 4 * kMiB) << "less than the least";
   EXPECT_EQ(tuning.chunk_size(kPage, kGiB, kGiB), kPage) << "never less than a page";
 }
 
 TEST_F(ChunkSize, stays_a_smaller_share_of_the_request_however_small_the_gpu_is) {
-  EXPECT_EQ(tuning.chunk_size(kGiB, kGiB, 2 * kGiB), 16 * kMiB);
-  EXPECT_EQ(tuning.chunk_size(64 * kPage, kGiB, kGiB), kPage);
-  EXPECT_EQ(tuning.chunk_size(128 * kPage, kGiB, kGiB), 2 * kPage);
+  EXPECT_EQ(tuning.chunk_size(kGiB, kGiB, 2 * kGiB), 4 * kMiB);
+  EXPECT_EQ(tuning.chunk_size(256 * kPage, kGiB, kGiB), kPage);
+  EXPECT_EQ(tuning.chunk_size(512 * kPage, kGiB, kGiB), 2 * kPage);
 }
 
 TEST_F(ChunkSize, has_a_most_above_everything_else) {
@@ -82,7 +82,7 @@ TEST_F(ChunkSize, is_a_power_of_two_of_pages_and_few_make_a_request) {
       ASSERT_EQ(size % page, 0u);
       ASSERT_TRUE(is_power_of_two(size / page));
       ASSERT_LE(size, each.chunk_max);
-      ASSERT_TRUE(size == each.chunk_max || request / size <= 256);
+      ASSERT_TRUE(size == each.chunk_max || request / size < 512);
     }
   }
 }

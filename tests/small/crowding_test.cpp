@@ -84,6 +84,21 @@ TEST_F(Crowding, other_streams_and_larger_requests_have_all_that_is_idle) {
   small.deallocate(small.allocate(62 * kPage, first), first);
 }
 
+// Between allocations of no stream, which crowd nowhere, three whole pages are nowhere free.
+TEST_F(Crowding, where_whole_pages_are_short_the_grains_between_them_serve) {
+  WorldOptions options = crowded_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld small(options);
+  const StreamHandle stream = small.stream();
+  const DevicePtr other = small.pool().allocate({5 * kPage + kPage / 2, 0, std::nullopt}).value();
+  const DevicePtr ptr = small.allocate(2 * kPage + kPage / 4, stream);
+  small.use(ptr, 2 * kPage + kPage / 4, stream);
+  EXPECT_FALSE(small.pool().allocate({kPage, 0, stream}).ok());
+  small.deallocate(ptr, stream);
+  EXPECT_EQ(small.allocate(2 * kPage + kPage / 2, stream), ptr);
+  ASSERT_TRUE(small.pool().deallocate(other, std::nullopt).ok());
+}
+
 TEST_F(Crowding, all_goes_back_when_all_is_freed) {
   std::vector<DevicePtr> all;
   for (int i = 0; i < 50; ++i) all.push_back(world.allocate(kPage + static_cast<Bytes>(i) * 100'000, i % 2 ? a : b));
