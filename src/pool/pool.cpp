@@ -28,8 +28,8 @@ namespace {
 // longer; doubled, a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// Early growth leaves this share of what the GPU has for the pool. Halved, a program that comes near the GPU's end has
-// grown more, and moves more from there on; doubled, it moves sooner.
+// Early growth leaves this share of what the GPU has for the pool. With less than that left, memory is scarce. Halved,
+// a program that comes near the GPU's end has grown more, and moves more from there on; doubled, it moves sooner.
 constexpr Bytes kEarlyGrowthOfRoom = 4;
 // Several streams place memory if the last change from one to another was at most so many placements ago.
 constexpr std::uint64_t kPlacementsLookedBack = 4096;
@@ -112,6 +112,7 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.chunks = chunks_of(request);
   if (ask.chunks == Chunks::one) ask.chunk = request.size;
   ask.goes_low = is_by_use && request.goes_low;
+  ask.spares_chunks = is_by_use && held >= most_early();
   return ask;
 }
 
@@ -129,9 +130,12 @@ bool Pool::have_several_placed() const {
 // Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program fails because of it.
 Bytes Pool::early_growth(Bytes peak) const {
   const Bytes held = memory_.claimed_bytes();
-  const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille,
-                              room_.all(held) / kEarlyGrowthOfRoom * (kEarlyGrowthOfRoom - 1));
+  const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille, most_early());
   return most - std::min(most, held);
+}
+
+Bytes Pool::most_early() const {
+  return room_.all(memory_.claimed_bytes()) / kEarlyGrowthOfRoom * (kEarlyGrowthOfRoom - 1);
 }
 
 // A hit is looked for once more: the lock may have been dropped since find().

@@ -183,6 +183,8 @@ class Pool {
   Ask ask_of(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   // By how much it may grow although idle chunks could be moved. `peak`: of what lived at once.
   Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
+  // What early growth may come to on this GPU. The pool that holds as much spares memory.
+  Bytes most_early() const VPMM_REQUIRES(pool_lock);
   // What needs no mapping.
   Decision hit(const Ask& ask) const VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);

@@ -93,6 +93,33 @@ Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(poo
   return best;
 }
 
+// Note [Spare whole chunks]
+// What a request takes of a chunk that is wholly idle traps the rest of it. Where memory is scarce the request
+// therefore looks at the few smallest ranges that are large enough, and takes the one of which it uses least in whole
+// chunks; the smallest among equals. Elsewhere the best fit alone decides: programs that repeat find the ranges of the
+// last step.
+constexpr int kRangesLookedAt = 4;
+
+Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+  Region* best = nullptr;
+  Bytes least = 0;
+  int looked_at = 0;
+  view.index.for_each_fit(ask.size, ask.own, ask.first(), [&](Region* free) VPMM_REQUIRES(pool_lock) {
+    const std::optional<AddressRange> part = cut(view, ask, free->range);
+    if (!part) return true;
+    const auto whole = [&](DevicePtr begin, DevicePtr end)
+                           VPMM_REQUIRES(pool_lock) { return whole_chunks(view.chunks, begin, end); };
+    const Bytes used = whole(free->range.begin, free->range.end()) - whole(free->range.begin, part->begin) -
+                       whole(part->end(), free->range.end());
+    if (best == nullptr || used < least) {
+      best = free;
+      least = used;
+    }
+    return ++looked_at < kRangesLookedAt && least > 0;
+  });
+  return best;
+}
+
 // Note [Shared pages go low]
 // Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
 // at the lowest addresses there are, out of the way of larger requests.
@@ -101,6 +128,7 @@ Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(poo
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   if (ask.has_own_chunks() && !ask.takes_waiting) return best_with_own_chunks(view, ask);
   if (ask.goes_low && !ask.takes_waiting) return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
+  if (ask.spares_chunks && !ask.takes_waiting) return sparing_region(view, ask);
   if (!ask.takes_waiting) return view.index.best_fit(ask.size, ask.alignment, ask.own, ask.first());
   Region* best = nullptr;
   view.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {

@@ -25,6 +25,7 @@ struct Ask {
   Bytes early_growth = 0;               // of it, although idle chunks could be moved
   Bytes chunk = 0;                      // of new memory
   bool goes_low = false;                // Note [Shared pages go low]
+  bool spares_chunks = false;           // Note [Spare whole chunks]
   Chunks chunks = Chunks::shared;       // Note [Own chunks]
 
   bool has_own_chunks() const { return chunks != Chunks::shared; }

@@ -78,7 +78,8 @@ class LimitedProgram {
       ASSERT_TRUE(world_.pool().deallocate(all.value(), streams_[0]).ok());
     }
     // Above a limit that was lowered, idle memory stays mapped and serves requests all the same; so may what is
-    // trapped.
+    // trapped, as all of it shows once caches are empty.
+    EXPECT_FALSE(world_.pool().allocate({capacity_ + kGiB, 0, streams_[0]}).ok());
     const Bytes trapped = (world_.statistics().trapped_bytes + kPage - 1) / kPage * kPage;
     if (world_.statistics().mapped_bytes <= capacity_) check_missing(pages + trapped + kPage * (1 + random_() % 4));
   }

@@ -55,6 +55,7 @@ class Dice {
     if (one_in(2)) ask.early_growth = below(100) * kPage;
     if (has_grains) ask.chunk = kPage << below(7);
     ask.goes_low = one_in(5);
+    ask.spares_chunks = one_in(3);
     if (one_in(2)) return ask;
     ask.chunks = one_in(3) ? Chunks::one : Chunks::own;
     ask.size = round_up(ask.size, kPage);

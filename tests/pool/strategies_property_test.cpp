@@ -264,16 +264,32 @@ std::string broken_cut(PlanWorld& world, const Ask& ask, AddressRange free, Devi
   return left == otherwise && allocation != front ? "the front goes first among equals" : "";
 }
 
+// Bytes of whole chunks that the request would use of a range.
+Bytes used_whole(PlanWorld& world, const Ask& ask, AddressRange free) {
+  const Bytes grain = world.tuning.grain;
+  const auto left = [&](DevicePtr begin) { return left_whole(world, free, {begin, ask.size}); };
+  return left_whole(world, free, {free.end(), 0}) -
+         std::max(left(*first_place(free, ask, grain)), left(last_place(free, ask, grain)));
+}
+
 std::string broken_by_fit(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
   const Bytes grain = world.tuning.grain;
-  const Region* best = nullptr;
+  std::vector<const Region*> all;
   const auto rank = [&](const Region* region) {
     const bool is_later = ask.own_first && !ask.takes_waiting && !ask.goes_low && region->stamp.is_complete();
     const Bytes size = ask.goes_low && !ask.takes_waiting ? 0 : region->range.size;
     return std::tuple(is_later, size, region->range.begin);
   };
   for (const Region* region : seen.usable)
-    if (first_place(region->range, ask, grain) && (best == nullptr || rank(region) < rank(best))) best = region;
+    if (first_place(region->range, ask, grain)) all.push_back(region);
+  std::sort(all.begin(), all.end(), [&](const Region* a, const Region* b) { return rank(a) < rank(b); });
+  const Region* best = all.empty() ? nullptr : all.front();
+  if (ask.spares_chunks && !ask.goes_low && !ask.takes_waiting && best != nullptr) {
+    all.resize(std::min<std::size_t>(all.size(), 4));
+    best = *std::min_element(all.begin(), all.end(), [&](const Region* a, const Region* b) {
+      return used_whole(world, ask, a->range) < used_whole(world, ask, b->range);
+    });
+  }
   std::optional<AddressRange> stretch;
   for (const Stretch& each : seen.all) {
     if (each.is_hole || each.regions < 2 || !first_place(each.range, ask, grain)) continue;

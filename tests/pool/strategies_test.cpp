@@ -116,6 +116,35 @@ TEST_F(Fit, own_memory_goes_first_where_it_is_asked_for) {
   EXPECT_EQ(text(fit, first), "4 = keep 4 at 5");
 }
 
+// --- fit: Note [Spare whole chunks]
+
+TEST_F(Fit, where_memory_is_scarce_what_is_trapped_already_goes_before_whole_chunks) {
+  map_free(0, {4});
+  allocated(4, 1);
+  map_free(5, {8});
+  used(pages(5, 3));
+  Ask scarce = ask(3);
+  EXPECT_EQ(text(fit, scarce), "3 = keep 3 at 0");
+  scarce.spares_chunks = true;
+  EXPECT_EQ(text(fit, scarce), "3 = keep 3 at 8");
+}
+
+TEST_F(Fit, the_smallest_goes_first_where_as_much_is_spared_and_four_are_looked_at) {
+  Ask scarce = ask(3);
+  scarce.spares_chunks = true;
+  for (Bytes first = 0; first < 40; first += 10) {
+    map_free(first, {4});
+    allocated(first + 4, 1);
+  }
+  map_free(50, {8});
+  used(pages(50, 3));
+  EXPECT_EQ(text(fit, scarce), "3 = keep 3 at 0") << "the fifth is not looked at";
+  used(pages(0, 4));
+  EXPECT_EQ(text(fit, scarce), "3 = keep 3 at 53");
+  used(pages(53, 5));
+  EXPECT_EQ(text(fit, scarce), "3 = keep 3 at 10");
+}
+
 // --- fit: neighbours that only their stamps divide
 
 TEST_F(Fit, a_hit_may_lie_over_the_border_of_two_stamps) {

@@ -176,9 +176,9 @@ struct Reached {
   Share trapped = kTrappedGoal;
 };
 constexpr Reached kReached[] = {
-    {"eval_between", {1024}},   {"gnn", {1001}},          {"gpt_ckpt", {1017}}, {"gpt_train", {1023}},
-    {"llama_generate", {1002}}, {"moe_train", {1034}},    {"rl_loop", {1031}},  {"serve_streams", {996}},
-    {"unet_diffusion", {1002}}, {"vit_multires", {1010}},
+    {"eval_between", {1021}},  {"gnn", {1002}},          {"gpt_ckpt", {1017}}, {"gpt_train", {1028}},
+    {"llama_generate", {999}}, {"moe_train", {1035}},    {"rl_loop", {1034}},  {"serve_streams", {995}},
+    {"unet_diffusion", {997}}, {"vit_multires", {1010}},
 };
 
 void PrintTo(const Reached& reached, std::ostream* out) { *out << reached.trace; }
