@@ -11,6 +11,9 @@
 namespace vpmm::replay {
 namespace {
 
+using test::Fingerprint;
+using test::FingerprintDriver;
+
 using driver::CuResult;
 
 TEST(Fingerprint, is_fnv_1a) {
