@@ -104,6 +104,7 @@ void Writer::draw_setting() {
   setting_.frees_when_short = one_in(5) ? 1 : 0;
   setting_.frees_on_allocating = one_in(8) ? 1 : 0;
   setting_.listens = one_in(4) ? 1 : 0;
+  setting_.crowds = setting_.seed % 4 == 3 ? 1 : 0;
 }
 
 void Writer::draw_variables() {

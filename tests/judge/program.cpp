@@ -34,7 +34,7 @@ constexpr std::array<Field<Operation>, 10> kFields = {{{"id", &Operation::id},
                                                        {"ns", &Operation::ns},
                                                        {"flag", &Operation::flag}}};
 
-constexpr std::array<Field<Setting>, 13> kKnobs = {{{"seed", &Setting::seed},
+constexpr std::array<Field<Setting>, 14> kKnobs = {{{"seed", &Setting::seed},
                                                     {"pools", &Setting::pools},
                                                     {"threads", &Setting::threads},
                                                     {"streams", &Setting::streams},
@@ -46,7 +46,8 @@ constexpr std::array<Field<Setting>, 13> kKnobs = {{{"seed", &Setting::seed},
                                                     {"has_context_events", &Setting::has_context_events},
                                                     {"frees_when_short", &Setting::frees_when_short},
                                                     {"frees_on_allocating", &Setting::frees_on_allocating},
-                                                    {"listens", &Setting::listens}}};
+                                                    {"listens", &Setting::listens},
+                                                    {"crowds", &Setting::crowds}}};
 
 // "name=value": true if it is one of the fields, and a number.
 template <typename T, typename Fields>

@@ -54,6 +54,7 @@ struct Setting {
   std::uint64_t frees_when_short = 0;                          // an out-of-memory callback frees something
   std::uint64_t frees_on_allocating = 0;                       // unnamed_free_on_allocating_stream
   std::uint64_t listens = 0;                                   // events are counted
+  std::uint64_t crowds = 0;                                    // every stream does, from the beginning
   std::vector<std::pair<std::string, std::string>> variables;  // VPMM_PREFER and its value, ...
 };
 

@@ -48,7 +48,7 @@ class Shrinker {
     for (std::uint64_t Setting::*knob :
          {&Setting::pools, &Setting::threads, &Setting::streams, &Setting::schedule, &Setting::lag_ns,
           &Setting::has_vmm, &Setting::has_driver_pool, &Setting::has_context_events, &Setting::frees_when_short,
-          &Setting::frees_on_allocating, &Setting::listens, &Setting::seed}) {
+          &Setting::frees_on_allocating, &Setting::listens, &Setting::crowds, &Setting::seed}) {
       Program simpler = program_;
       simpler.setting.*knob = usual.*knob;
       accepts(std::move(simpler));

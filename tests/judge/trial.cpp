@@ -39,6 +39,7 @@ std::optional<context::Config> config_of(const Setting& setting, std::string& pr
   config.log = observe::LogLevel::quiet;
   config.va_size = 16 * kGiB;
   if (setting.frees_on_allocating != 0) config.unnamed_free = context::UnnamedFree::allocating_stream;
+  if (setting.crowds != 0) config.crowded_after = 0;
   for (const auto& [name, value] : setting.variables) {
     const auto set = context::set(config, name, value);
     if (set) continue;
